@@ -1,0 +1,62 @@
+"""Every refusal of spmdir: one exception family, one message form."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class Location:
+    """A place in a text: file name, 1-based line, 1-based column."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class SpmdirError(Exception):
+    """A refusal that a user can act on; prints as `file:line:col: error: message`.
+
+    Attributes:
+        message: what was found, what was expected, what to do.
+        location: where, or None if the input has no text (a live fx graph without stack traces).
+    """
+
+    def __init__(self, message: str, location: Location | None = None):
+        self.message = message
+        self.location = location
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        prefix = f"{self.location}: " if self.location else ""
+        return f"{prefix}error: {self.message}"
+
+
+class ParseError(SpmdirError):
+    """Malformed text: IR, rule, rewrite, plan, sharding or placement."""
+
+
+class ShardingError(SpmdirError):
+    """A sharding that its mesh, its tensor or its op cannot have."""
+
+
+class RuleError(SpmdirError):
+    """A rule that does not fit the op it is applied to."""
+
+
+class UnsupportedError(SpmdirError):
+    """A program that cannot be partitioned exactly, so it is refused."""
+
+
+class SpmdirErrors(SpmdirError):
+    """Several refusals found in one run, printed one a line."""
+
+    def __init__(self, errors: list[SpmdirError]):
+        super().__init__(errors[0].message, errors[0].location)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))

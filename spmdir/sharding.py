@@ -1,0 +1,154 @@
+"""The sharding of one tensor: which mesh axes hold it how, in nesting order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import attrs
+
+from spmdir.errors import ParseError, ShardingError
+from spmdir.mesh import Mesh
+from spmdir.placement import R, Open, Partial, Placement, Shard, chunk, parse_placement
+
+
+def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+    """Sharded dimensions ascending with their axes in nesting order, then the other placements by axis name."""
+    entries = [(axis, placement) for axis, placement in entries if placement != R]
+    axes = [axis for axis, _ in entries]
+    if len(set(axes)) != len(axes):
+        twice = next(axis for axis in axes if axes.count(axis) > 1)
+        raise ShardingError(f"axis '{twice}' is placed twice; an axis has one placement")
+    sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
+    return (*sharded, *sorted((e for e in entries if e[1].trait != "shard"), key=lambda e: e[0]))
+
+
+@attrs.define(frozen=True, slots=False, cache_hash=True)
+class Sharding:
+    """Mesh axis → placement; an axis that is not listed is replicated.
+
+    The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` cuts by tp, then
+    each piece by dp. Entries are canonical, so equal shardings are equal values with one text.
+
+    Attributes:
+        entries: (axis, placement) pairs.
+        mesh: the name of the mesh.
+
+    Raises:
+        ShardingError: an axis is placed twice.
+    """
+
+    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_canonical)
+    mesh: str = "mesh"
+
+    @cached_property
+    def _placements(self) -> dict[str, Placement]:
+        return dict(self.entries)
+
+    def __getitem__(self, axis: str) -> Placement:
+        return self._placements.get(axis, R)
+
+    def dim_axes(self, dim: int) -> tuple[str, ...]:
+        """The axes that divide `dim`, major first."""
+        return tuple(axis for axis, placement in self.entries if placement.dim == dim)
+
+    @cached_property
+    def partial(self) -> tuple[tuple[str, str], ...]:
+        """(axis, op) of the pending reductions."""
+        return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, Partial))
+
+    @cached_property
+    def open_axes(self) -> tuple[str, ...]:
+        """The axes left to the compiler."""
+        return tuple(axis for axis, p in self.entries if isinstance(p, Open))
+
+    def replace(self, axis: str, placement: Placement) -> Sharding:
+        """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
+        if axis in self._placements:
+            entries = [(a, placement if a == axis else p) for a, p in self.entries]
+        else:
+            entries = [*self.entries, (axis, placement)]
+        return Sharding(entries, self.mesh)
+
+    def local_range(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, int]:
+        """Offset and length of what the rank at `coordinate` holds of dimension `dim` with `size` elements."""
+        offset, length = 0, size
+        for axis in self.dim_axes(dim):
+            inner, length = chunk(length, mesh.sizes[axis], coordinate[axis])
+            offset += inner
+        return offset, length
+
+    def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
+        return tuple(self.local_range(dim, size, mesh, coordinate)[1] for dim, size in enumerate(shape))
+
+    def check(self, mesh: Mesh, rank: int | None) -> None:
+        """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
+        for axis, placement in self.entries:
+            if axis not in mesh.sizes:
+                raise ShardingError(
+                    f"axis '{axis}' is not in mesh @{mesh.name} {mesh}; expected one of {', '.join(mesh.axis_names)}"
+                )
+            if placement.dim is not None and rank is not None and placement.dim >= rank:
+                raise ShardingError(
+                    f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
+                    f"expected a dimension below {rank}"
+                )
+        kinds = {"sum" if op == "avg" else op for _, op in self.partial}
+        if len(kinds) > 1:
+            raise ShardingError(
+                f"pending reductions of different kinds ({', '.join(sorted(kinds))}) do not commute; "
+                "reduce one before the other arises"
+            )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
+    """`dp: S(0), tp: P(sum)` → its sharding; the empty text is replicated.
+
+    Raises:
+        ParseError: the text is no sharding.
+        ShardingError: an axis is placed twice.
+    """
+    entries = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        axis, colon, placement = part.partition(":")
+        if not colon or not axis.strip().isidentifier():
+            raise ParseError(f"'{part}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
+        entries.append((axis.strip(), parse_placement(placement)))
+    return Sharding(entries, mesh)
+
+
+def as_sharding(value: object, mesh: Mesh) -> Sharding:
+    """A sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh order.
+
+    Raises:
+        ParseError, ShardingError: the value is none of these or does not fit the mesh.
+    """
+    if isinstance(value, Sharding):
+        result = value
+    elif isinstance(value, str):
+        result = parse_sharding(value, mesh.name)
+    elif isinstance(value, Mapping):
+        entries = [(str(a), p if isinstance(p, Placement) else parse_placement(str(p))) for a, p in value.items()]
+        result = Sharding(entries, mesh.name)
+    elif isinstance(value, (list, tuple)):
+        result = Sharding(zip(mesh.axis_names, map(_from_dtensor, value), strict=False), mesh.name)
+    else:
+        raise ParseError(f"{value!r} is no sharding; expected text, a dict axis → placement, or DTensor placements")
+    result.check(mesh, None)
+    return result
+
+
+def _from_dtensor(placement: object) -> Placement:
+    """A DTensor placement, told by its class name so that torch stays unimported."""
+    kind = type(placement).__name__
+    if kind == "Replicate":
+        return R
+    if kind == "Shard":
+        return Shard(getattr(placement, "dim"))  # noqa: B009
+    if kind == "Partial":
+        return Partial(getattr(placement, "reduce_op", "sum"))
+    raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected Replicate, Shard or Partial")
