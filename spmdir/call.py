@@ -1,0 +1,132 @@
+"""One op call as plain values: what rules read, passes ask about, and the IR wraps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+
+import attrs
+
+from spmdir.mesh import Mesh
+from spmdir.placement import chunk
+
+DTYPE_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8E4M3FN": 1, "f8E5M2": 1,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "ui8": 1, "i1": 1, "complex<f32>": 8, "complex<f64>": 16,
+}  # fmt: skip
+"""Element type, in MLIR's spelling → bytes of one element."""
+
+
+@attrs.frozen(cache_hash=True)
+class DType:
+    """An element type as a literal argument, e.g. `f32` in `aten._to_copy(%x) {dtype = f32}`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@attrs.frozen(cache_hash=True)
+class TensorMeta:
+    """Shape and element type of a tensor value.
+
+    Attributes:
+        shape: sizes; global until localize.
+        dtype: a key of DTYPE_BYTES.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * DTYPE_BYTES[self.dtype]
+
+    @property
+    def floating(self) -> bool:
+        return self.dtype[0] in "fbc"
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.dtype])
+
+
+@attrs.frozen(cache_hash=True)
+class Local:
+    """An integer that each rank computes for itself: the length or offset of its piece of a dimension.
+
+    Prints as `size(10, dp, tp)` or `offset(10, dp, tp)`: 10 elements cut by dp, each piece then by tp, as
+    `torch.chunk` cuts. `plus` and `times` give `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
+    """
+
+    kind: str
+    extent: int
+    axes: tuple[str, ...]
+    times: int = 1
+    plus: int = 0
+
+    def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
+        """The value on the rank at `coordinate`."""
+        offset, length = 0, self.extent
+        for axis in self.axes:
+            inner, length = chunk(length, mesh.sizes[axis], coordinate[axis])
+            offset += inner
+        return (length if self.kind == "size" else offset) * self.times + self.plus
+
+    def __str__(self) -> str:
+        text = f"{self.kind}({', '.join([str(self.extent), *self.axes])})"
+        text += f" * {self.times}" if self.times != 1 else ""
+        return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
+
+
+Literal = int | float | complex | bool | str | None | DType | Local | tuple["Literal", ...]
+"""What a non-tensor argument can be; lists are tuples."""
+
+Structure = tuple["int | tuple[int, ...]", ...]
+"""How flat operands fill the tensor arguments of the schema, in order: 1 is a tensor, 0 a None, a tuple a list."""
+
+
+@attrs.define(frozen=True, slots=False, cache_hash=True)
+class Call:
+    """A call of a torch op on tensors of known shapes; hashable, so that whatever is derived can be memoised.
+
+    Attributes:
+        name: namespace, op and overload, `default` left out: `aten.mm`, `aten.add.Tensor`.
+        operands: the tensor operands, flat, in schema order.
+        arguments: (schema name, literal) pairs of the non-tensor arguments that were given, sorted by name.
+        results: one entry a result; None where the op returns None.
+        structure: None when every tensor argument is one tensor, in schema order, without gaps.
+    """
+
+    name: str
+    operands: tuple[TensorMeta, ...]
+    arguments: tuple[tuple[str, Literal], ...]
+    results: tuple[TensorMeta | None, ...]
+    structure: Structure | None = None
+
+    @cached_property
+    def argument(self) -> dict[str, Literal]:
+        """Schema name → literal."""
+        return dict(self.arguments)
+
+    @cached_property
+    def slots(self) -> tuple[int | None | tuple[int | None, ...], ...]:
+        """Per tensor argument of the schema: the operand's index, None, or a tuple of these for a list."""
+        if self.structure is None:
+            return tuple(range(len(self.operands)))
+        numbers = iter(range(len(self.operands)))
+        return tuple(
+            tuple(next(numbers) if one else None for one in entry)
+            if isinstance(entry, tuple)
+            else (next(numbers) if entry else None)
+            for entry in self.structure
+        )
