@@ -119,7 +119,7 @@ class Call:
         return dict(self.arguments)
 
     @cached_property
-    def slots(self) -> tuple[int | None | tuple[int | None, ...], ...]:
+    def slots(self) -> tuple[int | tuple[int | None, ...] | None, ...]:
         """Per tensor argument of the schema: the operand's index, None, or a tuple of these for a list."""
         if self.structure is None:
             return tuple(range(len(self.operands)))

@@ -37,7 +37,9 @@ class Mesh:
     def __attrs_post_init__(self) -> None:
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
-            raise ShardingError(f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name")
+            raise ShardingError(
+                f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name"
+            )
         for axis, size in self.axes:
             if size < 1:
                 raise ShardingError(f"mesh axis '{axis}' has size {size}; expected a size of at least 1")

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import R, Open, Partial, Placement, Shard, chunk, parse_placement
+from spmdir.placement import Open, Partial, Placement, R, Shard, chunk, parse_placement
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:

@@ -1,0 +1,31 @@
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= auto
+BIN := $(VENV)/bin
+
+# One thread a process: the tests already run one process a core, and ranks are processes too.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: env test test-cuda demo bench
+
+env: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[test,demo]'
+	touch $@
+
+test: env
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 --dist loadgroup
+
+test-cuda: env
+	$(BIN)/pytest -m cuda
+
+demo: env
+	$(BIN)/python examples/demo.py
+
+bench: env
+	$(BIN)/python benchmarks/run.py
