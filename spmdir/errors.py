@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
+
 import attrs
 
 
@@ -60,3 +63,29 @@ class SpmdirErrors(SpmdirError):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.errors))
+
+
+class SpmdirWarning(UserWarning):
+    """Something legal that a user should look at; prints as `file:line:col: warning: message`."""
+
+    def __init__(self, message: str, location: Location | None = None):
+        self.message = message
+        self.location = location
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        prefix = f"{self.location}: " if self.location else ""
+        return f"{prefix}warning: {self.message}"
+
+
+def warn(message: str, location: Location | None = None) -> None:
+    """Issue a SpmdirWarning; the tools print it to stderr, Python code filters it as any warning."""
+    warnings.warn(SpmdirWarning(message, location), stacklevel=2)
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
+    import difflib  # 5 ms, and only wrong input needs it
+
+    nearest = difflib.get_close_matches(found, list(known), n=1)
+    return f"; did you mean '{nearest[0]}'?" if nearest else ""
