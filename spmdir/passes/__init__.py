@@ -1,0 +1,178 @@
+"""The passes by name, and the running of a pipeline of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from spmdir.errors import ParseError, did_you_mean
+
+if TYPE_CHECKING:
+    from xdsl.context import Context
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
+
+PASSES = {
+    "propagate": "spmdir.passes.propagate:PropagatePass",
+    "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
+    "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
+    "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
+    "localize": "spmdir.passes.localize:LocalizePass",
+    "verify-spmd": "spmdir.passes.verify_spmd:VerifySpmdPass",
+    "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
+    "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
+}
+"""Pass name → `module:class`, in the order of the whole way; loaded when first asked for."""
+
+_STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
+_OPTION = re.compile(r"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|([^\s\"]+)))?(?=\s|\Z)")
+
+
+def run_passes(
+    module: ModuleOp,
+    pipeline: str,
+    verify_each: bool = False,
+    *,
+    context: Context | None = None,
+    after: Callable[[str, ModuleOp], None] = lambda name, module: None,
+) -> ModuleOp:
+    """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{opt=1}"`, on `module` in place.
+
+    Args:
+        module: at any stage; it is changed, and is in no defined state after an error.
+        pipeline: pass names with options, in order.
+        verify_each: verify the module after every pass, not only after the last one.
+        context: holds the ops and attributes that the passes may make; the standard one when None.
+        after: called with the pass name and the module after every pass.
+
+    Returns: `module`.
+
+    Raises:
+        SpmdirError: a pass or option is unknown, or a pass refuses the module.
+    """
+    from spmdir.dialects import ir
+
+    context = context or ir.context()
+    passes = list(parse_pipeline(pipeline))
+    for position, step in enumerate(passes, 1):
+        step.apply(context, module)
+        if verify_each or position == len(passes):
+            ir.verify(module)
+        after(step.name, module)
+    return module
+
+
+def parse_pipeline(text: str) -> Iterator[ModulePass]:
+    """`a,b{key=value other=1}` → its passes, each made from its options.
+
+    Raises:
+        ParseError: the text is no pipeline, or a pass or an option is unknown or has a value of the wrong type.
+    """
+    end = 0
+    while end < len(text.rstrip()):
+        step = _STEP.match(text, end)
+        if step is None:
+            raise ParseError(f"'{text[end:].strip()}' is no pipeline; expected `pass,pass{{option=value}}`")
+        yield make_pass(step[1], _options(step[2] or "", step[1]))
+        end = step.end()
+
+
+def load_pass(name: str) -> type[ModulePass]:
+    """The class of the pass `name`.
+
+    Raises:
+        ParseError: there is no such pass.
+    """
+    if name not in PASSES:
+        raise ParseError(f"unknown pass '{name}'; expected one of {', '.join(PASSES)}{did_you_mean(name, PASSES)}")
+    home, _, class_name = PASSES[name].partition(":")
+    return getattr(import_module(home), class_name)
+
+
+def make_pass(name: str, options: Mapping[str, str]) -> ModulePass:
+    """The pass `name` with `options` given as text; dashes in option names count as underscores.
+
+    Raises:
+        ParseError: the pass or an option is unknown, or a value does not have the option's type.
+    """
+    kind = load_pass(name)
+    types_of = pass_options(kind)
+    values = {}
+    for key, text in options.items():
+        field = key.replace("-", "_")
+        if field not in types_of:
+            known = ", ".join(types_of) or "no options"
+            raise ParseError(f"pass '{name}' has no option '{key}'; it has {known}{did_you_mean(field, types_of)}")
+        try:
+            values[field] = _convert(text, types_of[field])
+        except ValueError:
+            raise ParseError(
+                f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(types_of[field])}"
+            ) from None
+    return kind(**values)
+
+
+def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
+    """Option name → type, for one pass class."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def describe(name: str) -> tuple[str, list[str]]:
+    """First line of the pass's docstring, and `option: type = default` for each of its options."""
+    kind = load_pass(name)
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    options = [
+        f"{option.replace('_', '-')}: {_type_text(hint)} = {defaults[option]}"
+        for option, hint in pass_options(kind).items()
+    ]
+    return (kind.__doc__ or "").strip().partition("\n")[0], options
+
+
+def _options(text: str, name: str) -> dict[str, str]:
+    options, end = {}, 0
+    while end < len(text.rstrip()):
+        option = _OPTION.match(text, end)
+        if option is None:
+            raise ParseError(f"'{text[end:].strip()}' is no option of pass '{name}'; expected `key=value key=value`")
+        options[option[1]] = next((value for value in option.group(2, 3) if value is not None), "true")
+        end = option.end()
+    return options
+
+
+def _convert(text: str, kind: Any) -> Any:
+    """`text` as a value of type `kind`; ValueError if it is none."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return tuple(_convert(part, members[0]) for part in filter(None, text.split(",")))
+    if origin is typing.Literal:
+        return members[[str(member) for member in members].index(text)]
+    if origin in (typing.Union, types.UnionType):
+        for member in members:
+            with contextlib.suppress(ValueError):
+                return _convert(text, member)
+        raise ValueError(text)
+    if kind is bool:
+        return ("false", "true").index(text) == 1
+    if kind is types.NoneType:
+        if text != "none":
+            raise ValueError(text)
+        return None
+    return kind(text)
+
+
+def _type_text(kind: Any) -> str:
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return f"{_type_text(members[0])},…"
+    if origin is typing.Literal:
+        return "|".join(map(str, members))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(map(_type_text, members))
+    return {bool: "true|false", types.NoneType: "none"}.get(kind) or kind.__name__

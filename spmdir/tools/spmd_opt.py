@@ -1,0 +1,197 @@
+"""`spmd-opt`: read textual IR, run passes over it, print it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning
+from spmdir.passes import PASSES, describe, run_passes
+from spmdir.tools.command import ArgumentParser, flat, guarded, read_text, shown_warnings, write_text
+from spmdir.tools.diagnostics import expectations, mismatches
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+_DESCRIPTION = "Read SPMD IR as text, run passes over it in the order given, and print the result."
+_EXAMPLES = """\
+examples:
+  spmd-opt in.mlir                                      parse, verify, print in canonical form
+  spmd-opt in.mlir --propagate --insert-reshard         passes run in the order of their flags
+  spmd-opt in.mlir -p 'propagate,insert-reshard'        the same, as one pipeline
+  spmd-opt in.mlir --NAME="option=value other=1"        a pass with options; NAME{option=value} in a pipeline
+  spmd-opt in.mlir --propagate --print-ir-after-all     what each pass made, on stderr
+  spmd-opt bad.mlir --verify-diagnostics                check `// expected-error@+1 {{part of it}}` comments
+  cat in.mlir | spmd-opt - --propagate -o out.mlir      stdin to a file, which is written whole or not at all
+
+Errors print as `file:line:col: error: …` and give exit status 1, with nothing written.
+"""
+_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    if argv is None:
+        # The process is ours, and its IR lives until it ends: collecting garbage only costs time.
+        gc.disable()
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    pipeline, rest = split_pass_flags(argv)
+    if "--help" in rest or "-h" in rest:
+        print(argument_parser(epilog=f"{pass_table()}\n\n{_EXAMPLES}").format_help(), end="")
+        return 0
+    options = argument_parser().parse(rest, [f"--{name}" for name in PASSES])
+    if options.list_passes:
+        print(pass_table())
+        return 0
+    text, file = read_text(options.input)
+    output = process(text, file, pipeline, options)
+    write_text(options.output, output)
+    return 0
+
+
+def argument_parser(epilog: str | None = None) -> ArgumentParser:
+    """The options other than pass flags."""
+    parser = ArgumentParser(
+        "spmd-opt",
+        usage='spmd-opt [options] [--PASS[="option=value …"] …] [in.mlir]',
+        description=_DESCRIPTION,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser.add_argument("-h", "--help", action="store_true", help="show this text")
+    parser.add_argument("--list-passes", action="store_true", help="show the passes and their options")
+
+    group = parser.add_argument_group("input")
+    group.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
+    group.add_argument("--split-input-file", action="store_true", help="treat parts between `// -----` lines alone")
+    group.add_argument("--verify-diagnostics", action="store_true", help="check expected-error comments; print no IR")
+
+    group = parser.add_argument_group("passes")
+    group.add_argument("-p", dest="pipeline", metavar="PIPELINE", help="passes as text: 'a,b{option=value}'")
+    group.add_argument("--verify-each", action="store_true", help="verify after every pass, not only after the last")
+
+    group = parser.add_argument_group("output")
+    group.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    group.add_argument("--print-op-generic", action="store_true", help="print ops in generic form")
+    group.add_argument("--print-debuginfo", action="store_true", help="print locations")
+    group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass, to stderr")
+    group.add_argument("--timing", action="store_true", help="print the seconds of each stage, to stderr")
+    group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
+    return parser
+
+
+def split_pass_flags(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The pipeline that pass flags and `-p` spell, in their order, and the other arguments.
+
+    A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a pass NAME.
+    """
+    steps, rest, arguments = [], [], iter(argv)
+    for argument in arguments:
+        flag = re.match(r"--([\w-]+)(?:=|(?=\{)|\Z)", argument)
+        if flag and flag[1] in PASSES:
+            options = argument[flag.end() :]
+            steps.append(flag[1] + (options if options.startswith("{") or not options else f"{{{options}}}"))
+        elif argument == "-p" and (pipeline := next(arguments, None)) is not None:
+            steps.append(pipeline)
+        else:
+            rest.append(argument)
+    return ",".join(steps), rest
+
+
+def pass_table() -> str:
+    """The passes, one a line, each followed by its options."""
+    lines = ["passes:"]
+    for name in PASSES:
+        summary, options = describe(name)
+        lines += [f"  --{name:<22}{summary}", *(f"{'':28}{option}" for option in options)]
+    return "\n".join(lines)
+
+
+def process(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
+    """The output for one input file.
+
+    Raises:
+        SpmdirErrors: every refusal of every part of the input.
+    """
+    treat = _check_expectations if options.verify_diagnostics else _transform
+    outputs, errors = [], []
+    for part in _parts(text) if options.split_input_file else [text]:
+        try:
+            outputs.append(treat(part, file, pipeline, options))
+        except SpmdirError as error:
+            errors += flat(error)
+    if errors:
+        raise SpmdirErrors(errors)
+    return "" if options.verify_diagnostics else "// -----\n".join(outputs)
+
+
+def _parts(text: str) -> list[str]:
+    """The parts between `// -----` lines, each at the lines it has in the whole text."""
+    parts, start = [], 0
+    for mark in [*_SPLIT.finditer(text), None]:
+        end = mark.start() if mark else len(text)
+        parts.append("\n" * text.count("\n", 0, start) + text[start:end])
+        start = mark.end() if mark else end
+    return parts
+
+
+def _check_expectations(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
+    expected = list(expectations(text, file))
+    issued: list[SpmdirError | SpmdirWarning] = []
+    try:
+        with shown_warnings(issued.append):
+            _transform(text, file, pipeline, options)
+    except SpmdirError as error:
+        issued += flat(error)
+    if errors := mismatches(expected, issued):
+        raise SpmdirErrors(errors)
+    return ""
+
+
+def _transform(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
+    from spmdir.dialects import ir
+
+    def print_ir(module: ModuleOp) -> str:
+        return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.print_debuginfo)
+
+    def after(name: str, module: ModuleOp) -> None:
+        lap(name)
+        if options.print_ir_after_all:
+            print(f"// IR after {name}", print_ir(module), sep="\n", file=sys.stderr)
+
+    lap = _stopwatch(options.timing)
+    module = ir.parse(text, file)
+    lap("parse")
+    run_passes(module, pipeline, options.verify_each, after=after)
+    output = print_ir(module)
+    lap("print")
+    if options.cost_report:
+        from spmdir.planner import comm_report
+
+        print(comm_report(module), file=sys.stderr)
+    return output
+
+
+def _stopwatch(on: bool) -> Callable[[str], None]:
+    """A function that prints the seconds since it was last called."""
+    last = time.perf_counter()
+
+    def lap(stage: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if on:
+            print(f"{now - last:10.4f} s  {stage}", file=sys.stderr)
+        last = time.perf_counter()
+
+    return lap
