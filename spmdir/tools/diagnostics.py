@@ -30,8 +30,8 @@ class Expectation:
     comment: Location
 
 
-def expectations(text: str, file: str) -> Iterator[Expectation]:
-    """The expectations in the comments of `text`.
+def expectations(text: str, file: str, first_line: int = 1) -> Iterator[Expectation]:
+    """The expectations in the comments of `text`, which begins on `first_line` of `file`.
 
     `expected-error {{part of the message}}` speaks of its own line; `@+1` and `@-1` count lines from it,
     `@below` and `@above` mean the nearest line without an expectation, `@unknown` no line at all.
@@ -39,9 +39,9 @@ def expectations(text: str, file: str) -> Iterator[Expectation]:
     Raises:
         ParseError: an expectation is malformed.
     """
-    lines = text.splitlines()
-    plain = [number for number, line in enumerate(lines, 1) if not _EXPECTATION.search(line)]
-    for number, line in enumerate(lines, 1):
+    lines = list(enumerate(text.splitlines(), first_line))
+    plain = [number for number, line in lines if not _EXPECTATION.search(line)]
+    for number, line in lines:
         for match in _EXPECTATION.finditer(line):
             severity, where, message = match.groups()
             comment = Location(file, number, match.start() + 1)

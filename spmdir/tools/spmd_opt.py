@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning
@@ -126,9 +126,9 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace) ->
     """
     treat = _check_expectations if options.verify_diagnostics else _transform
     outputs, errors = [], []
-    for part in _parts(text) if options.split_input_file else [text]:
+    for first_line, part in _parts(text) if options.split_input_file else [(1, text)]:
         try:
-            outputs.append(treat(part, file, pipeline, options))
+            outputs.append(treat(part, file, first_line, pipeline, options))
         except SpmdirError as error:
             errors += flat(error)
     if errors:
@@ -136,22 +136,21 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace) ->
     return "" if options.verify_diagnostics else "// -----\n".join(outputs)
 
 
-def _parts(text: str) -> list[str]:
-    """The parts between `// -----` lines, each at the lines it has in the whole text."""
-    parts, start = [], 0
+def _parts(text: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each part between `// -----` lines."""
+    first_line, start = 1, 0
     for mark in [*_SPLIT.finditer(text), None]:
-        end = mark.start() if mark else len(text)
-        parts.append("\n" * text.count("\n", 0, start) + text[start:end])
-        start = mark.end() if mark else end
-    return parts
+        part = text[start : mark.start() if mark else None]
+        yield first_line, part
+        first_line, start = first_line + part.count("\n"), mark.start() if mark else 0
 
 
-def _check_expectations(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
-    expected = list(expectations(text, file))
+def _check_expectations(text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace) -> str:
+    expected = list(expectations(text, file, first_line))
     issued: list[SpmdirError | SpmdirWarning] = []
     try:
         with shown_warnings(issued.append):
-            _transform(text, file, pipeline, options)
+            _transform(text, file, first_line, pipeline, options)
     except SpmdirError as error:
         issued += flat(error)
     if errors := mismatches(expected, issued):
@@ -159,7 +158,7 @@ def _check_expectations(text: str, file: str, pipeline: str, options: argparse.N
     return ""
 
 
-def _transform(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
+def _transform(text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace) -> str:
     from spmdir.dialects import ir
 
     def print_ir(module: ModuleOp) -> str:
@@ -171,7 +170,7 @@ def _transform(text: str, file: str, pipeline: str, options: argparse.Namespace)
             print(f"// IR after {name}", print_ir(module), sep="\n", file=sys.stderr)
 
     lap = _stopwatch(options.timing)
-    module = ir.parse(text, file)
+    module = ir.parse(text, file, first_line)
     lap("parse")
     run_passes(module, pipeline, options.verify_each, after=after)
     output = print_ir(module)

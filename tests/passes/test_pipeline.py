@@ -1,0 +1,94 @@
+"""Pipelines as text: passes, options, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from spmdir import passes
+from spmdir.errors import ParseError
+
+
+@dataclass(frozen=True)
+class ProbePass(ModulePass):
+    """Does nothing.
+
+    At length.
+    """
+
+    name = "probe"
+    max_steps: int = 3
+    rate: float | None = None
+    eager: bool = False
+    axes: tuple[str, ...] = ()
+    order: Literal["up", "down"] = "up"
+    label: str = ""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        raise AssertionError("only the options are of interest")
+
+
+@pytest.fixture(autouse=True)
+def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = ModuleType("probe_home")
+    home.ProbePass = ProbePass  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "probe_home", home)
+    monkeypatch.setitem(passes.PASSES, "probe", "probe_home:ProbePass")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("probe", ProbePass()),
+        ("probe{}", ProbePass()),
+        ("probe{max-steps=5 eager}", ProbePass(max_steps=5, eager=True)),
+        ("probe{max_steps=-5 eager=false}", ProbePass(max_steps=-5)),
+        ("probe{rate=1 order=down}", ProbePass(rate=1.0, order="down")),
+        ("probe{rate=none}", ProbePass()),
+        ("probe{axes=dp,tp}", ProbePass(axes=("dp", "tp"))),
+        ('probe{label="two words" max-steps=1}', ProbePass(label="two words", max_steps=1)),
+        ('probe{label=""}', ProbePass()),
+    ],
+)
+def test_options_are_read_by_their_types(text: str, expected: ProbePass) -> None:
+    assert list(passes.parse_pipeline(text)) == [expected]
+
+
+def test_passes_keep_their_order() -> None:
+    steps = list(passes.parse_pipeline(" probe{axes=a,b max-steps=1} , probe, probe{max-steps=2},"))
+    assert steps == [ProbePass(axes=("a", "b"), max_steps=1), ProbePass(), ProbePass(max_steps=2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prob", "unknown pass 'prob'; expected one of propagate,"),
+        ("prob", "did you mean 'probe'?"),
+        ("probe{max-step=1}", "pass 'probe' has no option 'max-step'"),
+        ("probe{max-step=1}", "did you mean 'max_steps'?"),
+        ("probe{max-steps=x}", "option 'max-steps' of pass 'probe' cannot be 'x'; expected int"),
+        ("probe{eager=yes}", "cannot be 'yes'; expected true|false"),
+        ("probe{order=left}", "cannot be 'left'; expected up|down"),
+        ("probe{rate=fast}", "cannot be 'fast'; expected float|none"),
+        ("probe{max-steps=1", "'probe{max-steps=1' is no pipeline"),
+        ("probe;probe", "'probe;probe' is no pipeline"),
+        ("probe{=1}", "'=1' is no option of pass 'probe'"),
+    ],
+)
+def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as refusal:
+        list(passes.parse_pipeline(text))
+    assert message in str(refusal.value)
+
+
+def test_a_pass_is_described_by_its_first_line_and_its_options() -> None:
+    summary, options = passes.describe("probe")
+    assert summary == "Does nothing."
+    assert options[:3] == ["max-steps: int = 3", "rate: float|none = None", "eager: true|false = False"]

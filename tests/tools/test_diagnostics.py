@@ -1,0 +1,66 @@
+"""`expected-error` comments mean what they mean in MLIR."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdir.errors import Location, ParseError, SpmdirError, SpmdirWarning
+from spmdir.tools.diagnostics import expectations, mismatches
+
+
+def lines_expected(text: str) -> list[int | None]:
+    return [expectation.line for expectation in expectations(text, "in.mlir")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a // expected-error {{m}}", 1),
+        ("// expected-error@+1 {{m}}\na", 2),
+        ("a\n\n// expected-error@-2 {{m}}", 1),
+        ("// expected-error@below {{m}}\n// expected-warning {{other}}\na", 3),
+        ("a\n// expected-error {{other}}\n// expected-error@above {{m}}", 1),
+        ("// expected-error@unknown {{m}}", None),
+    ],
+)
+def test_an_expectation_names_the_line_that_its_designator_counts_to(text: str, line: int | None) -> None:
+    assert line in lines_expected(text)
+
+
+def test_lines_count_from_the_first_line_of_the_part() -> None:
+    [expectation] = expectations("a\n// expected-error@-1 {{m}}", "in.mlir", first_line=10)
+    assert (expectation.line, expectation.comment.line) == (10, 11)
+
+
+@pytest.mark.parametrize("text", ["// expected-error@below {{m}}", "// expected-eror {{m}}", "// expected-error@+1 m"])
+def test_a_malformed_expectation_is_an_error_at_its_place(text: str) -> None:
+    with pytest.raises(ParseError) as refusal:
+        list(expectations(text, "in.mlir"))
+    assert str(refusal.value.location) == "in.mlir:1:4"
+
+
+def test_a_diagnostic_meets_an_expectation_of_its_line_severity_and_text() -> None:
+    expected = list(expectations("// expected-error@+1 {{wrong axis}}\na", "in.mlir"))
+    assert mismatches(expected, [SpmdirError("a wrong axis 'x'", Location("in.mlir", 2, 7))]) == []
+
+
+@pytest.mark.parametrize(
+    "issued",
+    [
+        SpmdirError("wrong axis", Location("in.mlir", 3, 1)),
+        SpmdirError("another message", Location("in.mlir", 2, 1)),
+        SpmdirError("wrong axis"),
+        SpmdirWarning("wrong axis", Location("in.mlir", 2, 1)),
+    ],
+)
+def test_another_line_text_or_severity_is_both_unexpected_and_missing(issued: SpmdirError | SpmdirWarning) -> None:
+    expected = list(expectations("// expected-error@+1 {{wrong axis}}\na", "in.mlir"))
+    unexpected, missing = mismatches(expected, [issued])
+    assert unexpected.message.startswith("unexpected ")
+    assert missing.message == "expected error 'wrong axis' on line 2 was not issued"
+
+
+def test_each_expectation_is_met_once() -> None:
+    expected = list(expectations("a // expected-error {{m}}", "in.mlir"))
+    twice = [SpmdirError("m", Location("in.mlir", 1, 1))] * 2
+    assert len(mismatches(expected, twice)) == 1
