@@ -1,0 +1,137 @@
+"""Text ↔ module, and verification: the entry to the IR for passes, tools and Python."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func, FuncOp, ReturnOp
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import ParseError as XdslParseError
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.dialects.spmd import MeshOp, Spmd
+from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
+from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError
+from spmdir.mesh import Mesh
+
+
+def context() -> IRContext:
+    """A fresh context with the dialects of the IR."""
+    ctx = IRContext()
+    ctx.load_dialect(Builtin)
+    ctx.load_dialect(Func)
+    ctx.load_dialect(Spmd)
+    return ctx
+
+
+def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_module: bool = True) -> ModuleOp:
+    """The module that `text` spells, verified.
+
+    Args:
+        filename: the name that errors give.
+        first_line: the line of the file on which `text` begins.
+
+    Raises:
+        ParseError: malformed text; SpmdirError: a module that does not verify.
+    """
+    parser = IRParser(context(), text, filename, first_line)
+    try:
+        with collector_paused():
+            module = parser.parse_module()
+    except XdslParseError as error:
+        raise ParseError(error.msg.strip(), error_position(error, parser)) from None
+    except VerifyException as error:
+        line, column = parser.place(parser.pos)
+        raise ParseError(str(error), Location(filename, line, column)) from None
+    if verify_module:
+        verify(module)
+    return module
+
+
+def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) -> str:
+    """The text of a module.
+
+    Args:
+        generic: print every op in MLIR's generic form.
+        debuginfo: print locations.
+    """
+    buffer = StringIO()
+    printer = IRPrinter(stream=buffer, print_generic_format=generic, print_debuginfo=debuginfo)
+    if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:
+        printer.print_op(module)
+        return buffer.getvalue() + "\n"
+    for index, op in enumerate(module.body.block.ops):
+        printer.print_string("\n\n" if index else "")
+        printer.print_op(op)
+    return buffer.getvalue() + "\n"
+
+
+def verify(module: ModuleOp) -> None:
+    """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition."""
+    for op in module.walk():
+        try:
+            op.verify(verify_nested_ops=False)
+        except (VerifyException, ValueError) as error:
+            raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
+        except SpmdirError as error:
+            raise type(error)(f"'{op.name}': {error.message}", error.location or location_of(op)) from None
+
+
+def mesh_op(module: ModuleOp) -> MeshOp:
+    """The one mesh of a module.
+
+    Raises:
+        UnsupportedError: there is none, or more than one.
+    """
+    found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+    if len(found) != 1:
+        place = location_of(found[1]) if found else location_of(module)
+        raise UnsupportedError(f"the module declares {len(found)} meshes; declare one: `spmd.mesh @mesh <dp = 2>`", place)
+    return found[0]
+
+
+def mesh(module: ModuleOp) -> Mesh:
+    """The mesh of a module, as a value."""
+    return mesh_op(module).mesh
+
+
+def functions(module: ModuleOp) -> list[FuncOp]:
+    """The functions of a module that have a body."""
+    return [op for op in module.body.block.ops if isinstance(op, FuncOp) and op.body.blocks]
+
+
+def main_function(module: ModuleOp) -> FuncOp:
+    """The one function of a program.
+
+    Raises:
+        UnsupportedError: there is none, or more than one.
+    """
+    found = functions(module)
+    if len(found) != 1:
+        raise UnsupportedError(f"the module has {len(found)} functions; expected one", location_of(module))
+    return found[0]
+
+
+def terminator(function: FuncOp) -> ReturnOp:
+    """The return of a function."""
+    last = function.body.block.last_op
+    if not isinstance(last, ReturnOp):
+        raise UnsupportedError("the function does not end in `return`", location_of(function))
+    return last
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection inside: building many small objects is up to twice as fast."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+

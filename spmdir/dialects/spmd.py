@@ -1,0 +1,385 @@
+"""The `spmd` dialect: the mesh, constraints, reshards, and the collectives, each verifying its own transition.
+
+Collectives name mesh axes, never ranks or groups.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, i64
+from xdsl.ir import Dialect
+from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.dialects.attributes import (
+    ArgumentsAttr,
+    ShapesAttr,
+    ShardingAttr,
+    ShardingsAttr,
+    StructureAttr,
+    meta_of,
+    take_balanced,
+)
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError, SpmdirError
+from spmdir.mesh import Mesh
+from spmdir.planner.steps import transition
+from spmdir.sharding import Sharding
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+
+
+@irdl_op_definition
+class MeshOp(IRDLOperation):
+    """`spmd.mesh @mesh <dp = 2, tp = 4>`: the device mesh of the module, outermost axis first."""
+
+    name = "spmd.mesh"
+    sym_name = prop_def(SymbolNameConstraint())
+    axis_names = prop_def(ArrayAttr[StringAttr])
+    axis_sizes = prop_def(ArrayAttr[IntegerAttr])
+    traits = traits_def(SymbolOpInterface())
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> MeshOp:
+        """The op that declares `mesh`."""
+        properties = {
+            "sym_name": StringAttr(mesh.name),
+            "axis_names": ArrayAttr([StringAttr(axis) for axis, _ in mesh.axes]),
+            "axis_sizes": ArrayAttr([IntegerAttr(size, i64) for _, size in mesh.axes]),
+        }
+        return cls.create(properties=properties)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The declared mesh."""
+        names = [name.data for name in self.axis_names]
+        sizes = [size.value.data for size in self.axis_sizes]
+        return Mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data)
+
+    def verify_(self) -> None:
+        if len(self.axis_names) != len(self.axis_sizes):
+            raise VerifyException(f"has {len(self.axis_names)} axis names for {len(self.axis_sizes)} sizes")
+        try:
+            _ = self.mesh
+        except SpmdirError as error:
+            raise VerifyException(error.message) from None
+
+    @classmethod
+    def parse(cls, parser: Parser) -> MeshOp:
+        name = parser.parse_symbol_name().data
+        text, start = take_balanced(parser)
+        axes = []
+        for part in filter(str.strip, text[1:-1].split(",")):
+            match = _AXIS.fullmatch(part)
+            if match is None:
+                parser.raise_error(f"found '{part.strip()}', expected an axis: `name = size`", start, start + len(text))
+            axes.append((match[1], int(match[2])))
+        try:
+            return cls.of(Mesh(tuple(axes), name))
+        except SpmdirError as error:
+            parser.raise_error(error.message, start, start + len(text))
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" @{self.sym_name.data} {self.mesh}")
+
+
+class SpmdOp(ValueOp):
+    """Base of the ops that take one tensor and give one."""
+
+    PARENTHESISED: ClassVar[bool] = False
+
+    def verify_(self) -> None:
+        if len(self.operands) != 1 or len(self.results) != 1:
+            raise VerifyException(f"has {len(self.operands)} operands and {len(self.results)} results; expected one each")
+        super().verify_()
+
+    @property
+    def source(self) -> Sharding | None:
+        """The sharding of the operand; None where undecided."""
+        return sharding_of(self.operands[0])
+
+    @property
+    def target(self) -> Sharding | None:
+        """The sharding of the result; None where undecided."""
+        return self.shardings[0]
+
+
+class Collective(SpmdOp):
+    """Base of the ops that move from one sharding to another; the result's sharding must be the legal one."""
+
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        if mesh is None or self.source is None or self.target is None:
+            raise VerifyException("a collective needs the shardings of its operand and of its result")
+        argument, shape, given = self.argument, global_shape(self.operands[0], mesh), global_shape(self.results[0], mesh)
+        if shape != given:
+            raise VerifyException(f"changes the global shape from {list(shape)} to {list(given)}")
+        for axis in _names(argument.get("axes", ())):
+            if axis not in mesh.sizes:
+                raise ShardingError(f"axis '{axis}' is not in mesh @{mesh.name} {mesh}")
+        self.check_transition(mesh, argument, shape)
+
+    def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
+        """Raise ShardingError unless operand and result shardings are this collective's transition."""
+        assert self.source is not None and self.target is not None
+        legal = transition(
+            self.name.removeprefix("spmd."),
+            self.source,
+            mesh,
+            shape,
+            axes=_names(argument.get("axes", ())),
+            dim=argument.get("dim"),
+            to_dim=argument.get("to_dim"),
+            op=argument.get("op"),
+            target=self.target,
+        )
+        if legal != self.target:
+            raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
+
+
+_ON = ("on", "axes")
+
+
+@irdl_op_definition
+class AllReduceOp(Collective):
+    """`all_reduce %x on [tp] op sum`: the pending reduction over the axes is done; every rank gets the result."""
+
+    name = "spmd.all_reduce"
+    CLAUSES: ClassVar = (_ON, ("op", "op"), ("async", "asynchronous"))
+
+
+@irdl_op_definition
+class AllGatherOp(Collective):
+    """`all_gather %x on [tp] dim 0`: the innermost pieces of a dimension are put together on every rank."""
+
+    name = "spmd.all_gather"
+    CLAUSES: ClassVar = (_ON, ("dim", "dim"), ("async", "asynchronous"))
+
+
+@irdl_op_definition
+class ReduceScatterOp(Collective):
+    """`reduce_scatter %x on [tp] dim 0 op sum`: the pending reduction is done and each rank keeps its piece."""
+
+    name = "spmd.reduce_scatter"
+    CLAUSES: ClassVar = (_ON, ("dim", "dim"), ("op", "op"), ("async", "asynchronous"))
+
+
+@irdl_op_definition
+class AllToAllOp(Collective):
+    """`all_to_all %x on [tp] from 0 to 1`: the axes leave one dimension and divide another."""
+
+    name = "spmd.all_to_all"
+    CLAUSES: ClassVar = (_ON, ("from", "dim"), ("to", "to_dim"), ("async", "asynchronous"))
+
+
+@irdl_op_definition
+class PermuteOp(Collective):
+    """`permute %x`: pieces move between ranks as they are."""
+
+    name = "spmd.permute"
+    CLAUSES: ClassVar = (("async", "asynchronous"),)
+
+
+@irdl_op_definition
+class SliceOp(Collective):
+    """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
+
+    name = "spmd.slice"
+    CLAUSES: ClassVar = (_ON, ("dim", "dim"))
+
+
+@irdl_op_definition
+class PartitionOp(Collective):
+    """`partition %x on [tp] op sum`: a replicated value becomes one whose reduction over the axes is pending; local."""
+
+    name = "spmd.partition"
+    CLAUSES: ClassVar = (_ON, ("op", "op"))
+
+
+@irdl_op_definition
+class BroadcastOp(Collective):
+    """`broadcast %x on [tp]`: the value of the first rank of each group is given to all."""
+
+    name = "spmd.broadcast"
+    CLAUSES: ClassVar = (_ON, ("async", "asynchronous"))
+
+    def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
+        if self.source != self.target:
+            raise ShardingError(f"broadcast keeps the sharding <{self.source}>, found <{self.target}>")
+        for axis in _names(argument.get("axes", ())):
+            if self.source[axis].trait != "replicated":  # type: ignore
+                raise ShardingError(f"broadcast over '{axis}' needs it replicated, found {self.source[axis]}")  # type: ignore
+
+
+@irdl_op_definition
+class WaitOp(SpmdOp):
+    """`wait %x`: the result of a collective started with `async`."""
+
+    name = "spmd.wait"
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        owner = self.operands[0].owner
+        if not isinstance(owner, Collective) or not owner.argument.get("asynchronous"):
+            raise VerifyException("waits for a value that no `async` collective made")
+        if self.source != self.target:
+            raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
+
+
+@irdl_op_definition
+class ReshardOp(SpmdOp):
+    """`reshard %x : tensor<…> <dp: S(0)>`: the same value in another sharding; lower-reshard picks the collectives."""
+
+    name = "spmd.reshard"
+
+
+@irdl_op_definition
+class ConstraintOp(SpmdOp):
+    """`constraint %x : tensor<…> <dp: S(0), tp: ?>`: the user's word on a value; `?` leaves an axis to the compiler."""
+
+    name = "spmd.constraint"
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        if self.target is None:
+            raise VerifyException("a constraint needs a sharding, as in <dp: S(0), tp: ?>")
+
+
+@irdl_op_definition
+class ConstantOp(ValueOp):
+    """`constant value "…"`: a small tensor that every rank holds; the bytes in row-major order, as hexadecimal text."""
+
+    name = "spmd.constant"
+    PARENTHESISED: ClassVar = False
+    CLAUSES: ClassVar = (("value", "value"),)
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        meta = meta_of(self.results[0].type)
+        value = self.argument.get("value")
+        if meta is None or not isinstance(value, str) or len(value) != 2 * meta.bytes:
+            found = len(value) // 2 if isinstance(value, str) else 0
+            raise VerifyException(f"holds {found} bytes of data; its type needs {meta.bytes if meta else 0}")
+
+
+@irdl_op_definition
+class BucketOp(ValueOp):
+    """`bucket %a, %b`: the pieces of several values, flattened and joined, so that one collective serves all."""
+
+    name = "spmd.bucket"
+    PARENTHESISED: ClassVar = False
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        check_bucket(mesh, self.shardings[0], self.results[0], self.operands)
+
+
+@irdl_op_definition
+class UnbucketOp(ValueOp):
+    """`unbucket %b`: the values that a bucket joined, in order."""
+
+    name = "spmd.unbucket"
+    PARENTHESISED: ClassVar = False
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        check_bucket(mesh, sharding_of(self.operands[0]), self.operands[0], self.results)
+
+
+def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, members: Any) -> None:
+    """Raise unless `bucket` has the pending reductions of its members and the size of their joined pieces.
+
+    The bucket's type is 1-D. Dimension 0 is divided by every axis that divides or is free in a member, so that
+    its local length is the sum of the members' local sizes; pieces must be even.
+    """
+    if mesh is None or sharding is None or not members:
+        raise VerifyException("needs a mesh, shardings and at least one member")
+    axes = tuple(axis for axis in mesh.axis_names if axis not in dict(sharding.partial))
+    if sharding.dim_axes(0) != axes:
+        raise ShardingError(f"a bucket's dimension 0 is divided by {list(axes)}, found <{sharding}>")
+    total = 0
+    for member in members:
+        meta, held = meta_of(member.type), sharding_of(member)
+        if meta is None or held is None or held.partial != sharding.partial:
+            raise ShardingError(f"members of a bucket have the pending reductions of <{sharding}>, found <{held}>")
+        if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
+            raise VerifyException("members of a bucket have one element type")
+        for dim, size in enumerate(meta.shape):
+            if size % mesh.group_size(held.dim_axes(dim)):
+                raise ShardingError(f"dimension {dim} of a bucket's member is divided unevenly: {size}")
+        total += meta.numel // mesh.group_size(a for a, p in held.entries if p.trait == "shard")
+    if meta_of(bucket.type).shape != (total * mesh.group_size(axes),):  # type: ignore
+        raise VerifyException(f"bucket has type {bucket.type}; expected {total * mesh.group_size(axes)} elements")
+
+
+def _names(axes: Any) -> tuple[str, ...]:
+    return tuple(axes)
+
+
+def sharding_of(value: Any) -> Sharding | None:
+    """The sharding of a value; None where undecided."""
+    owner = value.owner
+    if isinstance(owner, ValueOp):
+        return owner.shardings[value.index]
+    attrs = function_attrs(owner.parent_op(), "arg_attrs", value.index)
+    attribute = attrs.get("spmd.sharding")
+    return attribute.data if isinstance(attribute, ShardingAttr) else None
+
+
+def is_local(function: Any) -> bool:
+    """Whether the types of `function` are those of one rank, as localize makes them."""
+    return function is not None and "spmd.local" in function.attributes
+
+
+def global_shape(value: Any, mesh: Mesh) -> tuple[int, ...]:
+    """The global shape of a value, before and after localize."""
+    meta = meta_of(value.type)
+    if meta is None:
+        return ()
+    owner = value.owner
+    if not is_local(owner.parent_op()):
+        return meta.shape
+    if isinstance(owner, ValueOp):
+        given = owner.of.data[value.index] if owner.of else None
+    else:
+        attribute = function_attrs(owner.parent_op(), "arg_attrs", value.index).get("spmd.of")
+        given = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
+    sharding = sharding_of(value)
+    if given is not None or sharding is None:
+        return given or meta.shape
+    return tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape))
+
+
+def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:
+    """The attributes of argument (`arg_attrs`) or result (`res_attrs`) `index` of a function."""
+    attrs = getattr(function, which, None)
+    return dict(attrs.data[index].data) if attrs is not None and index < len(attrs.data) else {}
+
+
+Spmd = Dialect(
+    "spmd",
+    [
+        MeshOp,
+        ConstantOp,
+        ConstraintOp,
+        ReshardOp,
+        SliceOp,
+        PartitionOp,
+        PermuteOp,
+        BroadcastOp,
+        AllReduceOp,
+        AllGatherOp,
+        ReduceScatterOp,
+        AllToAllOp,
+        WaitOp,
+        BucketOp,
+        UnbucketOp,
+    ],
+    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr],
+)

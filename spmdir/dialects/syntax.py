@@ -1,0 +1,177 @@
+"""Parser and printer of the IR: positions kept, names kept, repeated text read once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, FusedLoc, IntAttr, NameLoc, StringAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import ParseError as XdslParseError
+
+from spmdir.dialects.aten import op_class
+from spmdir.dialects.attributes import meta_of, print_type
+from spmdir.dialects.spmd import MeshOp
+from spmdir.errors import Location
+
+
+class IRContext(Context):
+    """A context in which every `namespace.op` outside the registered dialects is a torch op."""
+
+    def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
+        known = super().get_optional_op(name, dialect_stack=dialect_stack)
+        if known is not None:
+            return known
+        namespace, dot, op = name.partition(".")
+        registered = {"builtin", "func", "spmd"}
+        return op_class(name) if dot and op and namespace not in registered else None
+
+
+class IRParser(Parser):
+    """Parses a module; every op without a location gets its place in the text."""
+
+    def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
+        super().__init__(ctx, text, name)
+        self.mesh = "mesh"
+        self._file = StringAttr(name)
+        self._first_line = first_line
+        self._lines = [0, *(position + 1 for position, character in enumerate(text) if character == "\n")]
+
+    def place(self, position: int) -> tuple[int, int]:
+        """1-based line and column of a text position."""
+        line = bisect_right(self._lines, position)
+        return line + self._first_line - 1, position - self._lines[line - 1] + 1
+
+    def parse_operation(self) -> Operation:
+        line, column = self.place(self.pos)
+        op = super().parse_operation()
+        if op.location == UNKNOWN_LOC:
+            op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
+        if isinstance(op, MeshOp):
+            self.mesh = op.sym_name.data
+        return op
+
+    def _register_ssa_definition(self, name: str, values: Any, span: Any) -> None:
+        super()._register_ssa_definition(name, values, span)
+        for value in values:
+            keep_name(value, name)
+
+
+def keep_name(value: SSAValue, name: str) -> None:
+    """Name a value by the whole of `name`; xDSL alone would cut a trailing number off."""
+    if SSAValue.is_valid_name(name):
+        value._name = name  # pyright: ignore[reportPrivateUsage]
+
+
+class IRPrinter(Printer):
+    """Prints a module: one function argument a line, names as they are."""
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        name = self._ssa_values.get(value)
+        if name is None:
+            name = self._new_name(value.name_hint)
+            self._ssa_values[value] = name
+        self.print_string(f"%{name}")
+        return name
+
+    def _new_name(self, hint: str | None) -> str:
+        if hint is None:
+            return self._get_new_valid_name_id()
+        name, number = hint, self.ssa_names.get(hint, 0)
+        while name in self.ssa_names:
+            number += 1
+            name = f"{hint}_{number}"
+        self.ssa_names[hint] = number
+        self.ssa_names.setdefault(name, 0)
+        return name
+
+    def print_op(self, op: Operation) -> None:
+        if self.print_generic_format or not isinstance(op, (func.FuncOp, func.ReturnOp)):
+            super().print_op(op)
+            return
+        if isinstance(op, func.FuncOp):
+            self.enter_scope()
+            self._print_function(op)
+            self.exit_scope()
+        else:
+            self._print_return(op)
+        if self.print_debuginfo:
+            self.print_string(" ")
+            self.print_attribute(op.location)
+
+    def _print_return(self, op: func.ReturnOp) -> None:
+        self.print_string("return")
+        if op.operands:
+            self.print_string(" ")
+            self.print_list(op.operands, self.print_ssa_value)
+            self.print_string(" : " + ", ".join(print_type(type_) for type_ in op.operand_types))
+
+    def _print_function(self, op: func.FuncOp) -> None:
+        header = f"func.func @{op.sym_name.data}("
+        self.print_string(header)
+        for index, argument in enumerate(op.args):
+            if index:
+                self.print_string(",\n" + " " * (len(header) + 2 * self._indent))
+            self.print_ssa_value(argument)
+            self.print_string(f": {print_type(argument.type)}")
+            self._print_attrs(op.arg_attrs, index)
+        self.print_string(")")
+        self._print_results_of(op)
+        if op.attributes:
+            self.print_string(" attributes ")
+            self.print_attr_dict(op.attributes)
+        self.print_string(" ")
+        self.print_region(op.body, print_entry_block_args=False)
+
+    def _print_results_of(self, op: func.FuncOp) -> None:
+        types = op.function_type.outputs.data
+        if not types:
+            return
+        parenthesised = len(types) > 1 or bool(op.res_attrs and op.res_attrs.data[0].data)
+        self.print_string(" -> (" if parenthesised else " -> ")
+        for index, type_ in enumerate(types):
+            if index:
+                self.print_string(", ")
+            self.print_string(print_type(type_))
+            self._print_attrs(op.res_attrs, index)
+        if parenthesised:
+            self.print_string(")")
+
+    def _print_attrs(self, attrs: Any, index: int) -> None:
+        if attrs is not None and attrs.data[index].data:
+            self.print_string(" ")
+            self.print_attr_dict(attrs.data[index].data)
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if meta_of(attribute) is not None:
+            self.print_string(print_type(attribute))
+        else:
+            super().print_attribute(attribute)
+
+
+def location_of(op: Operation) -> Location | None:
+    """Where an op stands in its text, or in the model's source if it was imported."""
+    return _location(op.location)
+
+
+@lru_cache(maxsize=4096)
+def _location(location: Attribute) -> Location | None:
+    if isinstance(location, FileLineColLoc):
+        return Location(location.filename.data, location.line.data, location.column.data)
+    if isinstance(location, NameLoc):
+        return _location(location.location) or Location(location.desc.data, 0, 0)
+    if isinstance(location, FusedLoc):
+        places = [place for place in map(_location, location.locations) if place]  # type: ignore
+        return places[0] if places else None
+    return None
+
+
+def error_position(error: XdslParseError, parser: IRParser) -> Location:
+    """The place of an xDSL parse error."""
+    line, column = parser.place(error.span.start)
+    return Location(error.span.input.name, line, column)

@@ -1,0 +1,406 @@
+"""The one shape all tensor ops share: operands, literal arguments, and a sharding for each result.
+
+    %0, %1 = NAME(%x, [%a, none]) {dim = 1} : tensor<4x8xf32> <dp: S(0)>, none needs (<dp: S(0)>, <>) of [10, 8], none
+
+`needs` gives the shardings the op wants its operands in, where they differ from what the operands have; it
+stands between propagate and insert-reshard. `of` gives global shapes after localize, where ranks differ in size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import UNKNOWN_LOC, ModuleOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation, opt_prop_def, var_operand_def, var_result_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.call import Call, Literal, Structure, TensorMeta
+from spmdir.dialects.attributes import (
+    DYNAMIC,
+    ELEMENT_TYPES,
+    ArgumentsAttr,
+    ShapesAttr,
+    ShardingsAttr,
+    StructureAttr,
+    meta_of,
+    print_type,
+    scan_balanced,
+    shardings_attr,
+    type_of,
+)
+from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments, print_literal
+from spmdir.errors import SpmdirError
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding, parse_sharding
+
+_NAME = r"%[A-Za-z0-9_$.\-]+(?:\#\d+)?"
+_OPERANDS = re.compile(r"\s*\(([^()]*)\)")
+_BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
+_OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
+_TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
+_SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+_TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)")
+
+
+class ValueOp(IRDLOperation):
+    """Base of `aten` and `spmd` tensor ops."""
+
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    arguments = opt_prop_def(ArgumentsAttr)
+    structure = opt_prop_def(StructureAttr)
+    sharding = opt_prop_def(ShardingsAttr)
+    needs = opt_prop_def(ShardingsAttr)
+    of = opt_prop_def(ShapesAttr)
+
+    CLAUSES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """(keyword, argument) pairs that the custom form prints instead of `{…}`, in order."""
+    PARENTHESISED: ClassVar[bool] = True
+    """Whether operands print as `(…)`."""
+
+    @property
+    def argument(self) -> dict[str, Literal]:
+        """Argument name → literal."""
+        return dict(self.arguments.data) if self.arguments else {}
+
+    @property
+    def shardings(self) -> tuple[Sharding | None, ...]:
+        """The sharding of each result; None where undecided."""
+        return self.sharding.data if self.sharding else (None,) * len(self.results)
+
+    @property
+    def metas(self) -> tuple[TensorMeta | None, ...]:
+        """Shape and element type of each result."""
+        return tuple(meta_of(result.type) for result in self.results)
+
+    def set_shardings(self, shardings: Sequence[Sharding | None]) -> None:
+        """Give each result its sharding."""
+        self.properties["sharding"] = shardings_attr(tuple(shardings))
+
+    def call(self) -> Call:
+        """This op as a plain value."""
+        return Call(
+            self.name,
+            tuple(meta_of(operand._type) for operand in self._operands),  # type: ignore  # a hot accessor
+            self.arguments.data if self.arguments else (),
+            self.metas,
+            self.structure.data if self.structure else None,
+        )
+
+    @classmethod
+    def build_op(
+        cls,
+        operands: Sequence[SSAValue],
+        results: Sequence[TensorMeta | None],
+        arguments: tuple[tuple[str, Literal], ...] = (),
+        shardings: Sequence[Sharding | None] | None = None,
+        structure: Structure | None = None,
+        location: Any = None,
+    ) -> ValueOp:
+        """A new op; `arguments` are sorted by name, `shardings` has one entry a result."""
+        properties: dict[str, Attribute] = {}
+        if arguments:
+            properties["arguments"] = ArgumentsAttr(arguments)
+        if structure is not None:
+            properties["structure"] = StructureAttr(structure)
+        if shardings is not None:
+            properties["sharding"] = shardings_attr(tuple(shardings))
+        return cls.create(
+            operands=operands,
+            result_types=[type_of(meta) for meta in results],
+            properties=properties,
+            location=location or UNKNOWN_LOC,
+        )
+
+    def verify_(self) -> None:
+        for attribute, count, what in (
+            (self.sharding, len(self.results), "result"),
+            (self.needs, len(self.operands), "operand"),
+            (self.of, len(self.results), "result"),
+        ):
+            if attribute is not None and len(attribute.data) != count:
+                raise VerifyException(f"has {len(attribute.data)} entries for {count} {what}s; give one a {what}")
+        self.check(mesh_of(self))
+
+    def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
+        for result, sharding in zip(self.results, self.shardings, strict=True):
+            if sharding is None:
+                continue
+            if mesh is None:
+                raise VerifyException("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
+            meta = meta_of(result.type)
+            sharding.check(mesh, meta.rank if meta else None)
+
+    def print(self, printer: Printer) -> None:
+        names = iter(self._operands)
+        if self.PARENTHESISED:
+            printer.print_string("(")
+            _print_operands(printer, names, self.structure.data if self.structure else (1,) * len(self._operands))
+            printer.print_string(")")
+        elif self._operands:
+            printer.print_string(" ")
+            printer.print_list(self._operands, printer.print_ssa_value)
+        printer.print_string(_print_tail(self.CLAUSES, *map(self.properties.get, _TAIL), self.result_types))  # type: ignore
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ValueOp:
+        text, start = parser.lexer.input.content, parser.pos
+        pattern = _OPERANDS if cls.PARENTHESISED else _BARE_OPERANDS
+        match = pattern.match(text, start)
+        if match is None:
+            parser.raise_error(f"expected the operands of {cls.name} in parentheses, as in {cls.name}(%x, %y)")
+        names, structure = _parse_operands(parser, match[1], match.start(1))
+        end = _tail_end(text, match.end())
+        try:
+            properties, types = _parse_tail(cls.CLAUSES, text[match.end() : end], getattr(parser, "mesh", "mesh"))
+        except LiteralError as error:
+            parser.raise_error(str(error), match.end() + error.offset, match.end() + error.offset + 1)
+        parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
+        if structure is not None:
+            properties = {**properties, "structure": StructureAttr(structure)}
+        operands = [_resolve(parser, name, position) for name, position in names]
+        return cls.create(operands=operands, result_types=types, properties=properties)
+
+
+_TAIL = ("arguments", "sharding", "needs", "of")
+
+
+@lru_cache(maxsize=65536)
+def _print_tail(
+    clauses: tuple[tuple[str, str], ...],
+    arguments: ArgumentsAttr | None,
+    sharding: ShardingsAttr | None,
+    needs: ShardingsAttr | None,
+    of: ShapesAttr | None,
+    types: tuple[Attribute, ...],
+) -> str:
+    given = dict(arguments.data) if arguments else {}
+    text = ""
+    for keyword, name in clauses:
+        if name in given:
+            value = given.pop(name)
+            text += f" {keyword}" if value is True else f" {keyword} {_print_clause(value)}"
+    if given:
+        text += " " + print_arguments(sorted(given.items()))
+    shardings = sharding.data if sharding else (None,) * len(types)
+    text += " : " + ", ".join(
+        print_type(type_) + ("" if s is None else f" <{s}>") for type_, s in zip(types, shardings, strict=True)
+    )
+    if needs:
+        text += f" needs ({', '.join('_' if s is None else f'<{s}>' for s in needs.data)})"
+    if of:
+        text += " of " + ", ".join(map(print_literal, of.data))
+    return text
+
+
+def _print_clause(value: Literal) -> str:
+    if isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
+        return "[" + ", ".join(map(str, value)) + "]"
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    return print_literal(value)
+
+
+def _print_operands(printer: Printer, values: Any, structure: Structure) -> None:
+    for index, entry in enumerate(structure):
+        if index:
+            printer.print_string(", ")
+        if isinstance(entry, tuple):
+            printer.print_string("[")
+            _print_operands(printer, values, entry)
+            printer.print_string("]")
+        elif entry:
+            printer.print_ssa_value(next(values))
+        else:
+            printer.print_string("none")
+
+
+def _parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[tuple[str, int]], Structure | None]:
+    names: list[tuple[str, int]] = []
+    structure: list[Any] = []
+    current: list[Any] | None = None
+    position = 0
+    while text[position:].strip():
+        match = _OPERAND_TOKEN.match(text, position)
+        if match is None:
+            parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
+        token, position = match[1], match.end()
+        if token == "[" and current is None:
+            current = []
+        elif token == "]" and current is not None:
+            structure.append(tuple(current))
+            current = None
+        elif token in "[]":
+            parser.raise_error(f"unexpected '{token}' among operands", offset + match.start(1), offset + match.end(1))
+        elif token != ",":
+            (structure if current is None else current).append(int(token != "none"))
+            if token != "none":
+                names.append((token[1:], offset + match.start(1)))
+    if current is not None:
+        parser.raise_error("list of operands is never closed", offset, offset + 1)
+    return names, None if all(entry == 1 for entry in structure) else tuple(structure)
+
+
+def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
+    name, _, index = name.partition("#")
+    values = parser.ssa_values.get(name)
+    if values is None:
+        parser.raise_error(f"%{name} is not defined before its use here", position, position + len(name) + 1)
+    if int(index or 0) >= len(values):
+        parser.raise_error(f"%{name} has {len(values)} values, so no #{index}", position, position + len(name) + 1)
+    return values[int(index or 0)]
+
+
+def _tail_end(text: str, start: int) -> int:
+    """The end of an op: the last line before one that begins something else, brackets balanced."""
+    position = start
+    while True:
+        match = _TAIL_END.match(text, position)
+        if match:
+            following = re.compile(r"\s*(needs|of)\b").match(text, match.end()) if match[0].endswith("\n") else None
+            if following is None:
+                return position
+            position = following.end()
+        elif text[position] in "<{([":
+            position = scan_balanced(text, position)
+            if position < 0:
+                return len(text)
+        elif text[position] == '"':
+            position = text.index('"', position + 1) + 1
+        else:
+            position += 1
+
+
+@lru_cache(maxsize=65536)
+def _parse_tail(
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: str
+) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
+    """Everything after the operands; memoised, since repeated layers repeat it."""
+    given: dict[str, Literal] = {}
+    position = 0
+    for keyword, name in clauses:
+        match = re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?").match(text, position)
+        if match and (match[1] or True):
+            value = match[1]
+            if value is not None and value in {k for k, _ in clauses}:
+                value, end = None, match.start(1)
+            else:
+                end = match.end()
+            given[name] = True if value is None else _parse_clause(value, match.start(1))
+            position = end
+    rest = text[position:].lstrip()
+    position = len(text) - len(rest)
+    if rest.startswith("{"):
+        end = scan_balanced(text, position)
+        if end < 0:
+            raise LiteralError("arguments are never closed", position)
+        try:
+            given.update(parse_arguments(text[position:end]))
+        except LiteralError as error:
+            raise LiteralError(str(error), position + error.offset) from None
+        position = end
+    colon = re.compile(r"\s*:").match(text, position)
+    if colon is None:
+        found = text[position:].strip().split()
+        clause_names = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
+        hint = f" or one of {clause_names}" if clause_names else ""
+        raise LiteralError(f"found '{found[0] if found else 'the end'}', expected ':' and the result types{hint}", position)
+    types, shardings, position = _parse_types(text, colon.end(), mesh)
+    properties: dict[str, Attribute] = {}
+    if given:
+        properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+    if any(sharding is not None for sharding in shardings):
+        properties["sharding"] = shardings_attr(tuple(shardings))
+    needs = re.compile(r"\s*needs\s*\(").match(text, position)
+    if needs:
+        end = scan_balanced(text, needs.end() - 1)
+        if end < 0:
+            raise LiteralError("needs ( is never closed", needs.end() - 1)
+        entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
+        needed = tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)
+        properties["needs"] = shardings_attr(needed)
+        position = end
+    of = re.compile(r"\s*of\s+").match(text, position)
+    if of:
+        try:
+            shapes = dict(parse_arguments("{of = [" + text[of.end() :] + "]}"))["of"]
+        except LiteralError:
+            raise LiteralError("expected global shapes after 'of', as in `of [10, 4], none`", of.end()) from None
+        properties["of"] = ShapesAttr(shapes)  # type: ignore
+        position = len(text)
+    if text[position:].strip():
+        raise LiteralError(f"found '{text[position:].strip().split()[0]}' after the result types", position)
+    return properties, tuple(types)
+
+
+def _parse_clause(text: str, offset: int) -> Literal:
+    if text.startswith("[") and re.fullmatch(r"\[\s*([A-Za-z_]\w*(\s*,\s*[A-Za-z_]\w*)*)?\s*\]", text):
+        return tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
+    if text.isidentifier() and text not in ("true", "false", "none"):
+        return text
+    try:
+        return dict(parse_arguments("{value = " + text + "}"))["value"]
+    except LiteralError as error:
+        raise LiteralError(str(error), offset) from None
+
+
+def _parse_types(text: str, position: int, mesh: str) -> tuple[list[Attribute], list[Sharding | None], int]:
+    types: list[Attribute] = []
+    shardings: list[Sharding | None] = []
+    if not text[position:].strip():
+        raise LiteralError("expected a result type, as in tensor<16x64xf32>", position)
+    while True:
+        match = _TYPE.match(text, position)
+        if match is None:
+            raise LiteralError(
+                f"found '{text[position:].strip()[:24]}', expected a type: tensor<16x64xf32> or none", position
+            )
+        types.append(_parse_type(match[1], match.start(1)))
+        position = match.end()
+        bracket = re.compile(r"\s*<([^<>]*)>").match(text, position)
+        shardings.append(_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
+        position = bracket.end() if bracket else position
+        comma = re.compile(r"\s*,").match(text, position)
+        if comma is None:
+            return types, shardings, position
+        position = comma.end()
+
+
+@lru_cache(maxsize=65536)
+def _parse_type(text: str, offset: int) -> Attribute:
+    if text == "none":
+        return type_of(None)
+    match = _SHAPE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
+    if match[2] not in ELEMENT_TYPES:
+        known = ", ".join(ELEMENT_TYPES)
+        raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
+    sizes = match[1].split("x")[:-1]
+    return type_of(TensorMeta(tuple(DYNAMIC if size == "?" else int(size) for size in sizes), match[2]))
+
+
+def _sharding(text: str, mesh: str, offset: int) -> Sharding:
+    try:
+        return parse_sharding(text, mesh)
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None
+
+
+def mesh_of(op: Operation) -> Mesh | None:
+    """The mesh of the module around `op`."""
+    top: Operation = op
+    while (parent := top.parent_op()) is not None:
+        top = parent
+    if isinstance(top, ModuleOp):
+        for child in top.body.block.ops:
+            if child.name == "spmd.mesh":
+                return child.mesh  # type: ignore  # MeshOp, which imports this module
+    return None
