@@ -1,0 +1,172 @@
+"""`spmd-opt` as its users meet it: what it prints, where, and with which status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spmdir.passes import PASSES
+from spmdir.tools import spmd_opt
+
+ROOT = Path(__file__).parents[2]
+GOOD = """\
+spmd.mesh @mesh <dp = 2>
+
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<4xf32> {
+  %0 = aten.relu(%x) : tensor<4xf32> <dp: S(0)>
+  return %0 : tensor<4xf32>
+}
+"""
+BAD = GOOD.replace("<dp: S(0)>", "<tp: S(0)>")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run the tool in an empty folder: (status, stdout, stderr) of its arguments; `text` becomes `in.mlir`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, text: str = GOOD) -> tuple[int, str, str]:
+        Path("in.mlir").write_text(text)
+        status = spmd_opt.main(arguments)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_without_passes_canonical_text_comes_out_as_it_went_in(run) -> None:
+    assert run("in.mlir") == (0, GOOD, "")
+
+
+def test_a_refusal_is_one_located_line_on_stderr_and_nothing_on_stdout(run) -> None:
+    status, out, err = run("in.mlir", text=BAD)
+    assert (status, out) == (1, "")
+    assert err.startswith("in.mlir:4:3: error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_file_is_written_whole(run, tmp_path: Path) -> None:
+    assert run("in.mlir", "-o", "out.mlir") == (0, "", "")
+    assert (tmp_path / "out.mlir").read_text() == GOOD
+
+
+def test_a_refusal_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None:
+    (tmp_path / "out.mlir").write_text("before")
+    assert run("in.mlir", "-o", "out.mlir", text=BAD)[0] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.mlir", "out.mlir"]
+    assert (tmp_path / "out.mlir").read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.mlir"], "error: cannot read 'missing.mlir': No such file or directory"),
+        (["."], "error: cannot read '.': Is a directory"),
+        (["in.mlir", "-o", "missing/out.mlir"], "error: cannot write 'missing/out.mlir': No such file or directory"),
+        (["in.mlir", "--propagat"], "error: unknown option '--propagat'; did you mean '--propagate'?; see"),
+        (["in.mlir", "--timin"], "error: unknown option '--timin'; did you mean '--timing'?; see"),
+        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of propagate,"),
+        (["in.mlir", "-p"], "error: argument -p: expected one argument; see spmd-opt --help"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_was_expected(run, arguments: list[str], message: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (1, "")
+    assert err.startswith(message)
+
+
+def test_text_that_is_no_utf_8_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "latin.mlir").write_bytes(b"// \xe9")
+    assert run("latin.mlir") == (1, "", "error: 'latin.mlir' is no UTF-8 text: byte 3 is 0xe9\n")
+
+
+def test_parts_of_a_split_file_fail_alone_at_their_lines_in_the_file(run) -> None:
+    text = f"{BAD}// -----\n{GOOD}// -----\n{BAD}"
+    status, out, err = run("in.mlir", "--split-input-file", text=text)
+    assert (status, out) == (1, "")
+    assert [line.partition(": error")[0] for line in err.splitlines()] == ["in.mlir:4:3", "in.mlir:18:3"]
+
+
+def test_parts_of_a_split_file_are_printed_apart(run) -> None:
+    text = f"{GOOD}// -----\n{GOOD}"
+    assert run("in.mlir", "--split-input-file", text=text) == (0, text, "")
+
+
+def test_expected_errors_are_met_in_silence(run) -> None:
+    text = BAD.replace("  %0", "  // expected-error@+1 {{axis 'tp' is not in mesh}}\n  %0")
+    assert run("in.mlir", "--verify-diagnostics", text=text) == (0, "", "")
+
+
+def test_an_expected_error_that_does_not_come_is_an_error(run) -> None:
+    text = GOOD.replace("  %0", "  // expected-error@+1 {{axis 'tp'}}\n  %0")
+    status, _, err = run("in.mlir", "--verify-diagnostics", text=text)
+    assert status == 1
+    assert err == "in.mlir:4:6: error: expected error 'axis 'tp'' on line 5 was not issued\n"
+
+
+def test_generic_form_and_locations_are_printed_on_demand(run) -> None:
+    assert '"aten.relu"(%x)' in run("in.mlir", "--print-op-generic")[1]
+    assert "in.mlir" in run("in.mlir", "--print-debuginfo")[1]
+
+
+def test_timing_goes_to_stderr_with_one_line_a_stage(run) -> None:
+    status, out, err = run("in.mlir", "--timing")
+    assert (status, out) == (0, GOOD)
+    assert [line.split()[2] for line in err.splitlines()] == ["parse", "print"]
+
+
+def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPMDIR_DEBUG", raising=False)
+    monkeypatch.setattr(spmd_opt, "process", lambda *_: 1 // 0)
+    status, out, err = run("in.mlir")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: internal error, please report: ZeroDivisionError")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pipeline", "rest"),
+    [
+        (["--propagate", "in.mlir", "--localize"], "propagate,localize", ["in.mlir"]),
+        (["--propagate=a=1 b=2"], "propagate{a=1 b=2}", []),
+        (["--propagate{a=1}"], "propagate{a=1}", []),
+        (["--localize", "-p", "propagate,localize", "--propagate"], "localize,propagate,localize,propagate", []),
+        (["--timing", "-o", "out"], "", ["--timing", "-o", "out"]),
+    ],
+)
+def test_pass_flags_make_one_pipeline_in_their_order(arguments: list[str], pipeline: str, rest: list[str]) -> None:
+    assert spmd_opt.split_pass_flags(arguments) == (pipeline, rest)
+
+
+def test_help_shows_every_pass_with_its_purpose(run) -> None:
+    status, out, _ = run("--help")
+    assert status == 0
+    assert out.count("\n  --") >= len(PASSES)
+    for name in PASSES:
+        line = next(line for line in out.splitlines() if line.startswith(f"  --{name} "))
+        assert len(line.split()) > 2
+
+
+def test_stdin_is_read_and_torch_is_never_imported() -> None:
+    program = (
+        "import sys; from spmdir.tools.spmd_opt import main; status = main(); "
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-", "--propagate", "--insert-reshard"],
+        input=GOOD, capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "aten.relu" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = "from spmdir.tools.spmd_opt import main; import sys; sys.exit(main())"
+    done = subprocess.run(
+        f"'{sys.executable}' -c '{program}' examples/mlp.mlir | true",
+        shell=True, capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
