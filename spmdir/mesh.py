@@ -66,6 +66,13 @@ class Mesh:
         ranges = [range(size) for _, size in self.axes]
         return tuple(dict(zip(self.axis_names, point, strict=True)) for point in itertools.product(*ranges))
 
+    def require(self, axis: str) -> None:
+        """Raise ShardingError unless the mesh has `axis`."""
+        if axis not in self.sizes:
+            raise ShardingError(
+                f"axis '{axis}' is not in mesh @{self.name} {self}; expected one of {', '.join(self.axis_names)}"
+            )
+
     def coordinate(self, rank: int) -> dict[str, int]:
         """Axis name → index of `rank` along it."""
         return self._coordinates[rank]

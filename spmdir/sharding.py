@@ -85,10 +85,7 @@ class Sharding:
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
         for axis, placement in self.entries:
-            if axis not in mesh.sizes:
-                raise ShardingError(
-                    f"axis '{axis}' is not in mesh @{mesh.name} {mesh}; expected one of {', '.join(mesh.axis_names)}"
-                )
+            mesh.require(axis)
             if placement.dim is not None and rank is not None and placement.dim >= rank:
                 raise ShardingError(
                     f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
@@ -112,13 +109,17 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
         ParseError: the text is no sharding.
         ShardingError: an axis is placed twice.
     """
+    return Sharding(_entries(text), mesh)
+
+
+def _entries(text: str) -> list[tuple[str, Placement]]:
     entries = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         axis, colon, placement = part.partition(":")
         if not colon or not axis.strip().isidentifier():
             raise ParseError(f"'{part}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
         entries.append((axis.strip(), parse_placement(placement)))
-    return Sharding(entries, mesh)
+    return entries
 
 
 def as_sharding(value: object, mesh: Mesh) -> Sharding:
@@ -128,16 +129,23 @@ def as_sharding(value: object, mesh: Mesh) -> Sharding:
         ParseError, ShardingError: the value is none of these or does not fit the mesh.
     """
     if isinstance(value, Sharding):
-        result = value
+        entries = list(value.entries)
     elif isinstance(value, str):
-        result = parse_sharding(value, mesh.name)
+        entries = _entries(value)
     elif isinstance(value, Mapping):
         entries = [(str(a), p if isinstance(p, Placement) else parse_placement(str(p))) for a, p in value.items()]
-        result = Sharding(entries, mesh.name)
     elif isinstance(value, (list, tuple)):
-        result = Sharding(zip(mesh.axis_names, map(_from_dtensor, value), strict=False), mesh.name)
+        if len(value) != len(mesh.axes):
+            raise ShardingError(
+                f"found {len(value)} DTensor placements; expected one for each axis of mesh @{mesh.name} {mesh}"
+            )
+        entries = list(zip(mesh.axis_names, map(_from_dtensor, value), strict=True))
     else:
         raise ParseError(f"{value!r} is no sharding; expected text, a dict axis → placement, or DTensor placements")
+    for axis, _ in entries:
+        # A replicated axis leaves no entry behind, so a misspelt one must be found here.
+        mesh.require(axis)
+    result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name)
     result.check(mesh, None)
     return result
 
