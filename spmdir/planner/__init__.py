@@ -1,0 +1,19 @@
+"""Resharding: legal steps, what they cost, the cheapest plan, and the least that any plan could move."""
+
+from spmdir.planner.bound import lower_bound
+from spmdir.planner.cost import H100X8, TOPOLOGIES, Topology
+from spmdir.planner.plan import Plan, plan_reshard
+from spmdir.planner.price import axis_price
+from spmdir.planner.steps import Step, transition
+
+__all__ = [
+    "H100X8",
+    "TOPOLOGIES",
+    "Plan",
+    "Step",
+    "Topology",
+    "axis_price",
+    "lower_bound",
+    "plan_reshard",
+    "transition",
+]

@@ -1,0 +1,87 @@
+"""A lower bound on the bytes that any algorithm moves for a reshard, without reduction in the network.
+
+One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's pending axes is a
+class: its ranks hold one and the same addend. Ranks that differ along the target's pending axes together need the
+value: they are one needer. The first needer to have the value lacked some classes, each of which some rank outside
+must have sent at least once; every other needer that lacked anything then receives at least one message. The mean over
+ranks of the messages, and what a needer receives at the least, both bound the bytes of the busiest rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+from spmdir.mesh import Mesh
+from spmdir.placement import chunk
+from spmdir.sharding import Sharding
+
+
+@functools.cache
+def lower_bound(shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh) -> float:
+    """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
+
+    `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument.
+    """
+    if source == target:
+        return 0.0
+    pending, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
+    cut, wanted = _sharded(source), _sharded(target)
+    classes = mesh.group_size(pending)
+    together = mesh.group_size(left)
+    held_classes = mesh.group_size(axis for axis in pending if axis in left)
+    needers = mesh.world_size // together // mesh.group_size(wanted)
+    owners = needers // mesh.group_size(axis for axis in cut if axis not in wanted and axis not in left)
+
+    overlap, missing, needed = _overlaps(shape, source, target, mesh, [*dict.fromkeys([*cut, *wanted])], left)
+    if held_classes == classes:
+        per_overlap, received = needers - owners, missing
+    else:
+        per_overlap, received = classes - held_classes + needers - 1, needed
+    messages = overlap * per_overlap + (math.prod(shape) - overlap) * (classes + needers - 1)
+    return itemsize * max(messages / mesh.world_size, received / together)
+
+
+def _overlaps(
+    shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, moving: list[str], left: list[str]
+) -> tuple[int, int, int]:
+    """Elements that some needer of theirs holds; the most that one needer lacks; the most that one needs."""
+    tables = []
+    for dim, size in enumerate(shape):
+        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        tables.append((before, _ranges(before, size, mesh), after, _ranges(after, size, mesh)))
+    total = 0
+    held: dict[tuple[int, ...], int] = {}
+    needed: dict[tuple[int, ...], int] = {}
+    for point in itertools.product(*(range(mesh.sizes[axis]) for axis in moving)):
+        here = dict(zip(moving, point, strict=True))
+        both = need = 1
+        for before, held_ranges, after, needed_ranges in tables:
+            low, high = held_ranges[tuple([here[axis] for axis in before])]
+            start, end = needed_ranges[tuple([here[axis] for axis in after])]
+            both *= max(0, min(high, end) - max(low, start))
+            need *= end - start
+        needer = tuple([here[axis] for axis in moving if axis not in left])
+        total += both
+        held[needer] = held.get(needer, 0) + both
+        needed[needer] = need
+    return total, max(needed[needer] - held[needer] for needer in needed), max(needed.values())
+
+
+def _sharded(sharding: Sharding) -> list[str]:
+    return [axis for axis, placement in sharding.entries if placement.trait == "shard"]
+
+
+def _ranges(axes: tuple[str, ...], size: int, mesh: Mesh) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Coordinates along `axes` → start and end of the piece of a dimension of `size` elements."""
+    pieces = {(): (0, size)}
+    for axis in axes:
+        pieces = {
+            (*at, index): (low + offset, low + offset + length)
+            for at, (low, high) in pieces.items()
+            for index, (offset, length) in (
+                (index, chunk(high - low, mesh.sizes[axis], index)) for index in range(mesh.sizes[axis])
+            )
+        }
+    return pieces

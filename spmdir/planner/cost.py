@@ -1,0 +1,187 @@
+"""What a step costs: ring-model wire bytes a rank sends, and alpha–beta seconds on a topology.
+
+Bytes are those of the busiest rank: under uneven division the rank with the largest piece, to which all_gather and
+reduce_scatter pad the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from spmdir.mesh import Mesh
+from spmdir.planner.steps import Step
+from spmdir.sharding import Sharding
+
+
+@attrs.frozen
+class Sizes:
+    """What a step handles on the busiest rank.
+
+    Attributes:
+        group: the number of ranks in a group.
+        source: local bytes before.
+        target: local bytes after.
+        piece: bytes that one rank sends to one other in a direct exchange; for all_to_all.
+        dim, to_dim: as in Step.
+    """
+
+    group: int
+    source: float
+    target: float
+    piece: float = 0
+    dim: int | None = None
+    to_dim: int | None = None
+
+
+@attrs.frozen
+class Traffic:
+    """The cost of one kind of step.
+
+    Attributes:
+        wire: bytes a rank sends. Ring all-gather and reduce-scatter pass n − 1 pieces on, ring all-reduce is one
+            after the other; all-to-all sends a piece to every other rank, at most all that a rank holds.
+        copied: bytes that local packing and unpacking moves; a dimension other than the first is not contiguous.
+        crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
+        passes: how often the data goes round the ring; 0 where ranks exchange directly.
+    """
+
+    wire: Callable[[Sizes], float] = lambda s: 0.0
+    copied: Callable[[Sizes], float] = lambda s: 0.0
+    crossing: Callable[[int, int], float] | None = None
+    passes: int = 0
+
+
+def _ring(ranks: int, nodes: int) -> float:
+    """Ranks of a node are neighbours on the ring, so its cards share one way out."""
+    return (nodes - 1) / (ranks - 1)
+
+
+def _direct(ranks: int, nodes: int) -> float:
+    """The peers on other nodes."""
+    return (ranks - ranks // nodes) / (ranks - 1)
+
+
+def _whole(ranks: int, nodes: int) -> float:
+    """All that some rank holds may go to another node."""
+    return float(nodes > 1)
+
+
+TRAFFIC: dict[str, Traffic] = {
+    "slice": Traffic(copied=lambda s: s.target if s.dim else 0.0),
+    "partition": Traffic(copied=lambda s: s.target),
+    "all_gather": Traffic(
+        wire=lambda s: (s.group - 1) * s.source,
+        copied=lambda s: s.target if s.dim else 0.0,
+        crossing=_ring,
+        passes=1,
+    ),
+    "reduce_scatter": Traffic(
+        wire=lambda s: (s.group - 1) * s.target,
+        copied=lambda s: s.source if s.dim else 0.0,
+        crossing=_ring,
+        passes=1,
+    ),
+    "all_reduce": Traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=_ring, passes=2),
+    "all_to_all": Traffic(
+        wire=lambda s: min((s.group - 1) * s.piece, max(s.source, s.target)),
+        copied=lambda s: (s.source if s.to_dim else 0.0) + (s.target if s.dim else 0.0),
+        crossing=_direct,
+    ),
+    "permute": Traffic(wire=lambda s: s.source, crossing=_whole),
+}
+"""Kind of step → its cost."""
+
+
+@attrs.frozen
+class Topology:
+    """Constants of a machine, all per rank.
+
+    Attributes:
+        intra_bandwidth, inter_bandwidth: bytes a second in one direction within and between nodes.
+        base_latency: seconds to start any collective.
+        intra_latency, inter_latency: seconds a hop within and between nodes.
+        memory_bandwidth: bytes a second of local memory.
+    """
+
+    name: str
+    intra_bandwidth: float
+    inter_bandwidth: float
+    base_latency: float
+    intra_latency: float
+    inter_latency: float
+    memory_bandwidth: float
+
+
+H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12)
+A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12)
+CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 1e-4, 1e-4, 5e9)
+
+TOPOLOGIES: dict[str, Topology] = {topology.name: topology for topology in (H100X8, A100X8, CPU_GLOO)}
+"""Name → topology. Eight accelerators to a node with one network card each; or processes on one host."""
+
+
+def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
+    """Bytes of the largest local piece of a tensor of global `shape` with elements of `itemsize` bytes."""
+    return itemsize * math.prod(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
+
+
+@attrs.frozen
+class Cost:
+    """Bytes that a rank sends, and modelled time."""
+
+    wire_bytes: float
+    seconds: float
+
+
+def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = H100X8) -> Cost:
+    """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
+    return cost(step.kind, step_sizes(step, shape, itemsize, mesh), node_count(step.axes, mesh), topology)
+
+
+def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
+    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
+
+    Time is latency + the slower of the two networks + local copies. A ring over n ranks on N nodes takes n − 1 hops a
+    pass, N − 1 of them between nodes; a direct exchange takes one.
+    """
+    if sizes.group == 1:
+        return Cost(0.0, 0.0)
+    traffic = TRAFFIC[kind]
+    copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
+    if traffic.crossing is None:
+        return Cost(0.0, copies)
+    hops = traffic.passes * (sizes.group - 1) or 1
+    inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
+    latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
+    wire = traffic.wire(sizes)
+    crossing = wire * traffic.crossing(sizes.group, nodes)
+    transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
+    return Cost(wire, latency + transfer + copies)
+
+
+def node_count(axes: Sequence[str], mesh: Mesh) -> int:
+    """The number of nodes that a group over `axes` spans."""
+    if mesh.intra_node is None:
+        return 1
+    return mesh.group_size(axis for axis in axes if axis not in mesh.intra_node)
+
+
+def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> Sizes:
+    """What `step` handles of a tensor of global `shape` with elements of `itemsize` bytes."""
+    source = local_bytes(step.source, shape, itemsize, mesh)
+    target = local_bytes(step.target, shape, itemsize, mesh)
+    piece = 0
+    if step.to_dim is not None and source:
+        whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
+        piece = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
+    return Sizes(mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim)
+
+
+def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:
+    """The length of the first rank's piece of a dimension, which is the largest."""
+    for axis in sharding.dim_axes(dim):
+        size = -(-size // mesh.sizes[axis])
+    return size

@@ -1,0 +1,248 @@
+"""The cheapest sequence of steps from one sharding to another: Dijkstra's search over shardings."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from spmdir.call import DTYPE_BYTES
+from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.mesh import Mesh
+from spmdir.placement import Partial, Shard, chunk
+from spmdir.planner.bound import lower_bound
+from spmdir.planner.cost import H100X8, Topology, step_cost
+from spmdir.planner.steps import Step, make_step, permuted_axes, senders
+from spmdir.sharding import Sharding, as_sharding
+
+_TICK = 1e-12
+"""Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
+
+_UNREACHED = (math.inf, math.inf, math.inf)
+
+
+@attrs.frozen
+class Plan:
+    """How one tensor goes from one sharding to another.
+
+    Attributes:
+        steps: in order; empty when the shardings are the same.
+        wire_bytes: bytes a rank sends, ring model.
+        lower_bound: bytes that the busiest rank must move whatever the algorithm.
+        seconds: modelled time.
+    """
+
+    steps: tuple[Step, ...]
+    wire_bytes: float
+    lower_bound: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.steps))
+
+
+def plan_reshard(
+    shape: Sequence[int], dtype: Any, src: object, dst: object, mesh: Mesh, topology: Topology | None = None
+) -> Plan:
+    """The plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
+
+    Arguments:
+        shape: the global shape.
+        dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
+        src, dst: shardings, in any form that the Python API takes.
+        topology: what the mesh runs on; H100X8 if not given.
+
+    Raises:
+        ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
+        UnsupportedError: a reduction of one kind is pending and one of another kind is wanted.
+    """
+    itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)
+    if itemsize is None:
+        raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
+    return _plan(tuple(shape), itemsize, as_sharding(src, mesh), as_sharding(dst, mesh), mesh, topology or H100X8)
+
+
+@functools.cache
+def _plan(
+    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+) -> Plan:
+    _check(shape, source, target, mesh)
+    steps = _search(shape, itemsize, source, target, mesh, topology)
+    costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
+    return Plan(
+        steps,
+        math.fsum(cost.wire_bytes for cost in costs),
+        lower_bound(shape, itemsize, source, target, mesh),
+        math.fsum(cost.seconds for cost in costs),
+    )
+
+
+def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> None:
+    for sharding in (source, target):
+        sharding.check(mesh, len(shape))
+        if sharding.mesh != mesh.name:
+            raise ShardingError(f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}")
+        for axis, placement in sharding.entries:
+            if not isinstance(placement, (Shard, Partial)):
+                raise ShardingError(f"a reshard cannot have {placement} on axis '{axis}'; expected R, S(dim) or P(op)")
+    kinds = [{"sum" if op == "avg" else op for _, op in sharding.partial} for sharding in (source, target)]
+    if len(kinds[0] | kinds[1]) > 1:
+        raise UnsupportedError(
+            f"<{source}> has a pending reduction of another kind than <{target}> asks for; "
+            "ask for R or S first, which does the reduction"
+        )
+
+
+def _search(
+    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+) -> tuple[Step, ...]:
+    free, dims = _free_axes(source, target, mesh), _useful_dims(shape, source, target, mesh)
+    best: dict[Sharding, tuple[float, float, float]] = {source: (0, 0.0, 0)}
+    reached_by: dict[Sharding, Step] = {}
+    order = itertools.count()
+    queue = [(best[source], next(order), source)]
+    while queue:
+        key, _, here = heapq.heappop(queue)
+        if here == target:
+            break
+        if key > best[here]:
+            continue
+        for step in _moves(here, target.partial, free, dims, len(shape), mesh):
+            if best.get(step.target, _UNREACHED) <= key:
+                continue
+            if step.kind == "permute" and not _permutes(step.source, step.target, shape, mesh):
+                continue
+            cost = step_cost(step, shape, itemsize, mesh, topology)
+            reached = (key[0] + round(cost.seconds / _TICK), key[1] + cost.wire_bytes, key[2] + 1)
+            if reached < best.get(step.target, _UNREACHED):
+                best[step.target], reached_by[step.target] = reached, step
+                heapq.heappush(queue, (reached, next(order), step.target))
+    steps, here = [], target
+    while here != source:
+        steps.append(reached_by[here])
+        here = steps[-1].source
+    return tuple(reversed(steps))
+
+
+def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that the search may move, in mesh order.
+
+    Kept still are those with the same pending reduction on both sides and, on each dimension, the outer axes that both
+    sides have in common. A replicated axis is free even if it stays so: another collective may run on slices.
+    """
+    still = {axis for axis, _ in {*source.partial} & {*target.partial}}
+    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
+        pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
+        still.update(axis for axis, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return tuple(axis for axis in mesh.axis_names if axis not in still)
+
+
+def _useful_dims(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> tuple[int, ...]:
+    """The dimensions that either side divides, and the largest other one as a place to divide on the way."""
+    used = {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}
+    others = sorted((dim for dim in range(len(shape)) if dim not in used), key=lambda dim: (-shape[dim], dim))
+    return tuple(sorted([*used, *others[:1]]))
+
+
+@functools.cache
+def _moves(
+    source: Sharding,
+    pending: tuple[tuple[str, str], ...],
+    free: tuple[str, ...],
+    dims: tuple[int, ...],
+    rank: int,
+    mesh: Mesh,
+) -> tuple[Step, ...]:
+    """The steps from `source` that move `free` axes within `dims`, towards the wanted `pending` reductions.
+
+    Shapes do not come in, so the steps are found once for all tensors of one rank; permutes are those that even
+    division allows.
+    """
+    shape = (0,) * rank
+    replicated = [axis for axis in free if source[axis].trait == "replicated"]
+    reducible = [axis for axis in free if source[axis].trait == "partial"]
+    steps: list[Step] = []
+
+    def add(kind: str, **given: Any) -> None:
+        steps.append(make_step(kind, source, mesh, shape, **given))
+
+    for dim in dims:
+        for axes in _choices(replicated):
+            add("slice", axes=axes, dim=dim)
+        for axes in _choices(reducible):
+            add("reduce_scatter", axes=axes, dim=dim)
+        movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
+        for start in range(len(movable)):
+            add("all_gather", axes=movable[start:], dim=dim)
+            for to_dim in dims:
+                if to_dim != dim:
+                    add("all_to_all", axes=movable[start:], dim=dim, to_dim=to_dim)
+    for length in range(1, len(reducible) + 1):
+        for axes in itertools.combinations(reducible, length):
+            add("all_reduce", axes=axes)
+    for op in dict.fromkeys(op for _, op in pending):
+        axes = tuple(axis for axis, wanted in pending if wanted == op and axis in replicated)
+        for length in range(1, len(axes) + 1):
+            for chosen in itertools.combinations(axes, length):
+                add("partition", axes=chosen, op=op)
+    return (*steps, *_permutes_from(source, free, dims, mesh))
+
+
+def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every ordered choice of one or more of `axes`."""
+    return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
+
+
+def _permutes_from(source: Sharding, free: tuple[str, ...], dims: tuple[int, ...], mesh: Mesh) -> Iterator[Step]:
+    """Permutes to the shardings that divide each dimension into as many pieces, by other or reordered axes."""
+    still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
+    usable = tuple(axis for axis in free if source[axis].trait != "partial")
+    counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
+    for layout in _layouts(counts, usable, mesh):
+        target = Sharding([*still, *layout], source.mesh)
+        if target != source:
+            yield Step("permute", permuted_axes(source, target), source, target)
+
+
+def _layouts(
+    counts: tuple[tuple[int, int], ...], axes: tuple[str, ...], mesh: Mesh
+) -> Iterator[tuple[tuple[str, Shard], ...]]:
+    """Every way to divide each (dim, count) by an ordered choice of `axes` whose sizes multiply to count."""
+    if not counts:
+        yield ()
+        return
+    (dim, count), rest = counts[0], counts[1:]
+    for chosen in ((), *_choices(axes)):
+        if mesh.group_size(chosen) == count:
+            for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
+                yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+
+
+@functools.cache
+def _permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
+    """Whether a permute that is legal under even division is legal for this shape."""
+    for dim, size in enumerate(shape):
+        before, after = (tuple(mesh.sizes[axis] for axis in side.dim_axes(dim)) for side in (source, target))
+        if before != after and _pieces(size, before) != _pieces(size, after):
+            return False
+    if all(size % mesh.group_size(source.dim_axes(dim)) == 0 for dim, size in enumerate(shape)):
+        return True
+    try:
+        senders(source, target, mesh, shape)
+    except ShardingError:
+        return False
+    return True
+
+
+@functools.cache
+def _pieces(size: int, counts: tuple[int, ...]) -> list[int]:
+    """Lengths of the pieces of `size` elements that are not empty, in order, cut into `counts` nested pieces."""
+    lengths = [size]
+    for count in counts:
+        lengths = [chunk(length, count, index)[1] for length in lengths for index in range(count)]
+    return [length for length in lengths if length]

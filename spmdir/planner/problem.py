@@ -1,0 +1,110 @@
+"""What the sharding search decides, as plain tables: values, the nodes that make and use them, what is fixed.
+
+A node offers *rows*: for one mesh axis, the placements it wants its operands in and the placements its results
+get. An op's rows are its rule's strategies; an input, a constraint and an output offer what they can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from spmdir.call import TensorMeta
+from spmdir.mesh import Mesh
+from spmdir.placement import R, Partial, Placement, Shard
+from spmdir.sharding import Sharding
+
+
+@attrs.frozen
+class Row:
+    """One choice of a node on one axis.
+
+    Attributes:
+        operands: the placement wanted of each operand.
+        results: the placement of each result.
+        factor: the factor that is divided, if any.
+        inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
+    """
+
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    factor: int | None = None
+    inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+class Offer(Protocol):
+    """Where a node's rows come from; equal offers make nodes interchangeable."""
+
+    @property
+    def work(self) -> float:
+        """Bytes on the wire that the whole op's compute is worth."""
+        ...
+
+    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+        """The rows on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
+        ...
+
+
+@attrs.frozen
+class Node:
+    """An op, input, constraint or output.
+
+    Attributes:
+        offer: its rows.
+        operands: indices of the values it uses.
+        results: indices of the values it makes.
+    """
+
+    offer: Offer
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@attrs.frozen
+class Problem:
+    """Nodes in program order over values; every value is made before it is used.
+
+    Attributes:
+        mesh: the axes to decide.
+        values: shape and element type of each value.
+        nodes: in program order.
+    """
+
+    mesh: Mesh
+    values: tuple[TensorMeta, ...]
+    nodes: tuple[Node, ...]
+
+
+@attrs.frozen(cache_hash=True)
+class Given:
+    """The rows of a value whose sharding the user gave; open axes are free.
+
+    Attributes:
+        meta: the value.
+        sharding: what was given; None if nothing.
+        role: "input" (no operand), "output" (no result) or "constraint" (both).
+    """
+
+    meta: TensorMeta
+    sharding: Sharding | None
+    role: str
+    work: float = 0.0
+
+    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+        fixed = self.sharding is not None and axis not in self.sharding.open_axes
+        placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
+        return tuple(
+            Row(
+                () if self.role == "input" else (placement,),
+                () if self.role == "output" else (placement,),
+                placement.dim,
+            )
+            for placement in placements
+        )
+
+    def _free(self, count: int) -> tuple[Placement, ...]:
+        shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
+        pending = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
+        return (R, *shards, *pending)

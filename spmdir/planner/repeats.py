@@ -1,0 +1,125 @@
+"""Nodes that play the same part in a program, such as those of repeated layers, told by their surroundings."""
+
+from __future__ import annotations
+
+import attrs
+
+from spmdir.call import TensorMeta
+from spmdir.planner.problem import Node, Problem
+
+ROUNDS = 6
+"""How far surroundings are looked at: nodes closer than this to an irregularity are told apart."""
+
+
+@attrs.frozen
+class Quotient:
+    """A program with nodes of equal parts merged; the first of each part stands for all.
+
+    Attributes:
+        nodes: one node a part, in program order, over the merged values.
+        weight: how many nodes each part merges.
+        values: one meta a merged value.
+        value_weight: how many values each merges.
+        producer: merged value → (part, result index).
+        users: merged value → the (part, operand index) pairs that use it.
+        neighbours: part → the parts that share a value with it.
+        node_class: node of the program → its part.
+    """
+
+    nodes: list[Node]
+    weight: list[int]
+    values: list[TensorMeta]
+    value_weight: list[int]
+    producer: list[tuple[int, int]]
+    users: list[list[tuple[int, int]]]
+    neighbours: list[list[int]]
+    node_class: list[int]
+
+
+def quotient(problem: Problem) -> Quotient:
+    """Merge nodes that colour refinement over ROUNDS rounds cannot tell apart."""
+    colours = _colours(problem)
+    first: dict[int, int] = {}
+    for node, colour in enumerate(colours):
+        first.setdefault(colour, node)
+    parts = list(first.values())
+    part_of_colour = {colour: part for part, colour in enumerate(first)}
+    node_class = [part_of_colour[colour] for colour in colours]
+    weight = [0] * len(parts)
+    for part in node_class:
+        weight[part] += 1
+
+    merged: dict[tuple[int, int], int] = {}
+    value_class = [0] * len(problem.values)
+    values, producer = [], []
+    for index, node in enumerate(problem.nodes):
+        for position, value in enumerate(node.results):
+            key = (node_class[index], position)
+            if key not in merged:
+                merged[key] = len(values)
+                values.append(problem.values[value])
+                producer.append(key)
+            value_class[value] = merged[key]
+
+    users: list[dict[tuple[int, int], None]] = [{} for _ in values]
+    neighbours: list[dict[int, None]] = [{} for _ in parts]
+    for index, node in enumerate(problem.nodes):
+        part = node_class[index]
+        for slot, value in enumerate(node.operands):
+            users[value_class[value]].setdefault((part, slot))
+    for value, found in enumerate(users):
+        members = dict.fromkeys([producer[value][0], *(part for part, _ in found)])
+        for part in members:
+            for other in members:
+                if other != part:
+                    neighbours[part].setdefault(other)
+    nodes = [
+        Node(
+            problem.nodes[node].offer,
+            tuple(value_class[v] for v in problem.nodes[node].operands),
+            tuple(value_class[v] for v in problem.nodes[node].results),
+        )
+        for node in parts
+    ]
+    return Quotient(
+        nodes,
+        weight,
+        values,
+        [weight[part] for part, _ in producer],
+        producer,
+        [list(found) for found in users],
+        [list(found) for found in neighbours],
+        node_class,
+    )
+
+
+def _colours(problem: Problem) -> list[int]:
+    maker = [0] * len(problem.values)
+    users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
+    for index, node in enumerate(problem.nodes):
+        for value in node.results:
+            maker[value] = index
+        for slot, value in enumerate(node.operands):
+            users[value].append((index, slot))
+    names: dict[object, int] = {}
+    colours = [
+        names.setdefault((node.offer, len(node.operands), len(node.results)), len(names)) for node in problem.nodes
+    ]
+    kinds = len(names)
+    for _ in range(ROUNDS):
+        names = {}
+        refined = [
+            names.setdefault(
+                (
+                    colours[index],
+                    tuple([colours[maker[value]] for value in node.operands]),
+                    tuple([tuple(sorted([(colours[user], slot) for user, slot in users[v]])) for v in node.results]),
+                ),
+                len(names),
+            )
+            for index, node in enumerate(problem.nodes)
+        ]
+        if len(names) == kinds:
+            break
+        colours, kinds = refined, len(names)
+    return colours

@@ -1,0 +1,301 @@
+"""The sharding search: picks one row for every node on every axis so that the whole program costs least.
+
+One axis at a time, the others fixed. Nodes that cannot be told apart by their surroundings share one decision
+(`repeats.py`), so that repeated layers are decided once. A forward sweep finds the cheapest way to make each
+value with each placement, a backward sweep decides from the outputs, then nodes (and, where a reshard is still
+paid, whole neighbourhoods) move to what is cheapest until nothing changes.
+
+The cost is in bytes on the wire of one rank: reshards as the planner prices them, one for each distinct
+placement that the users of a value want, plus compute that an axis repeats instead of dividing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from spmdir.call import TensorMeta
+from spmdir.mesh import Mesh
+from spmdir.placement import REDUCTIONS, R, Partial, Placement, Shard
+from spmdir.planner.price import axis_price
+from spmdir.planner.problem import Node, Problem, Row
+from spmdir.planner.repeats import Quotient, quotient
+
+_DIMS = 12
+_PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
+_INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
+_KIND = [None if p.op is None else "sum" if p.op == "avg" else p.op for p in _PLACEMENTS]
+
+
+@attrs.frozen
+class _Candidate:
+    """A row with placements as indices and its price, compute included, in bytes."""
+
+    row: Row
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    cost: float
+
+
+def solve(problem: Problem, rounds: int = 2, effort: int = 4) -> dict[str, list[Row]]:
+    """Axis → the row of each node.
+
+    Args:
+        rounds: how often each axis is decided; later rounds see the other axes' decisions.
+        effort: neighbourhood moves tried, in units of the number of distinct nodes.
+    """
+    shared = quotient(problem)
+    chosen: dict[str, list[Row]] = {}
+    for _ in range(rounds):
+        before = dict(chosen)
+        for axis, count in problem.mesh.axes:
+            others = {a: rows for a, rows in chosen.items() if a != axis}
+            chosen[axis] = _AxisSearch(problem.mesh, shared, axis, count, others).run(effort, chosen.get(axis))
+        if chosen == before:
+            break
+    return {
+        axis: [rows[shared.node_class[node]] for node in range(len(problem.nodes))] for axis, rows in chosen.items()
+    }
+
+
+class _AxisSearch:
+    """The decision of one axis over the distinct nodes of a program."""
+
+    def __init__(self, mesh: Mesh, shared: Quotient, axis: str, count: int, others: Mapping[str, Sequence[Row]]):
+        self.shared, self.mesh, self.others = shared, mesh, others
+        self.axis, self.count = axis, count
+        self.price = _price_table(count)
+        self.bytes = [
+            self._local_bytes(meta, index) * weight
+            for index, (meta, weight) in enumerate(zip(shared.values, shared.value_weight, strict=True))
+        ]
+        self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
+        self.decision = [0] * len(shared.nodes)
+        self.made = [0] * len(shared.values)
+
+    def _local_bytes(self, meta: TensorMeta, value: int) -> float:
+        node, position = self.shared.producer[value]
+        placed = [(axis, rows[node].results[position]) for axis, rows in self.others.items()]
+        return meta.bytes / self.mesh.group_size(axis for axis, p in placed if p.trait == "shard")
+
+    def _candidates(self, index: int, node: Node) -> list[_Candidate]:
+        divided: dict[int, int] = {}
+        for axis, rows in self.others.items():
+            factor = rows[index].factor
+            if factor is not None:
+                divided[factor] = divided.get(factor, 1) * self.mesh.sizes[axis]
+        work = node.offer.work / math.prod(divided.values()) * self.shared.weight[index]
+        found = []
+        for row in node.offer.rows(self.axis, self.count, divided):
+            operands = tuple(_INDEX[p] for p in row.operands)
+            results = tuple(_INDEX[p] for p in row.results)
+            if self._mixes(index, operands, results):
+                continue
+            inner = 0.0
+            for size, factors in row.inner_bytes:
+                inner += self.price[_INDEX[Partial("sum")]][0] * size / math.prod(divided.get(f, 1) for f in factors)
+            cost = (work if row.factor is None else work / self.count) + inner * self.shared.weight[index]
+            found.append(_Candidate(row, operands, results, cost))
+        return found
+
+    def _mixes(self, index: int, operands: tuple[int, ...], results: tuple[int, ...]) -> bool:
+        """Whether a row would make a value pend by two kinds of reduction."""
+        for which, placed in (("operands", operands), ("results", results)):
+            for position, placement in enumerate(placed):
+                kind = _KIND[placement]
+                if kind is None:
+                    continue
+                for rows in self.others.values():
+                    other = _KIND[_INDEX[getattr(rows[index], which)[position]]]
+                    if other is not None and other != kind:
+                        return True
+        return False
+
+    def run(self, effort: int, start: Sequence[Row] | None) -> list[Row]:
+        """The row of each distinct node."""
+        self._sweeps()
+        self._settle(range(len(self.decision)))
+        best, total = list(self.decision), self.total()
+        if start is not None and self._restart(start):
+            self._settle(range(len(self.decision)))
+            if self.total() < total - 1e-6:
+                best = list(self.decision)
+        self._assume(best)
+        self._move_neighbourhoods(effort * len(self.decision))
+        return [self.candidates[index][choice].row for index, choice in enumerate(self.decision)]
+
+    def _restart(self, start: Sequence[Row]) -> bool:
+        decision = []
+        for candidates, row in zip(self.candidates, start, strict=True):
+            position = next((i for i, candidate in enumerate(candidates) if candidate.row == row), None)
+            if position is None:
+                return False
+            decision.append(position)
+        self._assume(decision)
+        return True
+
+    def _assume(self, decision: Sequence[int]) -> None:
+        for index, choice in enumerate(decision):
+            self._choose(index, choice)
+
+    def _choose(self, index: int, choice: int) -> None:
+        self.decision[index] = choice
+        results = self.candidates[index][choice].results
+        for value, placement in zip(self.shared.nodes[index].results, results, strict=True):
+            self.made[value] = placement
+
+    def _sweeps(self) -> None:
+        """One forward sweep of cost-to-make, one backward decode."""
+        nodes, users = self.shared.nodes, self.shared.users
+        cheapest: list[dict[int, float]] = [{} for _ in self.shared.values]
+        totals: list[list[float]] = []
+        for index, node in enumerate(nodes):
+            entry: dict[tuple[int, int], float] = {}
+            costs = []
+            for candidate in self.candidates[index]:
+                cost = candidate.cost
+                for value, wanted in zip(node.operands, candidate.operands, strict=True):
+                    key = (value, wanted)
+                    if key not in entry:
+                        share, size = max(len(users[value]), 1), self.bytes[value]
+                        entry[key] = min(
+                            (made / share + self.price[placement][wanted] * size)
+                            for placement, made in cheapest[value].items()
+                        )
+                    cost += entry[key]
+                costs.append(cost)
+                for value, placement in zip(node.results, candidate.results, strict=True):
+                    known = cheapest[value].get(placement, math.inf)
+                    cheapest[value][placement] = min(known, cost / len(node.results))
+            totals.append(costs)
+        decided: list[set[int]] = [set() for _ in self.shared.values]
+        for index in range(len(nodes) - 1, -1, -1):
+            node = nodes[index]
+            best, best_cost = 0, math.inf
+            for choice, candidate in enumerate(self.candidates[index]):
+                cost = totals[index][choice]
+                for value, placement in zip(node.results, candidate.results, strict=True):
+                    cost += self._cover(value, placement, decided[value])
+                if cost < best_cost:
+                    best, best_cost = choice, cost
+            self._choose(index, best)
+            for value, wanted in zip(node.operands, self.candidates[index][best].operands, strict=True):
+                decided[value].add(wanted)
+
+    def _cover(self, value: int, made: int, wanted: set[int]) -> float:
+        """Bytes to give a value made with placement `made` in every wanted placement: one by one, or all from R."""
+        row = self.price[made]
+        if len(wanted) == 1:
+            (only,) = wanted
+            return row[only] * self.bytes[value]
+        direct = 0.0
+        for placement in wanted:
+            direct += row[placement]
+        return min(direct, row[0]) * self.bytes[value] if direct else 0.0
+
+    def _wanted(self, value: int) -> set[int]:
+        return {self.candidates[user][self.decision[user]].operands[slot] for user, slot in self.shared.users[value]}
+
+    def _cost_around(self, index: int, choice: int, wanted: Mapping[int, set[int]]) -> float:
+        """What depends on the choice of one node: its compute and all reshards on its operands and results."""
+        node, candidate = self.shared.nodes[index], self.candidates[index][choice]
+        cost = candidate.cost
+        for value, placement in zip(node.results, candidate.results, strict=True):
+            cost += self._cover(value, placement, wanted[value] if value in wanted else set())
+        asked: dict[int, set[int]] = {}
+        for value, want in zip(node.operands, candidate.operands, strict=True):
+            asked.setdefault(value, set()).add(want)
+        for value, wants in asked.items():
+            cost += self._cover(value, self.made[value], wanted[value] | wants)
+        return cost
+
+    def _surroundings(self, index: int) -> dict[int, set[int]]:
+        """Value → what its other users want, for the operands and results of a node."""
+        node, around = self.shared.nodes[index], {}
+        for value in (*node.results, *node.operands):
+            if value not in around:
+                around[value] = {
+                    self.candidates[user][self.decision[user]].operands[slot]
+                    for user, slot in self.shared.users[value]
+                    if user != index
+                }
+        return around
+
+    def _improve(self, index: int) -> bool:
+        """Move one node to its best row; whether it moved."""
+        if len(self.candidates[index]) == 1:
+            return False
+        around = self._surroundings(index)
+        now = self.decision[index]
+        best, best_cost = now, self._cost_around(index, now, around) - 1e-6
+        for choice in range(len(self.candidates[index])):
+            if choice != now:
+                cost = self._cost_around(index, choice, around)
+                if cost < best_cost:
+                    best, best_cost = choice, cost - 1e-6
+        if best == now:
+            return False
+        self._choose(index, best)
+        return True
+
+    def _settle(self, start: Sequence[int], pinned: int = -1, limit: int = 0) -> list[tuple[int, int]]:
+        """Improve nodes until none of those reached moves; the (node, former choice) of every move, in order."""
+        moves: list[tuple[int, int]] = []
+        pending = dict.fromkeys(start)
+        while pending:
+            index = next(iter(pending))
+            del pending[index]
+            former = self.decision[index]
+            if index == pinned or not self._improve(index):
+                continue
+            moves.append((index, former))
+            if limit and len(moves) > limit:
+                return moves
+            for neighbour in self.shared.neighbours[index]:
+                pending.setdefault(neighbour)
+        return moves
+
+    def total(self) -> float:
+        """The whole program's cost on this axis, in bytes."""
+        cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
+        return cost + sum(self._cover(value, self.made[value], self._wanted(value)) for value in range(len(self.made)))
+
+    def _move_neighbourhoods(self, budget: int) -> None:
+        """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
+        total, changed = self.total(), True
+        while changed and budget > 0:
+            changed = False
+            for index in self._paying():
+                now = self.decision[index]
+                for choice in range(len(self.candidates[index])):
+                    if choice == now or budget <= 0:
+                        continue
+                    budget -= 1
+                    self._choose(index, choice)
+                    moves = self._settle(self.shared.neighbours[index], pinned=index, limit=200)
+                    moves += self._settle([index])
+                    cost = self.total()
+                    if cost < total - 1e-6:
+                        total, changed, now = cost, True, self.decision[index]
+                        continue
+                    for moved, former in reversed(moves):
+                        self._choose(moved, former)
+                    self._choose(index, now)
+
+    def _paying(self) -> list[int]:
+        """The nodes beside paid reshards, dearest first."""
+        bills = [(self._cover(v, self.made[v], self._wanted(v)), v) for v in range(len(self.made))]
+        beside: dict[int, None] = {}
+        for cost, value in sorted(bills, key=lambda bill: (-bill[0], bill[1])):
+            if cost <= 0:
+                break
+            beside.setdefault(self.shared.producer[value][0])
+            for user, _ in self.shared.users[value]:
+                beside.setdefault(user)
+        return list(beside)
+
+
+def _price_table(count: int) -> list[list[float]]:
+    return [[axis_price(a, b, 1.0, count) for b in _PLACEMENTS] for a in _PLACEMENTS]

@@ -1,0 +1,227 @@
+"""The steps that a reshard is made of, and which of them are legal.
+
+Every step but `permute` takes mesh axes out of one place and puts them into another; MOVES is that table. The
+innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step works within the block
+that the outer axes leave and uneven pieces need no more than padding or uneven splits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import attrs
+
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.placement import Partial, Shard
+from spmdir.sharding import Sharding
+
+MOVES: dict[str, tuple[str, str]] = {
+    "slice": ("replicated", "shard"),
+    "partition": ("replicated", "partial"),
+    "all_gather": ("shard", "replicated"),
+    "all_to_all": ("shard", "shard"),
+    "all_reduce": ("partial", "replicated"),
+    "reduce_scatter": ("partial", "shard"),
+}
+"""Kind of step → the trait that its axes have before and after."""
+
+KINDS = (*MOVES, "permute")
+
+PARTITION_IDENTITY: dict[str, int] = {"sum": 0, "product": 1}
+"""What `partition` puts on every rank of a group but the first; under the other reductions all ranks keep the value."""
+
+
+@attrs.frozen
+class Step:
+    """One collective or local op that takes `source` to `target`.
+
+    Attributes:
+        kind: one of KINDS.
+        axes: the mesh axes of the group, the first one major; ranks differ along these alone.
+        source: the sharding before.
+        target: the sharding after.
+        dim: the dimension that is cut (slice, reduce_scatter) or put together (all_gather, all_to_all).
+        to_dim: the dimension that all_to_all cuts.
+        op: the reduction that is done (all_reduce, reduce_scatter) or left pending (partition).
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    source: Sharding
+    target: Sharding
+    dim: int | None = None
+    to_dim: int | None = None
+    op: str | None = None
+
+    def __str__(self) -> str:
+        details = (("on", f"[{', '.join(self.axes)}]"), ("dim", self.dim), ("to", self.to_dim), ("op", self.op))
+        return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
+
+
+def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given) -> Step:
+    """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
+    target = transition(kind, source, mesh, shape, **given)
+    if kind == "permute":
+        return Step(kind, permuted_axes(source, target), source, target)
+    axes = tuple(given["axes"])
+    op = pending_op(source, axes) if MOVES[kind][0] == "partial" else given.get("op")
+    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
+
+
+def transition(
+    kind: str,
+    source: Sharding,
+    mesh: Mesh,
+    shape: Sequence[int],
+    *,
+    axes: Sequence[str] = (),
+    dim: int | None = None,
+    to_dim: int | None = None,
+    op: str | None = None,
+    target: Sharding | None = None,
+) -> Sharding:
+    """The sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
+
+    Arguments are as in Step; `target` is the wanted sharding of a permute and otherwise not looked at.
+
+    Raises:
+        ShardingError: the step is not legal from `source`.
+    """
+    if kind not in KINDS:
+        raise ShardingError(f"unknown step '{kind}'; expected one of {', '.join(KINDS)}")
+    if kind == "permute":
+        if target is None:
+            raise ShardingError("permute says nothing about its result; give the target sharding")
+        senders(source, target, mesh, tuple(shape))
+        return target
+    _check_axes(kind, axes, mesh)
+    before, after = MOVES[kind]
+    leaving = dim if before == "shard" else None
+    joining = (to_dim if before == "shard" else dim) if after == "shard" else None
+    for found, trait in ((leaving, before), (joining, after)):
+        if trait == "shard" and (found is None or not 0 <= found < len(shape)):
+            raise ShardingError(f"{kind} needs a dimension of a tensor of rank {len(shape)}, found {found}")
+    _LEAVE[before](kind, source, tuple(axes), leaving, op)
+    rest = [(axis, placement) for axis, placement in source.entries if axis not in axes]
+    if after == "shard":
+        assert joining is not None
+        if joining == leaving:
+            raise ShardingError(f"{kind} from dimension {leaving} to itself moves nothing; expected two dimensions")
+        rest += [(axis, Shard(joining)) for axis in axes]
+    if after == "partial":
+        if op is None:
+            raise ShardingError(f"{kind} needs the reduction that it leaves pending, such as sum")
+        rest += [(axis, Partial(op)) for axis in axes]
+    result = Sharding(rest, source.mesh)
+    result.check(mesh, len(shape))
+    return result
+
+
+def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
+    if not axes or len(set(axes)) != len(axes):
+        raise ShardingError(f"{kind} needs one or more different mesh axes, found [{', '.join(axes)}]")
+    for axis in axes:
+        if axis not in mesh.sizes:
+            raise ShardingError(
+                f"axis '{axis}' is not in mesh @{mesh.name} {mesh}; expected one of {', '.join(mesh.axis_names)}"
+            )
+
+
+def _leave_replicated(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+    for axis in axes:
+        if source[axis].trait != "replicated":
+            raise ShardingError(f"{kind} on '{axis}' needs it replicated, found {source[axis]} in <{source}>")
+
+
+def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+    assert dim is not None
+    found = source.dim_axes(dim)
+    if found[-len(axes) :] != axes:
+        raise ShardingError(
+            f"{kind} on [{', '.join(axes)}] needs these to be the innermost axes of dimension {dim} in nesting order, "
+            f"found [{', '.join(found)}] in <{source}>; move the inner axes first"
+        )
+
+
+def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+    for axis in axes:
+        if source[axis].trait != "partial":
+            raise ShardingError(f"{kind} on '{axis}' needs a pending reduction, found {source[axis]} in <{source}>")
+    pending = pending_op(source, axes)
+    if op is not None and op != pending:
+        raise ShardingError(f"{kind} by {op} does a reduction that is not pending; <{source}> expects {pending}")
+
+
+_LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _leave_partial}
+
+
+def pending_op(source: Sharding, axes: Sequence[str]) -> str:
+    """The reduction that is pending over `axes`, all of which are partial; sum where sum and avg are mixed.
+
+    Raises:
+        ShardingError: reductions of different kinds are pending.
+    """
+    found = sorted({op for axis, op in source.partial if axis in axes})
+    if len(found) == 1:
+        return found[0]
+    if found == ["avg", "sum"]:
+        return "sum"
+    raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
+
+
+def permuted_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
+    """The axes among whose ranks a permute from `source` to `target` moves blocks, sorted by name.
+
+    On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
+    """
+    moved: set[str] = set()
+    for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
+        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        for step in (1, -1):
+            before, after = before[::step], after[::step]
+            while before and after and before[0] == after[0]:
+                before, after = before[1:], after[1:]
+        moved.update(before, after)
+    return tuple(sorted(moved))
+
+
+@functools.cache
+def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """For each rank, the rank whose block a permute from `source` to `target` gives it; its own where that will do.
+
+    Raises:
+        ShardingError: no permutation of whole blocks makes `target` of `source`.
+    """
+    target.check(mesh, len(shape))
+    if source.partial != target.partial:
+        raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
+    held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
+    fixed = [axis for axis in mesh.axis_names if axis not in permuted_axes(source, target)]
+    result = list(range(mesh.world_size))
+    moving = [rank for rank in result if held[rank] != wanted[rank]]
+    spare: dict[object, list[int]] = {}
+    for rank in reversed(moving):
+        spare.setdefault((mesh.index(rank, fixed), held[rank]), []).append(rank)
+    for rank in moving:
+        found = spare.get((mesh.index(rank, fixed), wanted[rank]))
+        if not found or any(a != b for (_, a), (_, b) in zip(held[rank], wanted[rank], strict=True)):
+            raise ShardingError(
+                f"permute needs every rank's block to be as large before as after and to be held once for each rank "
+                f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
+            )
+        result[rank] = found.pop()
+    return tuple(result)
+
+
+@functools.cache
+def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[tuple[int, int], ...]]:
+    """Per rank, (offset, length) of what it holds of each dimension; empty blocks of one shape are the same."""
+    blocks = []
+    for rank in range(mesh.world_size):
+        coordinate = mesh.coordinate(rank)
+        ranges = [sharding.local_range(dim, size, mesh, coordinate) for dim, size in enumerate(shape)]
+        empty = not all(length for _, length in ranges)
+        blocks.append(tuple((0 if empty else offset, length) for offset, length in ranges))
+    return blocks
