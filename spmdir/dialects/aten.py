@@ -5,7 +5,7 @@ What an op does to shardings stands in `aten/*.rules`; nothing here knows any op
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from xdsl.irdl import irdl_op_definition
 
@@ -16,7 +16,7 @@ class AtenOp(ValueOp):
     """A call of a torch op; `aten.add.Tensor` is `torch.ops.aten.add.Tensor`, `default` is left out."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def op_class(name: str) -> type[AtenOp]:
     """The op class of a torch op, e.g. `aten.mm`."""
     return irdl_op_definition(type("AtenOp", (AtenOp,), {"name": name, "__doc__": f"A call of {name}."}))

@@ -7,16 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 
-from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.builtin import UNKNOWN_LOC, Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import Func, FuncOp, ReturnOp
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.dialects.spmd import MeshOp, Spmd
+from spmdir.dialects.spmd import MeshOp, Spmd, check_function
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
+from spmdir.dialects.value_op import mesh_of
 from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError
 from spmdir.mesh import Mesh
+
+_PLAINER = {
+    "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
+    "in block definition": "expected an operation or '}'",
+}
+"""Messages of xDSL that say what it did → messages that say what it expected."""
 
 
 def context() -> IRContext:
@@ -43,10 +50,14 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         with collector_paused():
             module = parser.parse_module()
     except XdslParseError as error:
-        raise ParseError(error.msg.strip(), error_position(error, parser)) from None
+        message = error.msg.strip()
+        raise ParseError(_PLAINER.get(message, message), error_position(error, parser)) from None
+    except RecursionError:
+        raise ParseError("nested too deeply to be read", Location(filename, *parser.place(parser.pos))) from None
     except VerifyException as error:
-        line, column = parser.place(parser.pos)
-        raise ParseError(str(error), Location(filename, line, column)) from None
+        raise ParseError(str(error), Location(filename, *parser.place(parser.pos))) from None
+    if module.location == UNKNOWN_LOC:
+        module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
     if verify_module:
         verify(module)
     return module
@@ -72,9 +83,14 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
 
 def verify(module: ModuleOp) -> None:
     """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition."""
+    meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+    if len(meshes) > 1:
+        raise UnsupportedError(f"the module declares {len(meshes)} meshes; expected one", location_of(meshes[1]))
     for op in module.walk():
         try:
             op.verify(verify_nested_ops=False)
+            if isinstance(op, FuncOp):
+                check_function(op, mesh_of(op))
         except (VerifyException, ValueError) as error:
             raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
         except SpmdirError as error:
@@ -90,7 +106,9 @@ def mesh_op(module: ModuleOp) -> MeshOp:
     found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(found) != 1:
         place = location_of(found[1]) if found else location_of(module)
-        raise UnsupportedError(f"the module declares {len(found)} meshes; declare one: `spmd.mesh @mesh <dp = 2>`", place)
+        raise UnsupportedError(
+            f"the module declares {len(found)} meshes; expected one `spmd.mesh @mesh <dp = 2>`", place
+        )
     return found[0]
 
 
@@ -134,4 +152,3 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-

@@ -97,7 +97,7 @@ class _Reader:
         if kind in ("punctuation", "end", "unknown"):
             raise self.fail("a literal: number, string, true, false, none, [list] or element type")
         if kind == "word" and token not in _WORDS:
-            raise self.fail(f"a literal; write \"{token}\" if a string is meant, or an element type such as f32")
+            raise self.fail(f'a literal; write "{token}" if a string is meant, or an element type such as f32')
         self.advance()
         return _scalar(kind, token, start)
 
@@ -163,5 +163,3 @@ def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
             reader.expect(",")
     reader.expect("}")
     return tuple(sorted(pairs.items()))
-
-

@@ -6,6 +6,7 @@ Collectives name mesh axes, never ranks or groups.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, i64
@@ -25,8 +26,8 @@ from spmdir.dialects.attributes import (
     meta_of,
     take_balanced,
 )
-from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ShardingError, SpmdirError
+from spmdir.dialects.value_op import ValueOp, check_sharding
+from spmdir.errors import ShardingError, SpmdirError, did_you_mean
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import transition
 from spmdir.sharding import Sharding
@@ -59,7 +60,7 @@ class MeshOp(IRDLOperation):
         """The declared mesh."""
         names = [name.data for name in self.axis_names]
         sizes = [size.value.data for size in self.axis_sizes]
-        return Mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data)
+        return _mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data)
 
     def verify_(self) -> None:
         if len(self.axis_names) != len(self.axis_sizes):
@@ -88,6 +89,11 @@ class MeshOp(IRDLOperation):
         printer.print_string(f" @{self.sym_name.data} {self.mesh}")
 
 
+@lru_cache
+def _mesh(axes: tuple[tuple[str, int], ...], name: str) -> Mesh:
+    return Mesh(axes, name)
+
+
 class SpmdOp(ValueOp):
     """Base of the ops that take one tensor and give one."""
 
@@ -95,8 +101,21 @@ class SpmdOp(ValueOp):
 
     def verify_(self) -> None:
         if len(self.operands) != 1 or len(self.results) != 1:
-            raise VerifyException(f"has {len(self.operands)} operands and {len(self.results)} results; expected one each")
+            found = f"{len(self.operands)} operands and {len(self.results)} results"
+            raise VerifyException(f"has {found}; expected one each")
         super().verify_()
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        source, target = self.operands[0], self.results[0]
+        before, after = meta_of(source.type), meta_of(target.type)
+        if before is None or after is None:
+            raise VerifyException("works on tensors alone")
+        if before.dtype != after.dtype:
+            raise VerifyException(f"changes the element type from {before.dtype} to {after.dtype}")
+        shape, given = global_shape(source, mesh), global_shape(target, mesh)
+        if shape != given:
+            raise VerifyException(f"changes the global shape from {list(shape)} to {list(given)}")
 
     @property
     def source(self) -> Sharding | None:
@@ -112,18 +131,22 @@ class SpmdOp(ValueOp):
 class Collective(SpmdOp):
     """Base of the ops that move from one sharding to another; the result's sharding must be the legal one."""
 
-
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or self.source is None or self.target is None:
             raise VerifyException("a collective needs the shardings of its operand and of its result")
-        argument, shape, given = self.argument, global_shape(self.operands[0], mesh), global_shape(self.results[0], mesh)
-        if shape != given:
-            raise VerifyException(f"changes the global shape from {list(shape)} to {list(given)}")
-        for axis in _names(argument.get("axes", ())):
-            if axis not in mesh.sizes:
-                raise ShardingError(f"axis '{axis}' is not in mesh @{mesh.name} {mesh}")
-        self.check_transition(mesh, argument, shape)
+        argument = self.argument
+        axes = argument.get("axes", ())
+        if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
+            raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
+        for axis in axes:
+            mesh.require(str(axis))
+        for name in ("dim", "to_dim"):
+            if type(argument.get(name, 0)) is not int:
+                raise VerifyException(f"expected a number for the dimension, found {argument[name]!r}")
+        if argument.get("asynchronous") and not all(isinstance(use.operation, WaitOp) for use in self.results[0].uses):
+            raise VerifyException("is async, so its result may only be given to spmd.wait")
+        self.check_transition(mesh, argument, global_shape(self.operands[0], mesh))
 
     def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless operand and result shardings are this collective's transition."""
@@ -133,7 +156,7 @@ class Collective(SpmdOp):
             self.source,
             mesh,
             shape,
-            axes=_names(argument.get("axes", ())),
+            axes=argument.get("axes", ()),
             dim=argument.get("dim"),
             to_dim=argument.get("to_dim"),
             op=argument.get("op"),
@@ -212,7 +235,7 @@ class BroadcastOp(Collective):
     def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
         if self.source != self.target:
             raise ShardingError(f"broadcast keeps the sharding <{self.source}>, found <{self.target}>")
-        for axis in _names(argument.get("axes", ())):
+        for axis in argument.get("axes", ()):
             if self.source[axis].trait != "replicated":  # type: ignore
                 raise ShardingError(f"broadcast over '{axis}' needs it replicated, found {self.source[axis]}")  # type: ignore
 
@@ -238,12 +261,18 @@ class ReshardOp(SpmdOp):
 
     name = "spmd.reshard"
 
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        if self.target is None:
+            raise VerifyException("a reshard needs a sharding, as in <dp: S(0)>")
+
 
 @irdl_op_definition
 class ConstraintOp(SpmdOp):
     """`constraint %x : tensor<…> <dp: S(0), tp: ?>`: the user's word on a value; `?` leaves an axis to the compiler."""
 
     name = "spmd.constraint"
+    MAY_BE_OPEN: ClassVar = True
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -263,9 +292,12 @@ class ConstantOp(ValueOp):
         super().check(mesh)
         meta = meta_of(self.results[0].type)
         value = self.argument.get("value")
-        if meta is None or not isinstance(value, str) or len(value) != 2 * meta.bytes:
-            found = len(value) // 2 if isinstance(value, str) else 0
-            raise VerifyException(f"holds {found} bytes of data; its type needs {meta.bytes if meta else 0}")
+        try:
+            data = bytes.fromhex(value) if isinstance(value, str) else b""
+        except ValueError:
+            raise VerifyException(f"holds {value!r}, which is no hexadecimal text") from None
+        if meta is None or len(data) != meta.bytes:
+            raise VerifyException(f"holds {len(data)} bytes of data; its type needs {meta.bytes if meta else 0}")
 
 
 @irdl_op_definition
@@ -318,8 +350,29 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
         raise VerifyException(f"bucket has type {bucket.type}; expected {total * mesh.group_size(axes)} elements")
 
 
-def _names(axes: Any) -> tuple[str, ...]:
-    return tuple(axes)
+def check_function(function: Any, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless the arguments and results are tensors whose shardings fit the mesh."""
+    for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
+        place = "argument" if which == "arg_attrs" else "result"
+        for index, type_ in enumerate(types):
+            if meta_of(type_) is None:
+                raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
+            for key, attribute in function_attrs(function, which, index).items():
+                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_))
+
+
+def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any) -> None:
+    if key != "spmd.sharding":
+        # A misspelt sharding would be no sharding at all.
+        if hint := did_you_mean(key, ["spmd.sharding"]):
+            raise VerifyException(f"{place} has an attribute '{key}'{hint}")
+        return
+    if not isinstance(attribute, ShardingAttr):
+        raise VerifyException(f"spmd.sharding of {place} is {attribute}; expected #spmd.sharding<@mesh, dp: S(0)>")
+    try:
+        check_sharding(attribute.data, mesh, meta)
+    except ShardingError as error:
+        raise ShardingError(f"{place}: {error.message}") from None
 
 
 def sharding_of(value: Any) -> Sharding | None:
@@ -337,7 +390,7 @@ def is_local(function: Any) -> bool:
     return function is not None and "spmd.local" in function.attributes
 
 
-def global_shape(value: Any, mesh: Mesh) -> tuple[int, ...]:
+def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
     """The global shape of a value, before and after localize."""
     meta = meta_of(value.type)
     if meta is None:
@@ -351,7 +404,7 @@ def global_shape(value: Any, mesh: Mesh) -> tuple[int, ...]:
         attribute = function_attrs(owner.parent_op(), "arg_attrs", value.index).get("spmd.of")
         given = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
     sharding = sharding_of(value)
-    if given is not None or sharding is None:
+    if given is not None or sharding is None or mesh is None:
         return given or meta.shape
     return tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -19,9 +19,22 @@ from spmdir.dialects.attributes import meta_of, print_type
 from spmdir.dialects.spmd import MeshOp
 from spmdir.errors import Location
 
+if TYPE_CHECKING:
+    from spmdir.rules import RuleSet
+
 
 class IRContext(Context):
-    """A context in which every `namespace.op` outside the registered dialects is a torch op."""
+    """A context in which every `namespace.op` outside the registered dialects is a torch op.
+
+    Attributes:
+        rules: the rules of the torch ops; the packaged ones unless set.
+    """
+
+    @cached_property
+    def rules(self) -> RuleSet:
+        from spmdir.rules import default
+
+        return default()
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         known = super().get_optional_op(name, dialect_stack=dialect_stack)

@@ -35,7 +35,7 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments, print_literal
-from spmdir.errors import SpmdirError
+from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
 
@@ -63,6 +63,8 @@ class ValueOp(IRDLOperation):
     """(keyword, argument) pairs that the custom form prints instead of `{…}`, in order."""
     PARENTHESISED: ClassVar[bool] = True
     """Whether operands print as `(…)`."""
+    MAY_BE_OPEN: ClassVar[bool] = False
+    """Whether the sharding may leave an axis to the compiler."""
 
     @property
     def argument(self) -> dict[str, Literal]:
@@ -131,12 +133,14 @@ class ValueOp(IRDLOperation):
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
         for result, sharding in zip(self.results, self.shardings, strict=True):
+            if meta_of(result.type) is None and result.type != type_of(None):
+                raise VerifyException(f"gives {result.type}; expected a tensor of a known element type, or none")
             if sharding is None:
                 continue
-            if mesh is None:
-                raise VerifyException("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
-            meta = meta_of(result.type)
-            sharding.check(mesh, meta.rank if meta else None)
+            check_sharding(sharding, mesh, meta_of(result.type))
+            if sharding.open_axes and not self.MAY_BE_OPEN:
+                axis = sharding.open_axes[0]
+                raise ShardingError(f"<{sharding}> leaves '{axis}' open; only an input or a constraint may")
 
     def print(self, printer: Printer) -> None:
         names = iter(self._operands)
@@ -273,7 +277,9 @@ def _tail_end(text: str, start: int) -> int:
             if position < 0:
                 return len(text)
         elif text[position] == '"':
-            position = text.index('"', position + 1) + 1
+            position = text.find('"', position + 1) + 1
+            if position == 0:
+                return len(text)
         else:
             position += 1
 
@@ -311,7 +317,8 @@ def _parse_tail(
         found = text[position:].strip().split()
         clause_names = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
         hint = f" or one of {clause_names}" if clause_names else ""
-        raise LiteralError(f"found '{found[0] if found else 'the end'}', expected ':' and the result types{hint}", position)
+        what = found[0] if found else "the end"
+        raise LiteralError(f"found '{what}', expected ':' and the result types{hint}", position)
     types, shardings, position = _parse_types(text, colon.end(), mesh)
     properties: dict[str, Attribute] = {}
     if given:
@@ -392,6 +399,20 @@ def _sharding(text: str, mesh: str, offset: int) -> Sharding:
         return parse_sharding(text, mesh)
     except SpmdirError as error:
         raise LiteralError(error.message, offset) from None
+
+
+def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None) -> None:
+    """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`."""
+    if mesh is None:
+        raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
+    if meta is None:
+        raise ShardingError(f"has the sharding <{sharding}> but is no tensor of a known element type")
+    if sharding.mesh != mesh.name:
+        raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
+    sharding.check(mesh, meta.rank)
+    for axis, op in sharding.partial:
+        if op in ("any", "all") and meta.dtype != "i1":
+            raise ShardingError(f"P({op}) on axis '{axis}' is a reduction of i1 values, found {meta.dtype}")
 
 
 def mesh_of(op: Operation) -> Mesh | None:
