@@ -23,6 +23,7 @@ class Quotient:
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
         neighbours: part → the parts that share a value with it.
+        first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
     """
 
@@ -33,6 +34,7 @@ class Quotient:
     producer: list[tuple[int, int]]
     users: list[list[tuple[int, int]]]
     neighbours: list[list[int]]
+    first: list[int]
     node_class: list[int]
 
 
@@ -89,6 +91,7 @@ def quotient(problem: Problem) -> Quotient:
         producer,
         [list(found) for found in users],
         [list(found) for found in neighbours],
+        parts,
         node_class,
     )
 

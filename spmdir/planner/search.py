@@ -12,7 +12,7 @@ placement that the users of a value want, plus compute that an axis repeats inst
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -39,12 +39,28 @@ class _Candidate:
     cost: float
 
 
+class Unsolvable(Exception):
+    """A node has no row on an axis.
+
+    Attributes:
+        node: its index in the problem.
+        axis: the mesh axis.
+    """
+
+    def __init__(self, node: int, axis: str):
+        super().__init__(f"node {node} has no row on axis {axis}")
+        self.node, self.axis = node, axis
+
+
 def solve(problem: Problem, rounds: int = 2, effort: int = 4) -> dict[str, list[Row]]:
     """Axis → the row of each node.
 
     Args:
         rounds: how often each axis is decided; later rounds see the other axes' decisions.
         effort: neighbourhood moves tried, in units of the number of distinct nodes.
+
+    Raises:
+        Unsolvable: what is fixed leaves a node without a row.
     """
     shared = quotient(problem)
     chosen: dict[str, list[Row]] = {}
@@ -98,6 +114,8 @@ class _AxisSearch:
                 inner += self.price[_INDEX[Partial("sum")]][0] * size / math.prod(divided.get(f, 1) for f in factors)
             cost = (work if row.factor is None else work / self.count) + inner * self.shared.weight[index]
             found.append(_Candidate(row, operands, results, cost))
+        if not found:
+            raise Unsolvable(self.shared.first[index], self.axis)
         return found
 
     def _mixes(self, index: int, operands: tuple[int, ...], results: tuple[int, ...]) -> bool:
@@ -161,7 +179,7 @@ class _AxisSearch:
                     if key not in entry:
                         share, size = max(len(users[value]), 1), self.bytes[value]
                         entry[key] = min(
-                            (made / share + self.price[placement][wanted] * size)
+                            made / share + self.price[placement][wanted] * size
                             for placement, made in cheapest[value].items()
                         )
                     cost += entry[key]
@@ -223,39 +241,47 @@ class _AxisSearch:
                 }
         return around
 
-    def _improve(self, index: int) -> bool:
-        """Move one node to its best row; whether it moved."""
+    def _improve(self, index: int) -> float:
+        """Move one node to its best row; the bytes gained, 0 if it stays."""
         if len(self.candidates[index]) == 1:
-            return False
+            return 0.0
         around = self._surroundings(index)
         now = self.decision[index]
-        best, best_cost = now, self._cost_around(index, now, around) - 1e-6
+        cost_now = self._cost_around(index, now, around)
+        best, best_cost = now, cost_now - 1e-6
         for choice in range(len(self.candidates[index])):
             if choice != now:
                 cost = self._cost_around(index, choice, around)
                 if cost < best_cost:
-                    best, best_cost = choice, cost - 1e-6
+                    best, best_cost = choice, cost
         if best == now:
-            return False
+            return 0.0
         self._choose(index, best)
-        return True
+        return cost_now - best_cost
 
-    def _settle(self, start: Sequence[int], pinned: int = -1, limit: int = 0) -> list[tuple[int, int]]:
-        """Improve nodes until none of those reached moves; the (node, former choice) of every move, in order."""
-        moves: list[tuple[int, int]] = []
-        pending = dict.fromkeys(start)
-        while pending:
+    def _settle(
+        self, start: Iterable[int], pinned: int = -1, limit: int = 0, moves: list[tuple[int, int]] | None = None
+    ) -> float:
+        """Improve nodes until none of those reached moves; the bytes gained.
+
+        Args:
+            pinned: a node that stays.
+            limit: stop after so many moves; 0 is no limit.
+            moves: takes (node, former choice) of every move, in order.
+        """
+        moves = [] if moves is None else moves
+        gained, pending = 0.0, dict.fromkeys(start)
+        while pending and not (limit and len(moves) > limit):
             index = next(iter(pending))
             del pending[index]
             former = self.decision[index]
-            if index == pinned or not self._improve(index):
-                continue
-            moves.append((index, former))
-            if limit and len(moves) > limit:
-                return moves
-            for neighbour in self.shared.neighbours[index]:
-                pending.setdefault(neighbour)
-        return moves
+            gain = 0.0 if index == pinned else self._improve(index)
+            if gain:
+                gained += gain
+                moves.append((index, former))
+                for neighbour in self.shared.neighbours[index]:
+                    pending.setdefault(neighbour)
+        return gained
 
     def total(self) -> float:
         """The whole program's cost on this axis, in bytes."""
@@ -264,25 +290,29 @@ class _AxisSearch:
 
     def _move_neighbourhoods(self, budget: int) -> None:
         """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
-        total, changed = self.total(), True
+        changed = True
         while changed and budget > 0:
             changed = False
             for index in self._paying():
-                now = self.decision[index]
                 for choice in range(len(self.candidates[index])):
-                    if choice == now or budget <= 0:
+                    if choice == self.decision[index] or budget <= 0:
                         continue
                     budget -= 1
-                    self._choose(index, choice)
-                    moves = self._settle(self.shared.neighbours[index], pinned=index, limit=200)
-                    moves += self._settle([index])
-                    cost = self.total()
-                    if cost < total - 1e-6:
-                        total, changed, now = cost, True, self.decision[index]
-                        continue
-                    for moved, former in reversed(moves):
-                        self._choose(moved, former)
-                    self._choose(index, now)
+                    changed = self._try(index, choice) or changed
+
+    def _try(self, index: int, choice: int) -> bool:
+        """Force one row and settle around it; whether that was cheaper and was kept."""
+        former, around = self.decision[index], self._surroundings(index)
+        gained = self._cost_around(index, former, around) - self._cost_around(index, choice, around)
+        self._choose(index, choice)
+        moves = [(index, former)]
+        gained += self._settle(self.shared.neighbours[index], pinned=index, limit=200, moves=moves)
+        gained += self._settle([index], limit=400, moves=moves)
+        if gained > 1e-6:
+            return True
+        for moved, before in reversed(moves):
+            self._choose(moved, before)
+        return False
 
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""

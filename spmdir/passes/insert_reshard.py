@@ -1,0 +1,93 @@
+"""A reshard wherever an operand's sharding is not the one its op needs; afterwards the program is well typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.passes.typing import cheapest_operands
+from spmdir.sharding import Sharding
+
+
+@dataclass(frozen=True)
+class InsertReshardPass(ModulePass):
+    """Puts a spmd.reshard before each use that needs another sharding; one serves all users that need the same."""
+
+    name = "insert-reshard"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        mesh, function = ir.mesh(op), ir.main_function(op)
+        made: dict[tuple[SSAValue, Sharding], SSAValue] = {}
+        for user in list(function.body.block.ops):
+            if isinstance(user, AtenOp):
+                for index, wanted in enumerate(_wanted(user, mesh, ctx)):
+                    user.operands[index] = _resharded(made, user.operands[index], wanted, user)
+                user.properties.pop("needs", None)
+            elif isinstance(user, (ConstraintOp, ReshardOp)):
+                _replace_constraint(made, user)
+        end = ir.terminator(function)
+        for index, value in enumerate(end.operands):
+            wanted = _wanted_output(function_attrs(function, "res_attrs", index).get("spmd.sharding"), value)
+            end.operands[index] = _resharded(made, value, wanted, end)
+
+
+def _wanted(op: AtenOp, mesh: Mesh, ctx: IRContext) -> tuple[Sharding, ...]:
+    """The shardings an op needs its operands in: as propagate decided, else the cheapest that give its results."""
+    held = [_known(operand, op) for operand in op.operands]
+    if op.needs:
+        return tuple(need or has for need, has in zip(op.needs.data, held, strict=True))
+    return cheapest_operands(op, held, mesh, ctx.rules)
+
+
+def _known(value: SSAValue, user: ValueOp) -> Sharding:
+    sharding = sharding_of(value)
+    if sharding is None or sharding.open_axes:
+        raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
+    return sharding
+
+
+def _wanted_output(attribute: object, value: SSAValue) -> Sharding:
+    """What a function result is wanted in; replicated on axes with a pending reduction if nothing is said."""
+    held = sharding_of(value) or Sharding()
+    given = getattr(attribute, "data", None)
+    if given is None:
+        return Sharding([(axis, p) for axis, p in held.entries if p.trait != "partial"], held.mesh)
+    free = [(axis, held[axis]) for axis in given.open_axes if held[axis].trait != "partial"]
+    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], held.mesh)
+
+
+def _replace_constraint(made: dict[tuple[SSAValue, Sharding], SSAValue], op: ConstraintOp | ReshardOp) -> None:
+    wanted = op.target
+    if wanted is None or wanted.open_axes:
+        raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
+    value = _resharded(made, op.operands[0], wanted, op)
+    if value is not op.results[0]:
+        op.results[0].replace_all_uses_with(value)
+        Rewriter.erase_op(op)
+
+
+def _resharded(made: dict[tuple[SSAValue, Sharding], SSAValue], value: SSAValue, wanted: Sharding, user) -> SSAValue:
+    """`value` in the wanted sharding, by a reshard before `user` unless one was made already."""
+    if sharding_of(value) == wanted:
+        return value
+    key = (value, wanted)
+    if key not in made:
+        reshard = ReshardOp.build_op([value], [meta_of(value.type)], (), [wanted], None, user.location)
+        reshard.results[0].name_hint = value.name_hint
+        Rewriter.insert_op(reshard, InsertPoint.before(user))
+        made[key] = reshard.results[0]
+    return made[key]

@@ -1,0 +1,161 @@
+"""Every tensor value gets a sharding: whole-graph inference over the strategies of the ops' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import attrs
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from spmdir.call import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError, SpmdirError, UnsupportedError, warn
+from spmdir.mesh import Mesh
+from spmdir.passes.expand import expand
+from spmdir.passes.nesting import Maker, annotate
+from spmdir.placement import R
+from spmdir.planner.problem import Given, Node, Offer, Problem, Row
+from spmdir.planner.search import Unsolvable, solve
+from spmdir.rules import OpRule, RuleSet
+from spmdir.sharding import Sharding
+
+_INTERNAL = 0.02
+"""Bytes on the wire that moving one byte through local memory is worth."""
+
+
+@attrs.frozen(cache_hash=True)
+class OpOffer:
+    """The rows of a torch op: its rule's strategies, or replicated if it has no rule.
+
+    Attributes:
+        rule: the instantiated rule; compared by identity, since instantiation is memoised.
+        operands: the number of operands.
+        results: what the user fixed of each result.
+        work: bytes on the wire that the op's compute is worth.
+    """
+
+    rule: OpRule | None = attrs.field(eq=id)
+    operands: int
+    results: tuple[Sharding | None, ...]
+    work: float
+
+    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+        if self.rule is None:
+            return (Row((R,) * self.operands, (R,) * len(self.results)),)
+        return tuple(
+            Row(s.operands, s.results, s.factor, self._inner(s.factor) if s.rewrite == "expand" else ())
+            for s in self.rule.strategies(count, divided)
+            if all(
+                given is None or axis in given.open_axes or given[axis] == placement
+                for given, placement in zip(self.results, s.results, strict=True)
+            )
+        )
+
+    def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        assert self.rule is not None and factor is not None
+        reduced = self.rule.internal_reductions(factor)
+        return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reduced)
+
+
+@dataclass(frozen=True)
+class PropagatePass(ModulePass):
+    """Gives every value a sharding; what the user gave is fixed, reshards and pending reductions are priced."""
+
+    name = "propagate"
+
+    flop_bytes: float = 0.0225
+    """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
+    rounds: int = 2
+    """How often each mesh axis is decided."""
+    effort: int = 4
+    """Neighbourhood moves tried on each axis, in units of the number of distinct nodes."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        mesh, function = ir.mesh(op), ir.main_function(op)
+        with ir.collector_paused():
+            makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
+            try:
+                rows = solve(problem, self.rounds, self.effort)
+            except Unsolvable as error:
+                raise _refusal(makers[error.node], error) from None
+            annotate(function, mesh, makers, rows)
+            for value_op in [o for o in function.body.block.ops if isinstance(o, AtenOp)]:
+                expand(value_op, mesh, ctx.rules)
+
+
+def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:
+    """The search problem of a function, and what makes each of its nodes.
+
+    Raises:
+        SpmdirError: an op that propagation cannot decide; located.
+    """
+    values: dict[SSAValue, int] = {}
+    metas: list[TensorMeta] = []
+    nodes: list[Node] = []
+    makers: list[Maker] = []
+
+    def add(maker: Maker, offer: Offer, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
+        numbers = []
+        for result in results:
+            numbers.append(values.setdefault(result, len(metas)))
+            metas.append(meta_of(result.type) or TensorMeta((), "i1"))
+        nodes.append(Node(offer, tuple(values[value] for value in operands), tuple(numbers)))
+        makers.append(maker)
+
+    for argument in function.args:
+        offer = Given(_meta(argument), sharding_of(argument), "input")
+        add(argument, offer, (), (argument,))
+    for op in function.body.block.ops:
+        if isinstance(op, AtenOp):
+            add(op, _op_offer(op, rules, flop_bytes), op.operands, op.results)
+        elif isinstance(op, ConstantOp):
+            add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
+        elif isinstance(op, (ConstraintOp, ReshardOp)):
+            add(op, Given(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
+        elif isinstance(op, ValueOp):
+            raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
+    for index, value in enumerate(ir.terminator(function).operands):
+        wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        add(index, Given(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
+    return makers, Problem(mesh, tuple(metas), tuple(nodes))
+
+
+def _meta(value: SSAValue) -> TensorMeta:
+    meta = meta_of(value.type)
+    if meta is None:
+        raise UnsupportedError(f"a value has type {value.type}; expected a tensor of a known element type")
+    return meta
+
+
+def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float) -> OpOffer:
+    try:
+        rule = rules.instantiate(op.call())
+    except SpmdirError as error:
+        raise type(error)(f"'{op.name}': {error.message}", location_of(op)) from None
+    if rule is None:
+        warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
+    moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
+    work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
+    return OpOffer(rule, len(op.operands), op.shardings, work)
+
+
+def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:
+    if isinstance(maker, AtenOp):
+        given = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
+        return ShardingError(
+            f"'{maker.name}': no strategy of its rule gives {given or 'its values'} on axis '{error.axis}'; "
+            "give the sharding to a spmd.constraint on its result instead",
+            location_of(maker),
+        )
+    return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other pending reductions")

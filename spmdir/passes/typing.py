@@ -1,0 +1,152 @@
+"""Which strategies of its rule an op uses: the type system of the distributed program.
+
+An op is well typed if, on every mesh axis, its operand and result placements are one strategy of its rule, the
+strategies hold together (no factor is cut finer than it allows), and the axes that divide one factor nest in one
+order in every operand and result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spmdir.dialects.spmd import sharding_of
+from spmdir.dialects.syntax import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.planner.price import axis_price
+from spmdir.rules import OpRule, RuleSet, Strategy
+from spmdir.sharding import Sharding
+
+Choice = Mapping[str, Strategy]
+"""Mesh axis → the strategy used on it."""
+
+
+def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> dict[int, int]:
+    """Factor → the number of pieces it is cut into by the axes of `choice` other than `without`."""
+    divided: dict[int, int] = {}
+    for axis, strategy in choice.items():
+        if axis != without and strategy.factor is not None:
+            divided[strategy.factor] = divided.get(strategy.factor, 1) * mesh.sizes[axis]
+    return divided
+
+
+def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
+    """The strategies that the given shardings use.
+
+    Raises:
+        ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
+    """
+    choice: dict[str, Strategy] = {}
+    for axis, size in mesh.axes:
+        choice[axis] = _match_axis(rule, axis, size, operands, results)
+    for axis, size in mesh.axes:
+        divided = divided_factors(choice, mesh, without=axis)
+        if choice[axis] not in rule.strategies(size, divided):
+            factor = rule.factors[choice[axis].factor or 0]
+            raise ShardingError(
+                f"factor '{factor.name}' of size {factor.size} cannot be cut into "
+                f"{size * divided.get(choice[axis].factor or 0, 1)} pieces by this op; shard it by fewer axes"
+            )
+    _check_order(rule, choice, operands, results)
+    return choice
+
+
+def _match_axis(
+    rule: OpRule, axis: str, size: int, operands: Sequence[Sharding], results: Sequence[Sharding | None]
+) -> Strategy:
+    found = tuple(sharding[axis] for sharding in operands)
+    given = tuple(sharding[axis] if sharding else None for sharding in results)
+    rows = rule.strategies(size)
+    for row in rows:
+        if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
+            return row
+    text = f"({', '.join(map(str, found))}) -> ({', '.join('_' if g is None else str(g) for g in given)})"
+    accepted = "; ".join(map(str, rows[:8])) + ("; …" if len(rows) > 8 else "")
+    raise ShardingError(
+        f"on axis '{axis}' the placements {text} are no strategy of this op; its strategies: {accepted}"
+    )
+
+
+def _check_order(
+    rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
+) -> None:
+    orders: dict[int, tuple[str, ...]] = {}
+    for sharding in (*operands, *results):
+        for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
+            axes = sharding.dim_axes(dim) if sharding else ()
+            factor = choice[axes[0]].factor
+            if len(axes) > 1 and factor is not None and orders.setdefault(factor, axes) != axes:
+                raise ShardingError(
+                    f"factor '{rule.factors[factor].name}' is nested as {list(axes)} here and as "
+                    f"{list(orders[factor])} there; one factor nests in one order"
+                )
+
+
+def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
+    """The instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
+
+    Raises:
+        ShardingError: the op is ill typed, or a sharding is missing; located.
+    """
+    operands = required(op)
+    results = op.shardings
+    location = location_of(op)
+    if any(sharding is None for sharding in (*operands, *results)):
+        raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
+    rule = rules.instantiate(op.call())
+    if rule is None:
+        for sharding in (*operands, *results):
+            if sharding and sharding.entries:
+                raise ShardingError(
+                    f"'{op.name}' has no rule, so all its values are replicated; found <{sharding}>", location
+                )
+        return None, {}
+    try:
+        return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
+    except ShardingError as error:
+        raise ShardingError(f"'{op.name}': {error.message}", location) from None
+
+
+def required(op: ValueOp) -> tuple[Sharding | None, ...]:
+    """The shardings that an op wants its operands in: what `needs` says, else what they have."""
+    needs = op.needs.data if op.needs else (None,) * len(op.operands)
+    return tuple(
+        need if need is not None else sharding_of(value) for need, value in zip(needs, op.operands, strict=True)
+    )
+
+
+def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: RuleSet) -> tuple[Sharding, ...]:
+    """The operand shardings that give the op's result shardings, cheapest to reach from the held ones axis by axis.
+
+    Raises:
+        ShardingError: no strategies of the op's rule give its results; located.
+    """
+    rule = rules.instantiate(op.call())
+    location = location_of(op)
+    if any(sharding is None for sharding in op.shardings):
+        raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location)
+    if rule is None:
+        return tuple(Sharding((), mesh.name) for _ in held)
+    order = list(dict.fromkeys(axis for s in (*op.shardings, *held) for axis, _ in (s.entries if s else ())))
+    choice: dict[str, Strategy] = {}
+    for axis in order:
+        results = tuple(sharding[axis] for sharding in op.shardings if sharding)
+        rows = [r for r in rule.strategies(mesh.sizes[axis], divided_factors(choice, mesh)) if r.results == results]
+        if not rows:
+            raise ShardingError(
+                f"'{op.name}': no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
+                "give the op a sharding it can make and reshard the result",
+                location,
+            )
+        choice[axis] = min(rows, key=lambda row: _price(op, row, axis, held, mesh))
+    return tuple(
+        Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name) for index in range(len(held))
+    )
+
+
+def _price(op: ValueOp, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
+    return sum(
+        axis_price(has[axis], wanted, meta.bytes, mesh.sizes[axis])
+        for has, wanted, meta in zip(held, row.operands, op.call().operands, strict=True)
+    )
