@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spmdir.errors import ParseError, did_you_mean
 
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
-PASSES = {
+PassTable = Mapping[str, "str | type[ModulePass]"]
+"""Pass name → the class, or `module:class` where it is loaded from when first asked for."""
+
+PASSES: PassTable = {
     "propagate": "spmdir.passes.propagate:PropagatePass",
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
@@ -28,7 +30,7 @@ PASSES = {
     "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
     "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
 }
-"""Pass name → `module:class`, in the order of the whole way; loaded when first asked for."""
+"""The passes that come with spmdir, in the order of the whole way."""
 
 _STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
 _OPTION = re.compile(r"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|([^\s\"]+)))?(?=\s|\Z)")
@@ -40,6 +42,7 @@ def run_passes(
     verify_each: bool = False,
     *,
     context: Context | None = None,
+    passes: PassTable = PASSES,
     after: Callable[[str, ModuleOp], None] = lambda name, module: None,
 ) -> ModuleOp:
     """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{opt=1}"`, on `module` in place.
@@ -48,7 +51,8 @@ def run_passes(
         module: at any stage; it is changed, and is in no defined state after an error.
         pipeline: pass names with options, in order.
         verify_each: verify the module after every pass, not only after the last one.
-        context: holds the ops and attributes that the passes may make; the standard one when None.
+        context: holds the rules that the passes go by; the standard ones when None.
+        passes: the passes that `pipeline` may name.
         after: called with the pass name and the module after every pass.
 
     Returns: `module`.
@@ -59,16 +63,16 @@ def run_passes(
     from spmdir.dialects import ir
 
     context = context or ir.context()
-    passes = list(parse_pipeline(pipeline))
-    for position, step in enumerate(passes, 1):
+    steps = list(parse_pipeline(pipeline, passes))
+    for position, step in enumerate(steps, 1):
         step.apply(context, module)
-        if verify_each or position == len(passes):
+        if verify_each or position == len(steps):
             ir.verify(module)
         after(step.name, module)
     return module
 
 
-def parse_pipeline(text: str) -> Iterator[ModulePass]:
+def parse_pipeline(text: str, passes: PassTable = PASSES) -> Iterator[ModulePass]:
     """`a,b{key=value other=1}` → its passes, each made from its options.
 
     Raises:
@@ -79,29 +83,32 @@ def parse_pipeline(text: str) -> Iterator[ModulePass]:
         step = _STEP.match(text, end)
         if step is None:
             raise ParseError(f"'{text[end:].strip()}' is no pipeline; expected `pass,pass{{option=value}}`")
-        yield make_pass(step[1], _options(step[2] or "", step[1]))
+        yield make_pass(step[1], _options(step[2] or "", step[1]), passes)
         end = step.end()
 
 
-def load_pass(name: str) -> type[ModulePass]:
+def load_pass(name: str, passes: PassTable = PASSES) -> type[ModulePass]:
     """The class of the pass `name`.
 
     Raises:
         ParseError: there is no such pass.
     """
-    if name not in PASSES:
-        raise ParseError(f"unknown pass '{name}'; expected one of {', '.join(PASSES)}{did_you_mean(name, PASSES)}")
-    home, _, class_name = PASSES[name].partition(":")
+    if name not in passes:
+        raise ParseError(f"unknown pass '{name}'; expected one of {', '.join(passes)}{did_you_mean(name, passes)}")
+    entry = passes[name]
+    if not isinstance(entry, str):
+        return entry
+    home, _, class_name = entry.partition(":")
     return getattr(import_module(home), class_name)
 
 
-def make_pass(name: str, options: Mapping[str, str]) -> ModulePass:
+def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES) -> ModulePass:
     """The pass `name` with `options` given as text; dashes in option names count as underscores.
 
     Raises:
         ParseError: the pass or an option is unknown, or a value does not have the option's type.
     """
-    kind = load_pass(name)
+    kind = load_pass(name, passes)
     types_of = pass_options(kind)
     values = {}
     for key, text in options.items():
@@ -120,13 +127,13 @@ def make_pass(name: str, options: Mapping[str, str]) -> ModulePass:
 
 def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
     """Option name → type, for one pass class."""
-    hints = typing.get_type_hints(kind)
+    hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def describe(name: str) -> tuple[str, list[str]]:
+def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
     """First line of the pass's docstring, and `option: type = default` for each of its options."""
-    kind = load_pass(name)
+    kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [
         f"{option.replace('_', '-')}: {_type_text(hint)} = {defaults[option]}"
@@ -148,19 +155,19 @@ def _options(text: str, name: str) -> dict[str, str]:
 
 def _convert(text: str, kind: Any) -> Any:
     """`text` as a value of type `kind`; ValueError if it is none."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    origin, members = get_origin(kind), get_args(kind)
     if origin is tuple:
         return tuple(_convert(part, members[0]) for part in filter(None, text.split(",")))
-    if origin is typing.Literal:
+    if origin is Literal:
         return members[[str(member) for member in members].index(text)]
-    if origin in (typing.Union, types.UnionType):
+    if origin in (Union, UnionType):
         for member in members:
             with contextlib.suppress(ValueError):
                 return _convert(text, member)
         raise ValueError(text)
     if kind is bool:
         return ("false", "true").index(text) == 1
-    if kind is types.NoneType:
+    if kind is NoneType:
         if text != "none":
             raise ValueError(text)
         return None
@@ -168,11 +175,11 @@ def _convert(text: str, kind: Any) -> Any:
 
 
 def _type_text(kind: Any) -> str:
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    origin, members = get_origin(kind), get_args(kind)
     if origin is tuple:
         return f"{_type_text(members[0])},…"
-    if origin is typing.Literal:
+    if origin is Literal:
         return "|".join(map(str, members))
-    if origin in (typing.Union, types.UnionType):
+    if origin in (Union, UnionType):
         return "|".join(map(_type_text, members))
-    return {bool: "true|false", types.NoneType: "none"}.get(kind) or kind.__name__
+    return {bool: "true|false", NoneType: "none"}.get(kind) or kind.__name__

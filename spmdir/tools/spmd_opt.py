@@ -7,13 +7,14 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning
-from spmdir.passes import PASSES, describe, run_passes
+from spmdir.passes import PassTable, describe, run_passes
 from spmdir.tools.command import ArgumentParser, flat, guarded, read_text, shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
+from spmdir.tools.plugins import Session, load_plugins
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -43,24 +44,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    pipeline, rest = split_pass_flags(argv)
+    plugins, rest = plugin_parser().parse_known_args(argv)
+    session = load_plugins(plugins.load_plugin)
+    pipeline, rest = split_pass_flags(rest, session.passes)
     if "--help" in rest or "-h" in rest:
-        print(argument_parser(epilog=f"{pass_table()}\n\n{_EXAMPLES}").format_help(), end="")
+        print(argument_parser(epilog=f"{pass_table(session.passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
-    options = argument_parser().parse(rest, [f"--{name}" for name in PASSES])
+    options = argument_parser().parse(rest, [f"--{name}" for name in session.passes])
     if options.list_passes:
-        print(pass_table())
+        print(pass_table(session.passes))
         return 0
-    text, file = read_text(options.input)
-    output = process(text, file, pipeline, options)
-    write_text(options.output, output)
+    write_text(options.output, process(*read_text(options.input), pipeline, options, session))
     return 0
+
+
+def plugin_parser() -> ArgumentParser:
+    """The options that are read before all others, since plug-ins bring passes and so flags."""
+    parser = ArgumentParser("spmd-opt", allow_abbrev=False, add_help=False)
+    group = parser.add_argument_group("plug-ins")
+    group.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
+    return parser
 
 
 def argument_parser(epilog: str | None = None) -> ArgumentParser:
     """The options other than pass flags."""
     parser = ArgumentParser(
         "spmd-opt",
+        parents=[plugin_parser()],
         usage='spmd-opt [options] [--PASS[="option=value …"] …] [in.mlir]',
         description=_DESCRIPTION,
         epilog=epilog,
@@ -73,7 +83,6 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     parser.add_argument("--list-passes", action="store_true", help="show the passes and their options")
 
     group = parser.add_argument_group("input")
-    group.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
     group.add_argument("--split-input-file", action="store_true", help="treat parts between `// -----` lines alone")
     group.add_argument("--verify-diagnostics", action="store_true", help="check expected-error comments; print no IR")
 
@@ -91,15 +100,15 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     return parser
 
 
-def split_pass_flags(argv: Sequence[str]) -> tuple[str, list[str]]:
+def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[str, list[str]]:
     """The pipeline that pass flags and `-p` spell, in their order, and the other arguments.
 
-    A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a pass NAME.
+    A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a NAME in `passes`.
     """
     steps, rest, arguments = [], [], iter(argv)
     for argument in arguments:
         flag = re.match(r"--([\w-]+)(?:=|(?=\{)|\Z)", argument)
-        if flag and flag[1] in PASSES:
+        if flag and flag[1] in passes:
             options = argument[flag.end() :]
             steps.append(flag[1] + (options if options.startswith("{") or not options else f"{{{options}}}"))
         elif argument == "-p" and (pipeline := next(arguments, None)) is not None:
@@ -109,16 +118,16 @@ def split_pass_flags(argv: Sequence[str]) -> tuple[str, list[str]]:
     return ",".join(steps), rest
 
 
-def pass_table() -> str:
+def pass_table(passes: PassTable) -> str:
     """The passes, one a line, each followed by its options."""
     lines = ["passes:"]
-    for name in PASSES:
-        summary, options = describe(name)
+    for name in passes:
+        summary, options = describe(name, passes)
         lines += [f"  --{name:<22}{summary}", *(f"{'':28}{option}" for option in options)]
     return "\n".join(lines)
 
 
-def process(text: str, file: str, pipeline: str, options: argparse.Namespace) -> str:
+def process(text: str, file: str, pipeline: str, options: argparse.Namespace, session: Session) -> str:
     """The output for one input file.
 
     Raises:
@@ -128,7 +137,7 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace) ->
     outputs, errors = [], []
     for first_line, part in _parts(text) if options.split_input_file else [(1, text)]:
         try:
-            outputs.append(treat(part, file, first_line, pipeline, options))
+            outputs.append(treat(part, file, first_line, pipeline, options, session))
         except SpmdirError as error:
             errors += flat(error)
     if errors:
@@ -145,12 +154,14 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
         first_line, start = first_line + part.count("\n"), mark.start() if mark else 0
 
 
-def _check_expectations(text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace) -> str:
+def _check_expectations(
+    text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace, session: Session
+) -> str:
     expected = list(expectations(text, file, first_line))
     issued: list[SpmdirError | SpmdirWarning] = []
     try:
         with shown_warnings(issued.append):
-            _transform(text, file, first_line, pipeline, options)
+            _transform(text, file, first_line, pipeline, options, session)
     except SpmdirError as error:
         issued += flat(error)
     if errors := mismatches(expected, issued):
@@ -158,7 +169,9 @@ def _check_expectations(text: str, file: str, first_line: int, pipeline: str, op
     return ""
 
 
-def _transform(text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace) -> str:
+def _transform(
+    text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace, session: Session
+) -> str:
     from spmdir.dialects import ir
 
     def print_ir(module: ModuleOp) -> str:
@@ -172,7 +185,7 @@ def _transform(text: str, file: str, first_line: int, pipeline: str, options: ar
     lap = _stopwatch(options.timing)
     module = ir.parse(text, file, first_line)
     lap("parse")
-    run_passes(module, pipeline, options.verify_each, after=after)
+    run_passes(module, pipeline, options.verify_each, context=session.context, passes=session.passes, after=after)
     output = print_ir(module)
     lap("print")
     if options.cost_report:

@@ -138,7 +138,7 @@ def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytes
     ],
 )
 def test_pass_flags_make_one_pipeline_in_their_order(arguments: list[str], pipeline: str, rest: list[str]) -> None:
-    assert spmd_opt.split_pass_flags(arguments) == (pipeline, rest)
+    assert spmd_opt.split_pass_flags(arguments, PASSES) == (pipeline, rest)
 
 
 def test_help_shows_every_pass_with_its_purpose(run) -> None:

@@ -1,0 +1,151 @@
+"""`spmd-translate`: exported PyTorch programs to textual IR, and textual IR to runnable Python."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdir.errors import ParseError, SpmdirError
+from spmdir.mesh import Mesh
+from spmdir.tools.command import ArgumentParser, guarded, read_text, write_text
+from spmdir.tools.plan_file import Plan, read_plan
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+_DESCRIPTION = "Translate between exported PyTorch programs, textual SPMD IR and Python."
+_EXAMPLES = """\
+examples:
+  spmd-translate --import-pt2 model.pt2 --mesh dp=2,tp=4 --shardings plan.toml -o model.mlir
+  spmd-opt model.mlir --propagate --insert-reshard --lower-reshard --localize -o rank.mlir
+  spmd-translate --emit-fx rank.mlir --rank 3
+
+A plan file gives inputs and parameters their shardings; what it does not name is left to the compiler:
+  out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; "?" leaves one open
+  [shardings]
+  x = "dp: S(0)"
+  "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    parser = argument_parser()
+    options = parser.parse(argv)
+    if options.import_pt2 is not None:
+        if options.mesh is None:
+            parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
+        text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings)
+    else:
+        text = emit_fx(*read_text(options.emit_fx), options.rank)
+    write_text(options.output, text)
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """The options of the tool."""
+    parser = ArgumentParser(
+        "spmd-translate",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
+    way.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
+    parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
+    parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
+    parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    return parser
+
+
+def parse_mesh(text: str) -> Mesh:
+    """`dp=2,tp=4` → its mesh.
+
+    Raises:
+        ParseError: the text is no mesh; ShardingError: a size or a repeated name.
+    """
+    axes = []
+    for part in text.split(","):
+        axis, _, size = (piece.strip() for piece in part.partition("="))
+        if not axis.isidentifier() or not size.isdecimal():
+            raise ParseError(f"'{part}' is no mesh axis; expected `name=size`, as in dp=2,tp=4")
+        axes.append((axis, int(size)))
+    return Mesh(tuple(axes))
+
+
+def import_pt2(path: str, mesh: Mesh, plan_path: str | None) -> str:
+    """The textual IR of the exported program at `path`, with the shardings of the plan file.
+
+    Raises:
+        SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
+    """
+    from spmdir.dialects import ir
+    from spmdir.importer import import_fx
+
+    plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
+    outputs = None if plan.out_shardings is None else list(plan.out_shardings)
+    module = import_fx(_load(path), mesh, shardings=dict(plan.shardings), out_shardings=outputs)
+    return ir.print_ir(module)
+
+
+def _load(path: str) -> Any:
+    if not os.path.isfile(path):
+        raise SpmdirError(f"cannot read '{path}': no such file")
+    import torch
+
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        # torch raises whatever its unpacking runs into; for the user it is one thing.
+        reason = str(error).partition("\n")[0]
+        raise SpmdirError(f"'{path}' cannot be loaded; expected what torch.export.save wrote: {reason}") from None
+
+
+def emit_fx(text: str, file: str, rank: int) -> str:
+    """Python that defines the module of `rank`: a class, and its constants.
+
+    Raises:
+        SpmdirError: the text is malformed or cannot be lowered.
+    """
+    from spmdir.dialects import ir
+    from spmdir.lowering import lower_to_fx
+
+    module = ir.parse(text, file)
+    world_size = ir.mesh(module).world_size
+    if not 0 <= rank < world_size:
+        raise SpmdirError(f"--rank {rank} is no rank of a mesh of {world_size}; expected 0 to {world_size - 1}")
+    return python_source(lower_to_fx(module, rank=rank), f"Rank{rank}")
+
+
+def python_source(graph_module: GraphModule, name: str) -> str:
+    """Python that defines `graph_module` as the class `name`; its constants are written out."""
+    constants = {str(node.target): node for node in graph_module.graph.nodes if node.op == "get_attr"}
+    body = ["super().__init__()"]
+    for target in constants:
+        value = graph_module.get_buffer(target)
+        literal = f"torch.tensor({value.flatten().tolist()}, dtype={value.dtype}).reshape({tuple(value.shape)})"
+        body.append(f'self.register_buffer("{target}", {literal})')
+    lines = [
+        "from math import inf, nan",
+        "",
+        "import torch",
+        "import torch.distributed._functional_collectives",
+        "from torch import device",
+        "",
+        "",
+        f"class {name}(torch.nn.Module):",
+        "    def __init__(self):",
+        *(f"        {line}" for line in body),
+        "",
+        *(f"    {line}".rstrip() for line in graph_module.code.strip().splitlines()),
+    ]
+    return "\n".join(lines) + "\n"
