@@ -43,7 +43,8 @@ class Traffic:
     Attributes:
         wire: bytes a rank sends. Ring all-gather and reduce-scatter pass n − 1 pieces on, ring all-reduce is one
             after the other; all-to-all sends a piece to every other rank, at most all that a rank holds.
-        copied: bytes that local packing and unpacking moves; a dimension other than the first is not contiguous.
+        copied: bytes that are copied locally beside that: pieces along a dimension other than the first are packed or
+            unpacked, and all but one of them while others are on the wire.
         crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
         passes: how often the data goes round the ring; 0 where ranks exchange directly.
     """
@@ -74,20 +75,20 @@ TRAFFIC: dict[str, Traffic] = {
     "partition": Traffic(copied=lambda s: s.target),
     "all_gather": Traffic(
         wire=lambda s: (s.group - 1) * s.source,
-        copied=lambda s: s.target if s.dim else 0.0,
+        copied=lambda s: s.source if s.dim else 0.0,
         crossing=_ring,
         passes=1,
     ),
     "reduce_scatter": Traffic(
         wire=lambda s: (s.group - 1) * s.target,
-        copied=lambda s: s.source if s.dim else 0.0,
+        copied=lambda s: s.target if s.dim else 0.0,
         crossing=_ring,
         passes=1,
     ),
     "all_reduce": Traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=_ring, passes=2),
     "all_to_all": Traffic(
         wire=lambda s: min((s.group - 1) * s.piece, max(s.source, s.target)),
-        copied=lambda s: (s.source if s.to_dim else 0.0) + (s.target if s.dim else 0.0),
+        copied=lambda s: s.piece * (bool(s.to_dim) + bool(s.dim)),
         crossing=_direct,
     ),
     "permute": Traffic(wire=lambda s: s.source, crossing=_whole),

@@ -206,7 +206,7 @@ def _permutes_from(source: Sharding, free: tuple[str, ...], dims: tuple[int, ...
     for layout in _layouts(counts, usable, mesh):
         target = Sharding([*still, *layout], source.mesh)
         if target != source:
-            yield Step("permute", permuted_axes(source, target), source, target)
+            yield Step("permute", permuted_axes(source, target, mesh), source, target)
 
 
 def _layouts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -60,11 +61,11 @@ class Step:
         return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
 
 
-def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given) -> Step:
+def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given: Any) -> Step:
     """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
     target = transition(kind, source, mesh, shape, **given)
     if kind == "permute":
-        return Step(kind, permuted_axes(source, target), source, target)
+        return Step(kind, permuted_axes(source, target, mesh), source, target)
     axes = tuple(given["axes"])
     op = pending_op(source, axes) if MOVES[kind][0] == "partial" else given.get("op")
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
@@ -171,8 +172,8 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
 
 
-def permuted_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """The axes among whose ranks a permute from `source` to `target` moves blocks, sorted by name.
+def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks a permute from `source` to `target` moves blocks, in mesh order.
 
     On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
     """
@@ -184,7 +185,7 @@ def permuted_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
             while before and after and before[0] == after[0]:
                 before, after = before[1:], after[1:]
         moved.update(before, after)
-    return tuple(sorted(moved))
+    return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
 @functools.cache
@@ -198,7 +199,8 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
     held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
-    fixed = [axis for axis in mesh.axis_names if axis not in permuted_axes(source, target)]
+    moved = permuted_axes(source, target, mesh)
+    fixed = [axis for axis in mesh.axis_names if axis not in moved]
     result = list(range(mesh.world_size))
     moving = [rank for rank in result if held[rank] != wanted[rank]]
     spare: dict[object, list[int]] = {}
