@@ -88,7 +88,7 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
         if sharding.mesh != mesh.name:
             raise ShardingError(f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}")
         for axis, placement in sharding.entries:
-            if not isinstance(placement, (Shard, Partial)):
+            if type(placement) not in (Shard, Partial):
                 raise ShardingError(f"a reshard cannot have {placement} on axis '{axis}'; expected R, S(dim) or P(op)")
     kinds = [{"sum" if op == "avg" else op for _, op in sharding.partial} for sharding in (source, target)]
     if len(kinds[0] | kinds[1]) > 1:
