@@ -1,0 +1,248 @@
+"""Collectives as graph nodes: each kind has one emitter, found in EMITTERS.
+
+An emitter prepares the operand, calls at most one functional collective and says how to finish: what to do with
+the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import attrs
+import torch
+from torch.fx import Node
+
+from spmdir.errors import UnsupportedError
+from spmdir.lowering.cut import (
+    Cut,
+    Emit,
+    aten,
+    cut_of,
+    flat_blocks,
+    from_flat_blocks,
+    join_even,
+    narrow,
+    pack,
+    pad_end,
+    split_even,
+    spread,
+)
+from spmdir.lowering.groups import GroupName
+from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.mesh import Mesh
+from spmdir.planner.steps import PARTITION_IDENTITY, permuted_axes, senders
+from spmdir.sharding import Sharding
+
+functional = torch.ops._c10d_functional
+WAIT = functional.wait_tensor.default
+
+
+@attrs.frozen
+class Started:
+    """A collective whose result may still be on its way.
+
+    Attributes:
+        value: the operand of the wait, or the operand itself if nothing is sent.
+        sent: whether there is something to wait for.
+        finish: result of the wait → the value that the op gives.
+    """
+
+    value: Node
+    sent: bool
+    finish: Callable[[Node], Node]
+
+    def wait(self, emit: Emit) -> Node:
+        """The value that the op gives."""
+        return self.finish(emit(WAIT, self.value) if self.sent else self.value)
+
+
+@attrs.define(frozen=True, slots=False)
+class Site:
+    """One collective as one rank sees it; axes with one rank are left out.
+
+    Attributes:
+        shape: the global shape of the tensor.
+        dtype: its element type, in MLIR's spelling.
+        argument: the op's literal arguments.
+    """
+
+    emit: Emit
+    group_name: GroupName
+    mesh: Mesh
+    rank: int
+    source: Sharding
+    target: Sharding
+    shape: tuple[int, ...]
+    dtype: str
+    argument: Mapping[str, Any]
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the group, in the order that the op names them."""
+        return tuple(axis for axis in self.argument.get("axes", ()) if self.mesh.sizes[axis] > 1)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.shape)
+
+    def local(self, sharding: Sharding) -> tuple[int, ...]:
+        """The shape of what this rank holds under `sharding`."""
+        return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
+
+    def cut(self, sharding: Sharding, dim: int) -> Cut:
+        """How the group cuts `dim` under `sharding`."""
+        return cut_of(sharding, dim, self.axes, self.shape[dim], self.mesh, self.rank)
+
+    def own(self, cut: Cut) -> tuple[int, int]:
+        """(offset, length) of this rank's piece."""
+        return cut.pieces[self.mesh.index(self.rank, self.axes)]
+
+    def send(self, op: Any, x: Node, *arguments: Any, axes: tuple[str, ...] | None = None) -> Node:
+        """Call a functional collective on `x`, made contiguous, in the group over `axes`."""
+        axes = self.axes if axes is None else axes
+        name = self.group_name(tuple(axis for axis in self.mesh.axis_names if axis in axes))
+        return self.emit(op, self.emit(aten.contiguous.default, x), *arguments, name)
+
+
+def start(kind: str, site: Site, x: Node) -> Started:
+    """Emit the collective `kind` on `x`.
+
+    Raises:
+        UnsupportedError: the reduction cannot be done on this element type.
+    """
+    if kind != "permute" and not site.axes:
+        return _here(x)
+    return EMITTERS[kind](site, x)
+
+
+def _here(value: Node) -> Started:
+    return Started(value, False, lambda result: result)
+
+
+def _slice(site: Site, x: Node) -> Started:
+    cut = site.cut(site.target, site.argument["dim"])
+    offset, length = site.own(cut)
+    return _here(narrow(site.emit, x, cut.dim, offset, length, cut.extent))
+
+
+def _partition(site: Site, x: Node) -> Started:
+    identity = PARTITION_IDENTITY.get(site.argument["op"])
+    if identity is None or site.mesh.index(site.rank, site.axes) == 0:
+        return _here(x)
+    # Multiplying by zero would keep inf and nan.
+    return _here(site.emit(aten.full_like.default, x, identity))
+
+
+def _all_gather(site: Site, x: Node) -> Started:
+    cut = site.cut(site.source, site.argument["dim"])
+    block = (*(shape := site.local(site.source))[: cut.dim], cut.step, *shape[cut.dim + 1 :])
+    x = pad_end(site.emit, x, cut.dim, site.ranks, cut.step - shape[cut.dim])
+    sent = site.send(functional.all_gather_into_tensor.default, x, cut.count)
+    direct = cut.dim == 0 and cut.in_order
+    return Started(
+        sent, True, lambda result: pack(site.emit, result if direct else join_even(site.emit, result, cut, block), cut)
+    )
+
+
+def _all_reduce(site: Site, x: Node) -> Started:
+    reduction = _reduction(site)
+    sent = site.send(functional.all_reduce.default, reduction.before(x), reduction.name)
+    return Started(sent, True, reduction.after)
+
+
+def _reduce_scatter(site: Site, x: Node) -> Started:
+    reduction = _reduction(site)
+    cut = site.cut(site.target, site.argument["dim"])
+    own = site.local(site.target)
+    block = (*own[: cut.dim], cut.step, *own[cut.dim + 1 :])
+    x = split_even(site.emit, spread(site.emit, reduction.before(x), cut, site.ranks), cut, block)
+    sent = site.send(functional.reduce_scatter_tensor.default, x, reduction.name, cut.count)
+    length = own[cut.dim]
+    return Started(sent, True, lambda result: reduction.after(narrow(site.emit, result, cut.dim, 0, length, cut.step)))
+
+
+def _all_to_all(site: Site, x: Node) -> Started:
+    leaving = site.cut(site.source, site.argument["dim"])
+    joining = site.cut(site.target, site.argument["to_dim"])
+    before, after = site.local(site.source), site.local(site.target)
+    row = math.prod(before) // before[joining.dim] if before[joining.dim] else 0
+    sends = [joining.pieces[number][1] * row for number in joining.by_rank]
+    column = math.prod(after) // after[leaving.dim] if after[leaving.dim] else 0
+    receives = [leaving.pieces[number][1] * column for number in leaving.by_rank]
+    flat = flat_blocks(site.emit, x, joining, before)
+    sent = site.send(functional.all_to_all_single.default, flat, receives, sends)
+    return Started(sent, True, lambda result: from_flat_blocks(site.emit, result, leaving, after))
+
+
+def _permute(site: Site, x: Node) -> Started:
+    axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
+    if not axes:
+        return _here(x)
+    shape = site.local(site.target)
+    sender = senders(site.source, site.target, site.mesh, site.shape)
+    group = site.mesh.group(site.rank, [axis for axis in site.mesh.axis_names if axis in axes])
+    receives = [math.prod(shape) * (sender[site.rank] == member) for member in group]
+    sends = [math.prod(shape) * (sender[member] == site.rank) for member in group]
+    flat = site.emit(aten.reshape.default, x, [-1])
+    sent = site.send(functional.all_to_all_single.default, flat, receives, sends, axes=axes)
+    return Started(sent, True, lambda result: site.emit(aten.reshape.default, result, list(shape)))
+
+
+def _broadcast(site: Site, x: Node) -> Started:
+    sent = site.send(functional.broadcast.default, x, 0)
+    return Started(sent, True, lambda result: result)
+
+
+@attrs.frozen
+class _Reduction:
+    """A reduction as a process group does it: its name there, what to do to the operand before and to the result."""
+
+    name: str
+    before: Callable[[Node], Node]
+    after: Callable[[Node], Node]
+
+
+_ON_BOOL = {"any": "max", "max": "max", "all": "min", "min": "min"}
+"""Reductions of truth values, as done on 0 and 1 in bytes; process groups have none for truth values."""
+
+
+def _reduction(site: Site) -> _Reduction:
+    pending = {site.source[axis].op for axis in site.axes}
+    op = str(pending.pop()) if len(pending) == 1 else "sum"
+    if site.dtype == "i1":
+        return _bool_reduction(site, op)
+    if op in ("any", "all"):
+        raise UnsupportedError(f"P({op}) is of truth values; found element type {site.dtype}")
+    averaged = [axis for axis in site.axes if site.source[axis].op == "avg"]
+    if averaged and site.dtype[0] not in "fbc":
+        raise UnsupportedError(f"P(avg) of element type {site.dtype} has no exact mean; reduce by sum and divide")
+    count = site.mesh.group_size(averaged) if op == "sum" else 1
+    return _Reduction(op, lambda x: x, lambda y: y if count == 1 else site.emit(aten.div.Scalar, y, count))
+
+
+def _bool_reduction(site: Site, op: str) -> _Reduction:
+    if op not in _ON_BOOL:
+        raise UnsupportedError(f"P({op}) of truth values is no reduction; expected P(any) or P(all)")
+    return _Reduction(
+        _ON_BOOL[op],
+        lambda x: site.emit(aten.view.dtype, x, torch.uint8),
+        lambda y: site.emit(aten.view.dtype, y, torch.bool),
+    )
+
+
+EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
+    "slice": _slice,
+    "partition": _partition,
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "permute": _permute,
+    "broadcast": _broadcast,
+}
+"""Kind of collective → (site, operand) → the collective started."""
+
+__all__ = ["EMITTERS", "TORCH_DTYPES", "WAIT", "Site", "Started", "start"]

@@ -1,0 +1,271 @@
+"""The torch.fx graph of one rank: torch ops on local tensors and functional collectives between ranks."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from spmdir.call import Local
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import (
+    BucketOp,
+    Collective,
+    ConstantOp,
+    ConstraintOp,
+    ReshardOp,
+    UnbucketOp,
+    WaitOp,
+    function_attrs,
+    global_shape,
+    sharding_of,
+)
+from spmdir.dialects.syntax import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.lowering.collectives import Site, Started, start
+from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.lowering.stages import localized
+from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding
+
+aten = torch.ops.aten
+
+STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
+"""Ops that depend on strides → what is emitted instead: the IR has no strides, and collectives and slices change them."""
+
+
+def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.GraphModule:
+    """The program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
+
+    Args:
+        module: at any stage after import; the passes that it still needs are run on a copy.
+        rank: whose program; with a device mesh it is this process's.
+        device_mesh: a torch DeviceMesh like the module's mesh, whose process groups the collectives use. Without
+            one, groups are named by mesh axes, `mesh:dp,tp`, and the program is for reading and for `simulate`.
+
+    Raises:
+        SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
+    """
+    module = localized(module)
+    mesh = ir.mesh(module)
+    if device_mesh is None:
+        return emit(module, mesh, rank, symbolic_group)
+    return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+
+
+def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.GraphModule:
+    """The graph of `rank` of a localized module; of the whole program on one device if every axis of `mesh` has size 1.
+
+    Raises:
+        SpmdirError: an op is unknown to torch or a collective is impossible; located.
+    """
+    if not 0 <= rank < mesh.world_size:
+        raise UnsupportedError(
+            f"rank {rank} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+        )
+    return _Emitter(ir.main_function(module), mesh, rank, group_name).graph_module()
+
+
+class _Emitter:
+    """Walks a function once and appends to a graph."""
+
+    def __init__(self, function: FuncOp, mesh: Mesh, rank: int, group_name: GroupName):
+        self.function, self.mesh, self.rank, self.group_name = function, mesh, rank, group_name
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.values: dict[SSAValue, fx.Node | Started] = {}
+        self.meta: dict[str, Any] = {}
+        self._device: Any = None
+
+    def graph_module(self) -> fx.GraphModule:
+        for index, argument in enumerate(self.function.args):
+            given = function_attrs(self.function, "arg_attrs", index).get("spmd.name")
+            name = argument.name_hint or (given.data if isinstance(given, StringAttr) else f"input_{index}")
+            self.values[argument] = self.graph.placeholder(_identifier(name))
+        for op in self.function.body.block.ops:
+            if isinstance(op, ValueOp):
+                try:
+                    self.emit_op(op)
+                except SpmdirError as error:
+                    raise error.about(op.name, location_of(op)) from None
+        self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
+        self.graph.lint()
+        root = torch.nn.Module()
+        for name, tensor in self.constants.items():
+            root.register_buffer(name, tensor, persistent=False)
+        return fx.GraphModule(root, self.graph, class_name="Local")
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta.update(self.meta)
+        return node
+
+    def node(self, value: SSAValue) -> fx.Node:
+        node = self.values[value]
+        if isinstance(node, Started):
+            raise UnsupportedError("the result of an `async` collective is used before `spmd.wait`; wait for it first")
+        return node
+
+    def local_shape(self, value: SSAValue) -> tuple[int, ...]:
+        return self.sharding(value).local_shape(
+            global_shape(value, self.mesh), self.mesh, self.mesh.coordinate(self.rank)
+        )
+
+    def sharding(self, value: SSAValue) -> Sharding:
+        return sharding_of(value) or Sharding((), self.mesh.name)
+
+    def emit_op(self, op: ValueOp) -> None:
+        self.meta = _meta(op)
+        emitter = next(emitter for kind, emitter in _EMITTERS if isinstance(op, kind))
+        for result, node in zip(op.results, emitter(self, op), strict=True):
+            self.values[result] = node
+            fresh = isinstance(node, fx.Node) and node is self.graph._root.prev
+            if fresh and result.name_hint is not None:
+                node._rename(_identifier(result.name_hint))
+
+    def emit_aten(self, op: ValueOp) -> Sequence[Any]:
+        target = torch_op(STRIDE_FREE.get(op.name, op.name))
+        if target is None:
+            raise UnsupportedError(
+                f"torch {torch.__version__} has no op '{op.name}'; import the module that defines it"
+            )
+        args, kwargs = self.arguments(op, target)
+        node = self.call(target, *args, **kwargs)
+        returns = target._schema.returns
+        if len(returns) == 1 and str(returns[0].real_type) == "Tensor":
+            return [node]
+        names = [f"{node.name}_{index}" if len(op.results) > 1 else node.name for index in range(len(op.results))]
+        return [
+            None if meta is None else self.named(self.call(operator.getitem, node, index), name, result)
+            for index, (meta, name, result) in enumerate(zip(op.metas, names, op.results, strict=True))
+        ]
+
+    def named(self, node: fx.Node, name: str, value: SSAValue) -> fx.Node:
+        node._rename(_identifier(value.name_hint or name))
+        return node
+
+    def arguments(self, op: ValueOp, target: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of the schema, from literals by name and from operands in order."""
+        literals, call = op.argument, op.call()
+        slots = iter(call.slots)
+        operands = [self.node(value) for value in op.operands]
+        named = schema(torch_op(op.name) or target)
+        given: list[tuple[bool, Any]] = []
+        kwargs: dict[str, Any] = {}
+        for name, type_, keyword_only in named:
+            value, known = None, False
+            if "Tensor" in type_ and not (call.structure is None and name in literals):
+                slot = next(slots, None)
+                value = _filled(slot, operands)
+                known = slot is not None
+            if name in literals:
+                value, known = torch_literal(literals.pop(name), type_, self.evaluate), True
+            if type_ in ("Device", "Optional[Device]"):
+                # A program lives on one device, that of its inputs; whoever traced it may have used another.
+                value, known = (None, False) if operands else (self.device(), True)
+            if keyword_only and known:
+                kwargs[name] = value
+            elif not keyword_only:
+                given.append((known, value))
+        if literals:
+            raise UnsupportedError(
+                f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
+            )
+        while given and not given[-1][0]:
+            given.pop()
+        defaults = (argument.default_value for argument in target._schema.arguments)
+        return [value if known else default for (known, value), default in zip(given, defaults, strict=False)], kwargs
+
+    def evaluate(self, local: Local) -> int:
+        return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
+
+    def device(self) -> Any:
+        """The device of the inputs, for ops without operands; CPU if there are no inputs."""
+        first = next((node for node in self.graph.nodes if node.op == "placeholder"), None)
+        if first is None:
+            return torch.device("cpu")
+        if self._device is None:
+            with self.graph.inserting_after(first):
+                self._device = self.graph.call_function(getattr, (first, "device"))
+        return self._device
+
+    def emit_collective(self, op: ValueOp) -> Sequence[Any]:
+        operand, meta = op.operands[0], meta_of(op.operands[0].type)
+        assert meta is not None
+        site = Site(
+            self.call, self.group_name, self.mesh, self.rank, self.sharding(operand), self.sharding(op.results[0]),
+            global_shape(operand, self.mesh), meta.dtype, op.argument,
+        )  # fmt: skip
+        started = start(op.name.removeprefix("spmd."), site, self.node(operand))
+        return [started if op.argument.get("asynchronous") else started.wait(self.call)]
+
+    def emit_wait(self, op: ValueOp) -> Sequence[Any]:
+        started = self.values[op.operands[0]]
+        assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
+        return [started.wait(self.call)]
+
+    def emit_constant(self, op: ValueOp) -> Sequence[Any]:
+        meta = op.metas[0]
+        assert meta is not None
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = torch_constant(str(op.argument["value"]), meta.shape, meta.dtype)
+        return [self.graph.get_attr(name)]
+
+    def emit_bucket(self, op: ValueOp) -> Sequence[Any]:
+        return [self.call(aten.cat.default, [self.call(aten.reshape.default, self.node(v), [-1]) for v in op.operands])]
+
+    def emit_unbucket(self, op: ValueOp) -> Sequence[Any]:
+        shapes = [self.local_shape(result) for result in op.results]
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        parts = self.call(aten.split_with_sizes.default, self.node(op.operands[0]), sizes)
+        flat = [self.call(operator.getitem, parts, index) for index in range(len(sizes))]
+        return [self.call(aten.reshape.default, part, list(shape)) for part, shape in zip(flat, shapes, strict=True)]
+
+    def emit_identity(self, op: ValueOp) -> Sequence[Any]:
+        return [self.node(op.operands[0])]
+
+
+_EMITTERS = (
+    (AtenOp, _Emitter.emit_aten),
+    (Collective, _Emitter.emit_collective),
+    (WaitOp, _Emitter.emit_wait),
+    (ConstantOp, _Emitter.emit_constant),
+    (BucketOp, _Emitter.emit_bucket),
+    (UnbucketOp, _Emitter.emit_unbucket),
+    ((ReshardOp, ConstraintOp), _Emitter.emit_identity),
+)
+"""Op class → what emits it; reshards and constraints are left only where the program is emitted for one device."""
+
+
+def _filled(slot: Any, operands: list[fx.Node]) -> Any:
+    if isinstance(slot, tuple):
+        return [_filled(one, operands) for one in slot]
+    return None if slot is None else operands[slot]
+
+
+def _identifier(name: str) -> str:
+    """A Python identifier like `name`."""
+    name = re.sub(r"\W", "_", name)
+    return f"_{name}" if name[:1].isdigit() or not name else name
+
+
+def _meta(op: ValueOp) -> dict[str, Any]:
+    """What tools show of an fx node's origin, from the op's location."""
+    location = location_of(op)
+    if location is None:
+        return {}
+    name = op.location.name.data if isinstance(op.location, NameLoc) else ""  # type: ignore
+    meta: dict[str, Any] = {"location": location}
+    meta["stack_trace"] = f'File "{location.file}", line {location.line}, in {name or op.name}'
+    return meta

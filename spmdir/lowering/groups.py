@@ -1,0 +1,63 @@
+"""Names of the process groups that collectives run in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+
+GroupName = Callable[[tuple[str, ...]], str]
+"""Mesh axes, in mesh order → the name of the process group over them, in ascending rank order."""
+
+_PREFIX = "mesh:"
+
+
+def symbolic_group(axes: tuple[str, ...]) -> str:
+    """The name of the group over `axes` where there are no processes: `mesh:dp,tp`."""
+    return _PREFIX + ",".join(axes)
+
+
+def symbolic_axes(name: str) -> tuple[str, ...] | None:
+    """The axes of a name made by `symbolic_group`; None for any other name."""
+    return tuple(name.removeprefix(_PREFIX).split(",")) if name.startswith(_PREFIX) else None
+
+
+def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
+    """The groups of a torch DeviceMesh, which must be `mesh`, as this process knows them.
+
+    Raises:
+        ShardingError: axis names, sizes or the order of ranks differ.
+    """
+    found = tuple(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
+    if found != mesh.axes:
+        raise ShardingError(
+            f"the device mesh has axes {dict(found)}, the module has {mesh.sizes}; give one that agrees"
+        )
+    ranks = device_mesh.mesh.flatten().tolist()
+    if ranks != sorted(ranks):
+        raise ShardingError(
+            f"the device mesh lists ranks as {ranks}; expected ascending order, as init_device_mesh makes"
+        )
+
+    def name(axes: tuple[str, ...]) -> str:
+        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        return part.get_group().group_name
+
+    return name
+
+
+def device_rank(device_mesh: Any) -> int:
+    """The row-major position of this process in a torch DeviceMesh.
+
+    Raises:
+        ShardingError: the process is not in the mesh.
+    """
+    coordinate = device_mesh.get_coordinate()
+    if coordinate is None:
+        raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")
+    position = 0
+    for index, size in zip(coordinate, device_mesh.mesh.shape, strict=True):
+        position = position * size + index
+    return position

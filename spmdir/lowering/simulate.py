@@ -1,0 +1,176 @@
+"""Run a partitioned program on all ranks in one process: global tensors in, global tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of
+from spmdir.dialects.spmd import function_attrs, global_shape, is_local, sharding_of
+from spmdir.dialects.syntax import location_of
+from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean
+from spmdir.lowering.emit import emit
+from spmdir.lowering.groups import symbolic_group
+from spmdir.lowering.layout import collect, distribute, random_like
+from spmdir.lowering.lockstep import run_alone, run_lockstep
+from spmdir.lowering.stages import localized
+from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding
+
+Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+
+
+@torch.no_grad()
+def simulate(
+    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None, seed: int = 0
+) -> list[Any]:
+    """What the program computes when all ranks of its mesh run it.
+
+    Args:
+        module: at any stage after import; the passes that it still needs are run on a copy.
+        inputs: global tensors, in the order of the user inputs or by argument name.
+        state_dict: parameters and buffers by their names.
+        seed: of the random addends of inputs whose reduction is pending.
+
+    Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
+
+    Raises:
+        SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
+            issue different collectives, or disagree on a value that they all hold.
+    """
+    module = localized(module)
+    mesh, function = ir.mesh(module), ir.main_function(module)
+    noise = random_like(torch.Generator().manual_seed(seed))
+    held = [
+        distribute(tensor, _sharding(value, mesh), mesh, noise)
+        for value, tensor in bind_inputs(function, mesh, inputs, state_dict or {})
+    ]
+    programs = [emit(module, mesh, rank, symbolic_group) for rank in range(mesh.world_size)]
+    for program in programs:
+        _follow(program, held)
+    returned = run_lockstep(programs, [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)], mesh)
+    results = []
+    for index, value in enumerate(ir.terminator(function).operands):
+        try:
+            results.append(collect([outputs[index] for outputs in returned], _sharding(value, mesh), mesh))
+        except SpmdirError as error:
+            raise type(error)(f"result {index}: {error.message}", _place(value)) from None
+    return arrange_outputs(function, results)
+
+
+@torch.no_grad()
+def run_single(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None) -> list[Any]:
+    """What the program computes on one device: shardings are ignored, reshards and collectives do nothing.
+
+    Arguments, result and errors are those of `simulate`.
+
+    Raises:
+        UnsupportedError: the module is localized already.
+    """
+    function = ir.main_function(module)
+    if is_local(function):
+        raise UnsupportedError(
+            "a localized module is no program of one device any more; give the module from before localize",
+            location_of(function),
+        )
+    mesh = ir.mesh(module)
+    alone = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
+    tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
+    program = emit(module, alone, 0, symbolic_group)
+    _follow(program, [tensors])
+    return arrange_outputs(function, list(run_alone(program, tensors)))
+
+
+def bind_inputs(
+    function: FuncOp, mesh: Mesh, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+) -> list[tuple[SSAValue, torch.Tensor]]:
+    """Each argument of the function with its global tensor.
+
+    Raises:
+        SpmdirError: one is missing, left over, or has the wrong shape or kind of element type.
+    """
+    found: list[tuple[SSAValue, torch.Tensor]] = []
+    users = [
+        value for value in function.args if _attr(function, "arg_attrs", value.index, "spmd.kind", "input") == "input"
+    ]
+    names = {
+        value: _attr(function, "arg_attrs", value.index, "spmd.name", value.name_hint or "") for value in function.args
+    }
+    if isinstance(inputs, Mapping):
+        given = dict(inputs)
+    elif len(inputs) == len(users):
+        given = {names[value]: tensor for value, tensor in zip(users, inputs, strict=True)}
+    else:
+        raise SpmdirError(
+            f"{len(inputs)} inputs given; the program takes {len(users)}: {_list(names[v] for v in users)}"
+        )
+    for value in function.args:
+        source, what = (given, "input") if value in users else (state_dict, "state_dict")
+        name = names[value]
+        if name not in source:
+            raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
+        _check(name, source[name], global_shape(value, mesh), meta_of(value.type).dtype)  # type: ignore
+        found.append((value, source[name]))
+    extra = [name for name in given if name not in {names[value] for value in users}]
+    if extra:
+        known = [names[value] for value in users]
+        raise SpmdirError(
+            f"the program has no input '{extra[0]}'; it takes {_list(known)}{did_you_mean(extra[0], known)}"
+        )
+    return found
+
+
+def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
+    """The flat outputs of the program, from the results of its function; mutations come last."""
+    kinds = [_attr(function, "res_attrs", index, "spmd.kind", "output") for index in range(len(results))]
+    spec = function.attributes.get("spmd.outputs")
+    mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
+    if not isinstance(spec, ArgumentsAttr):
+        return [*(r for r, kind in zip(results, kinds, strict=True) if kind != "mutation"), *mutations]
+    entries: Any = dict(spec.data)["outputs"]
+    outputs = [results[int(e[1:])] if isinstance(e, str) and e.startswith("#") else e for e in entries]
+    return [*outputs, *mutations]
+
+
+def _check(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
+    if tuple(tensor.shape) != shape:
+        raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected the global shape {list(shape)}")
+    expected = TORCH_DTYPES[dtype]
+    # Another precision is a fair question to ask of a program; another kind of number is a mistake.
+    if tensor.dtype != expected and not (tensor.is_floating_point() and expected.is_floating_point):
+        raise SpmdirError(f"'{name}' has dtype {tensor.dtype}; expected {expected}")
+
+
+def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Put the constants of a program where its inputs are."""
+    devices = [tensor.device for group in tensors for tensor in group]
+    if devices:
+        program.to(devices[0])
+
+
+def _sharding(value: SSAValue, mesh: Mesh) -> Sharding:
+    return sharding_of(value) or Sharding((), mesh.name)
+
+
+def _attr(function: FuncOp, which: str, index: int, key: str, default: str) -> str:
+    attribute = function_attrs(function, which, index).get(key)
+    return attribute.data if isinstance(attribute, StringAttr) else default
+
+
+def _place(value: SSAValue) -> Any:
+    owner = value.owner
+    return location_of(owner) if hasattr(owner, "location") else None  # type: ignore
+
+
+def _list(names: Any) -> str:
+    names = list(names)
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "nothing"

@@ -1,0 +1,55 @@
+"""Which passes a module still needs before it can be emitted."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from spmdir.dialects import ir
+from spmdir.dialects.spmd import ConstraintOp, ReshardOp, is_local, sharding_of
+from spmdir.dialects.syntax import keep_name
+from spmdir.dialects.value_op import ValueOp
+from spmdir.passes import run_passes
+
+
+def localized(module: ModuleOp) -> ModuleOp:
+    """A copy of `module`, which may be at any stage, after all the passes that it still needs.
+
+    Raises:
+        SpmdirError: a pass refuses the module.
+    """
+    module = copied(module)
+    pipeline = ",".join(missing_passes(ir.main_function(module)))
+    return run_passes(module, pipeline) if pipeline else module
+
+
+def missing_passes(function: FuncOp) -> tuple[str, ...]:
+    """The names of the passes that `function` needs before emission, in order.
+
+    Collectives are fused only if they are still to be made: whoever lowered the reshards has seen what there is.
+    insert-reshard and lower-reshard leave alone what is well typed already.
+    """
+    if is_local(function):
+        return ()
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    values = [*function.args, *(r for op in ops for r, meta in zip(op.results, op.metas, strict=True) if meta)]
+    undecided = any(sharding is None or sharding.open_axes for sharding in map(sharding_of, values))
+    reshards = any(op.needs is not None or isinstance(op, (ReshardOp, ConstraintOp)) for op in ops)
+    return (
+        *(("propagate",) if undecided else ()),
+        "insert-reshard",
+        "lower-reshard",
+        *(("fuse-collectives",) if undecided or reshards else ()),
+        "localize",
+    )
+
+
+def copied(module: ModuleOp) -> ModuleOp:
+    """A copy of `module` with the names of its values whole."""
+    mapping: dict[SSAValue, SSAValue] = {}
+    copy = module.clone(mapping)
+    for old, new in mapping.items():
+        if old.name_hint is not None:
+            keep_name(new, old.name_hint)
+    return copy

@@ -1,0 +1,209 @@
+"""localize: types of one rank instead of global ones, and literal arguments to match.
+
+A dimension that is divided evenly gets its plain local size. Where ranks differ the type says `?`, `of` keeps the
+global shape, and a size among the literal arguments becomes `size(extent, axes)`, which each rank evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import attrs
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.call import Local, TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp, op_class
+from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, is_local, sharding_of
+from spmdir.dialects.syntax import IRContext, keep_name, location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.mesh import Mesh
+from spmdir.passes.typing import Choice, strategies_of
+from spmdir.rules import OpRule, RuleSet, Value
+from spmdir.sharding import Sharding
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LocalizePass(ModulePass):
+    """Replace global types by those of one rank, and sizes and offsets among the arguments to match."""
+
+    name = "localize"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        mesh = ir.mesh(op)
+        for function in ir.functions(op):
+            if not is_local(function):
+                _localize(function, mesh, ctx.rules)
+
+
+def local_size(size: int, axes: tuple[str, ...], mesh: Mesh) -> int | Local:
+    """The local length of a dimension of `size` elements divided by `axes`: a number where all ranks agree."""
+    count = mesh.group_size(axes)
+    return Local("size", size, axes) if size % count else size // count
+
+
+def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
+    """`local_size` of every dimension of a tensor with global `shape`."""
+    return tuple(local_size(size, sharding.dim_axes(dim), mesh) for dim, size in enumerate(shape))
+
+
+def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
+    block = function.body.block
+    for op in block.ops:
+        _refuse_unfinished(op)
+    # Last op first: an op is then read while its operands still have their global types.
+    for op in reversed(list(block.ops)):
+        if not isinstance(op, ValueOp):
+            continue
+        rule, choice = strategies_of(op, mesh, rules) if isinstance(op, AtenOp) else (None, {})
+        of = tuple(_localize_value(result, mesh) for result in op.results)
+        if any(of):
+            op.properties["of"] = ShapesAttr(of)
+        if rule is not None:
+            _adjust(op, rule, choice, mesh)
+    of = [_localize_value(argument, mesh) for argument in block.args]
+    _set_argument_shapes(function, of)
+    returned = ir.terminator(function).operand_types
+    function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
+    function.attributes["spmd.local"] = UnitAttr()
+
+
+def _refuse_unfinished(op: Any) -> None:
+    location = location_of(op)
+    if isinstance(op, (ReshardOp, ConstraintOp)):
+        raise UnsupportedError(f"localize found '{op.name}'; run lower-reshard first", location)
+    if not isinstance(op, ValueOp):
+        return
+    if op.needs is not None:
+        raise UnsupportedError(f"localize found '{op.name}' with unmet needs; run insert-reshard first", location)
+    for meta, sharding in zip(op.metas, op.shardings, strict=True):
+        if meta is not None and sharding is None:
+            raise ShardingError(f"'{op.name}' has a value without a sharding; run propagate first", location)
+        if isinstance(op, ConstantOp) and sharding and sharding.entries:
+            raise ShardingError(f"a constant is held whole by every rank, found <{sharding}>; slice it", location)
+
+
+def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> None:
+    """Make `op`, whose call `rule` and `choice` describe, right for local tensors: its sizes, or ops in its stead."""
+    rewrites = {row.rewrite for row in choice.values()}
+    if "expand" in rewrites:
+        raise UnsupportedError(
+            f"'{op.name}' is divided along a dimension that it reduces inside; run insert-reshard first",
+            location_of(op),
+        )
+    if "local" in rewrites:
+        _replace(op, rule, factor_axes(op, rule, choice), mesh)
+    elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
+        sizes = local_sizes(meta.shape, sharding, mesh)
+        given = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
+        op.properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+
+
+def factor_axes(op: ValueOp, rule: OpRule, choice: Choice) -> dict[int, tuple[str, ...]]:
+    """Factor → the axes that divide it, major first."""
+    axes: dict[int, tuple[str, ...]] = {}
+    values = [*map(sharding_of, op.operands), *op.shardings]
+    for sharding, dims in zip(values, (*rule.operand_dims, *rule.result_dims), strict=True):
+        for dim, factors in enumerate(dims or ()):
+            for factor in factors if sharding else ():
+                divides = tuple(axis for axis in sharding.dim_axes(dim) if choice[axis].factor == factor)
+                axes.setdefault(factor, divides)
+                if divides:
+                    axes[factor] = divides
+    return axes
+
+
+def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> None:
+    """Put the local form of `op` in its place."""
+    forms = []
+    for rank in range(mesh.world_size):
+        coordinate = mesh.coordinate(rank)
+        operands = tuple(
+            attrs.evolve(meta, shape=sharding.local_shape(meta.shape, mesh, coordinate))
+            for meta, sharding in zip(rule.call.operands, map(sharding_of, op.operands), strict=True)
+            if sharding is not None
+        )
+        forms.append(rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at)))
+    form = forms[0]
+    assert form is not None  # a strategy asked for it
+    values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
+    for number, piece in enumerate(form.pieces):
+        metas = [tuple(other.pieces[number].call.results) for other in forms if other is not None]
+        new = op_class(piece.call.name).build_op(
+            [values[value] for value in piece.operands],
+            [_common(column) for column in zip(*metas, strict=True)],
+            piece.call.arguments,
+            structure=piece.call.structure,
+            location=op.location,
+        )
+        Rewriter.insert_op(new, InsertPoint.before(op))
+        values.update({Value("piece", number, index): result for index, result in enumerate(new.results)})
+    for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
+        if value is not None:
+            _take_over(op, index, values[value])
+            result.replace_all_uses_with(values[value])
+    Rewriter.erase_op(op)
+
+
+def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
+    """Give `value` the type, sharding, global shape and name of result `index` of `op`."""
+    owner = value.owner
+    if not isinstance(owner, ValueOp):
+        raise UnsupportedError(f"the local form of '{op.name}' returns an operand as it is", location_of(op))
+    shardings = list(owner.shardings)
+    shardings[value.index] = op.shardings[index]  # type: ignore[attr-defined]
+    owner.set_shardings(shardings)
+    if op.of and op.of.data[index] is not None:
+        of: list[Shape | None] = list(owner.of.data) if owner.of else [None] * len(owner.results)
+        of[value.index] = op.of.data[index]  # type: ignore[attr-defined]
+        owner.properties["of"] = ShapesAttr(tuple(of))
+    _retype(value, op.results[index].type)
+    if op.results[index].name_hint:
+        keep_name(value, op.results[index].name_hint or "")
+
+
+def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
+    """The type that says what the ranks' types have in common."""
+    first = metas[0]
+    if first is None:
+        return None
+    shapes = zip(*(meta.shape for meta in metas if meta is not None), strict=True)
+    return TensorMeta(tuple(sizes[0] if len(set(sizes)) == 1 else DYNAMIC for sizes in shapes), first.dtype)
+
+
+def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
+    """Give a value its local type; its global shape if the type alone does not tell it."""
+    meta, sharding = meta_of(value.type), sharding_of(value)
+    if meta is None or sharding is None or not any(p.trait == "shard" for _, p in sharding.entries):
+        return None
+    sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))
+    _retype(value, type_of(TensorMeta(sizes, meta.dtype)))
+    return meta.shape if DYNAMIC in sizes else None
+
+
+def _retype(value: SSAValue, type_: Attribute) -> None:
+    value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its whole name
+
+
+def _set_argument_shapes(function: FuncOp, of: list[Shape | None]) -> None:
+    if not any(of):
+        return
+    attributes = []
+    for index, shape in enumerate(of):
+        entries: dict[str, Attribute] = function_attrs(function, "arg_attrs", index)
+        if shape is not None:
+            entries["spmd.of"] = ShapesAttr((shape,))
+        attributes.append(DictionaryAttr(entries))
+    function.properties["arg_attrs"] = ArrayAttr(attributes)
