@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     BFloat16Type,
     ComplexType,
     Float16Type,
@@ -43,7 +44,7 @@ ELEMENT_TYPES: dict[str, Attribute] = {
 """Element type name → xDSL type."""
 
 _ELEMENT_NAMES = {element: name for name, element in ELEMENT_TYPES.items()}
-DYNAMIC = -1
+DYNAMIC = DYNAMIC_INDEX
 """The size of a dimension that differs between ranks, printed `?`; only after localize."""
 
 
