@@ -1,0 +1,11 @@
+"""What each op does to shardings: rules are text, and one engine reads them all."""
+
+from spmdir.rules.op_rule import Factor, OpRule, Strategy
+from spmdir.rules.rewrite import Expansion, Piece, Reduced, Value
+from spmdir.rules.rule_set import RuleSet, default, load_rules, strategies
+from spmdir.rules.syntax import Rule
+
+__all__ = [
+    "Expansion", "Factor", "OpRule", "Piece", "Reduced", "Rule", "RuleSet", "Strategy", "Value",
+    "default", "load_rules", "strategies",
+]  # fmt: skip

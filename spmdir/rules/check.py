@@ -1,0 +1,178 @@
+"""What can be wrong with a rule before it meets any call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spmdir.errors import Location, ParseError, SpmdirError, SpmdirErrors
+from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
+from spmdir.rules.layout import suggestion
+from spmdir.rules.maps import MAPS
+from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCall, Pattern, Rule, Sequence, Term
+
+COMBINING = ("reduce", "whole", "expand")
+"""The clauses that say what becomes of a factor that a result lacks."""
+
+
+def check(rule: Rule) -> None:
+    """Refuse a rule that names what it does not have or leaves open how a factor combines.
+
+    Raises:
+        ParseError: one thing is wrong. SpmdirErrors: several are.
+    """
+    errors: list[SpmdirError] = sorted(
+        (ParseError(message, where) for message, where in _problems(rule)),
+        key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0),
+    )
+    if errors:
+        raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+
+
+Problem = tuple[str, Location]
+
+
+def _problems(rule: Rule) -> Iterator[Problem]:
+    yield from _parameters(rule)
+    patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
+    for pattern in patterns:
+        yield from _pattern(rule, pattern)
+    for clause in rule.clauses:
+        yield from _clause(rule, clause)
+    yield from _combining(rule)
+    for result in rule.results:
+        if result.dtype and result.dtype not in ELEMENT_TYPES and rule.parameter(result.dtype) is None:
+            known = [*ELEMENT_TYPES, *(p.name for p in rule.parameters)]
+            yield (
+                f"'{result.dtype}' is no element type and no parameter{suggestion(result.dtype, known)}",
+                result.location,
+            )
+
+
+def _parameters(rule: Rule) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for parameter in rule.parameters:
+        if parameter.name in seen:
+            yield f"parameter '{parameter.name}' stands twice", parameter.location
+        seen.add(parameter.name)
+
+
+def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
+    spreads = [t for t in pattern if t.kind == "spread"]
+    for term in spreads[1:]:
+        yield (
+            f"a second spread `{term}` in one pattern; expected at most one, since its rank would be open",
+            term.location,
+        )
+    for term in pattern:
+        if term.argument and rule.parameter(term.argument) is None:
+            yield _unknown("argument", term.argument, [p.name for p in rule.parameters]), term.location
+        if term.kind == "map" and term.names[0] not in MAPS:
+            yield _unknown("dimension map", term.names[0], MAPS), term.location
+        for name in term.names[1:] if term.kind == "map" else ():
+            if rule.parameter(name) is None:
+                yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
+
+
+def _unknown(what: str, name: str, known: object) -> str:
+    names = list(known)  # type: ignore[call-overload]
+    return f"unknown {what} '{name}'; expected one of {', '.join(names)}{suggestion(name, names)}"
+
+
+def _factors(pattern: Pattern | None) -> dict[str, Term]:
+    """What a clause may call the factors of `pattern` → the term they come from."""
+    found: dict[str, Term] = {}
+    for term in pattern or ():
+        if term.kind in ("factor", "group"):
+            found.update(dict.fromkeys(term.names, term))
+        elif term.kind == "spread":
+            found[f"*{term.names[0]}"] = term
+            if term.modifier == "~":
+                found[f"~{term.argument}"] = term
+    return found
+
+
+def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
+    tensors = [p.name for p in rule.tensors]
+    literals = [p.name for p in rule.parameters if not p.is_tensor]
+    if clause.kind in ("linear", "adds", "carries", "commutes", "swaps"):
+        for name in clause.names:
+            if name not in tensors:
+                yield _unknown("operand", name, tensors), clause.location
+    elif clause.kind == "sizes":
+        for name in clause.names:
+            if name not in literals:
+                yield _unknown("argument", name, literals), clause.location
+    else:
+        known: list[str] = []
+        for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
+            known += [f for f in _factors(pattern) if f not in known]
+        for name in clause.names:
+            if name not in known and name.lstrip("^") not in literals:
+                yield _unknown("factor", name, known + literals), clause.location
+    if clause.kind in ("expand", "local") and not any(not s.targets for s in clause.body):
+        yield (
+            f"`{clause.kind} {' '.join(clause.names)}` returns nothing; end it with a `return …` line",
+            clause.location,
+        )
+    expressions: list[Expression] = [clause.value] if clause.value else []
+    expressions += [clause.condition.expression] if clause.condition else []
+    names = {p.name for p in rule.parameters}
+    for expression in expressions:
+        yield from _expression(expression, names)
+    for statement in clause.body:
+        for value in statement.values:
+            yield from _expression(value, names)
+        if statement.condition:
+            yield from _expression(statement.condition.expression, names)
+        names |= set(statement.targets)
+
+
+def _expression(expression: Expression, names: set[str]) -> Iterator[Problem]:
+    if isinstance(expression, Name) and expression.name not in names and expression.name not in ELEMENT_TYPES:
+        yield _unknown("name", expression.name, sorted(names)), expression.location
+    if isinstance(expression, Function) and expression.name not in FUNCTIONS:
+        yield _unknown("function", expression.name, FUNCTIONS), expression.location
+    inner: tuple[Expression, ...] = ()
+    if isinstance(expression, Binary):
+        inner = (expression.left, expression.right)
+    elif isinstance(expression, Sequence):
+        inner = expression.items
+    elif isinstance(expression, OpCall):
+        inner = tuple(value for _, value in expression.arguments)
+    for part in inner:
+        yield from _expression(part, names)
+
+
+def _combining(rule: Rule) -> Iterator[Problem]:
+    if any(t.kind == "map" for r in rule.results for t in r.pattern):
+        return
+    combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
+    sources: dict[str, Term] = {}
+    for parameter in rule.tensors:
+        for name, term in _factors(parameter.pattern).items():
+            sources.setdefault(name, term)
+    kept = [_factors(result.pattern) for result in rule.results]
+    for name, term in sources.items():
+        if name[0] != "~" and name not in combined and not all(name in result for result in kept):
+            yield (
+                f"factor '{name}' is in no dimension of a result; say how it combines, as in `sum {name}`, or `whole {name}`",
+                term.location,
+            )
+    for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
+        if name in sources and all(name in result for result in kept) and name[0] != "*":
+            clause = next(c for c in rule.of_kind("reduce") if name in c.names)
+            yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
+    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.argument}
+    chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
+    for argument, term in chosen.items():
+        if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):
+            yield (
+                f"the dimensions `{argument}` are lost or changed; say how they combine, as in `sum {argument}`, "
+                f"or `whole {argument}`",
+                term.location,
+            )
+    for result in rule.results:
+        for name, term in _factors(result.pattern).items():
+            local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent"))
+            if name not in sources and name[0] not in "~*" and not local:
+                yield f"factor '{name}' of the result is in no operand{suggestion(name, sources)}", term.location

@@ -1,0 +1,385 @@
+"""A rule instantiated on one call: its factors, and the strategies they allow on one mesh axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.errors import RuleError
+from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.rules.expressions import Scope, evaluate, holds
+from spmdir.rules.layout import Binding, Dims, Layout, bind
+from spmdir.rules.syntax import Clause, Rule
+
+if TYPE_CHECKING:
+    from spmdir.rules.rewrite import Expansion, Placed, Reduced
+    from spmdir.rules.rule_set import RuleSet
+
+LINEAR = ("sum", "avg")
+"""The pending reductions that a linear op passes on."""
+
+OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
+"""What a pending reduction becomes behind an antitone op."""
+
+
+@attrs.frozen
+class Strategy:
+    """One way to run an op on the ranks of one mesh axis.
+
+    Attributes:
+        operands: the placement of each tensor operand, flat.
+        results: the placement of each result that this gives; R for an absent one.
+        factor: the factor that is divided, if one is.
+        rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
+    """
+
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    factor: int | None = None
+    rewrite: str | None = None
+
+    def __str__(self) -> str:
+        text = f"({', '.join(map(str, self.operands))}) -> ({', '.join(map(str, self.results))})"
+        return f"{text} {self.rewrite}" if self.rewrite else text
+
+
+@attrs.frozen
+class Factor:
+    """A dimension that operands and results share.
+
+    Attributes:
+        name, size: the size is global.
+        kind: "plain", "whole" (never divided) or the reduction that is pending in the results without it.
+        rewrite: "expand" or "local" when dividing it replaces the op.
+        nonempty: every rank must hold some of it.
+    """
+
+    name: str
+    size: int
+    kind: str = "plain"
+    rewrite: str | None = None
+    nonempty: bool = False
+
+
+@attrs.define(frozen=True, slots=False, eq=False)
+class OpRule:
+    """What a rule says of one call.
+
+    Attributes:
+        rule, call: what it is made from.
+        factors: by index.
+        operand_dims, result_dims: per operand and result, the factors of every dimension, major first.
+        shape_arguments: literal arguments that hold the sizes of the first result; local sizes replace them.
+    """
+
+    rule: Rule
+    call: Call
+    binding: Binding
+    factors: tuple[Factor, ...]
+    operand_dims: tuple[Dims, ...]
+    result_dims: tuple[Dims | None, ...]
+    shape_arguments: tuple[str, ...]
+    scope: Scope
+    rules: RuleSet
+    layout: Layout
+    _rows: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict)
+
+    def strategies(self, count: int, divided: Mapping[int, int] | None = None) -> tuple[Strategy, ...]:
+        """The rows for an axis of `count` ranks: replicated, then one a factor, then the pending reductions.
+
+        `divided` tells by how many ranks other mesh axes divide a factor already; those axes are nested outside.
+        """
+        divided = {f: n for f, n in (divided or {}).items() if n > 1}
+        key = (count, tuple(sorted(divided.items())))
+        if key not in self._rows:
+            rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
+            self._rows[key] = tuple(dict.fromkeys(rows))
+        return self._rows[key]
+
+    @cached_property
+    def flops(self) -> int:
+        """2 × the product of all factors, for a contraction: a summed factor that two operands share. Else 0."""
+        holders = [sum(any(f in d for d in dims) for dims in self.operand_dims) for f in range(len(self.factors))]
+        contracts = any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
+        return 2 * math.prod(f.size for f in self.factors) if contracts else 0
+
+    def expansion(self, factor: int) -> Expansion:
+        """The ops, on global tensors, that replace this one when `factor` is divided and its rewrite is "expand"."""
+        from spmdir.rules.rewrite import expand
+
+        return expand(self, factor)
+
+    def internal_reductions(self, factor: int, count: int = 2) -> tuple[Reduced, ...]:
+        """The values inside the expansion over `factor` that are reduced over the axis before they are used."""
+        placed = self.placed(factor, count)
+        return placed.reductions if placed else ()
+
+    def placed(self, factor: int, count: int, divided: Mapping[int, int] | None = None) -> Placed | None:
+        """How the expansion over `factor` lies on an axis of `count` ranks that divides it."""
+        from spmdir.rules.rewrite import place
+
+        return place(self, self.expansion(factor), self._divide(factor), count, divided or {})
+
+    def local_form(
+        self,
+        axes: Mapping[int, tuple[str, ...]],
+        operands: tuple[TensorMeta, ...] | None = None,
+        value: Callable[[Local], int] | None = None,
+    ) -> Expansion | None:
+        """The ops, on local tensors, that replace this one when `axes` (major first) divide factors.
+
+        The shapes of the pieces follow from `operands`, the local operands (default: the global ones), and from
+        `value`, a rank's integers (default: over the whole extent). None if no divided factor needs a local form.
+        """
+        from spmdir.rules.rewrite import localize
+
+        return localize(self, axes, operands or self.call.operands, value or (lambda local: local.extent))
+
+    def text(self) -> str:
+        """The rule as instantiated: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {self}`."""
+        operands = ", ".join(map(self._dims_text, self.operand_dims))
+        results = ", ".join(map(self._dims_text, self.result_dims))
+        used = {f for dims in (*self.operand_dims, *self.result_dims) for d in dims or () for f in d}
+        named = [(i, f) for i, f in enumerate(self.factors) if i in used]
+        text = f"({operands}) -> ({results}) {{{', '.join(f'{f.name} = {f.size}' for _, f in named)}}}"
+        for kind in dict.fromkeys(f.kind for _, f in named if f.kind != "plain"):
+            text += f" {kind} {{{', '.join(f.name for _, f in named if f.kind == kind)}}}"
+        for rewrite in dict.fromkeys(f.rewrite for _, f in named if f.rewrite):
+            text += f" {rewrite} {{{', '.join(f.name for _, f in named if f.rewrite == rewrite)}}}"
+        for clause in self._active("linear", "carries", "commutes", "swaps", "adds"):
+            listed = " ".join([clause.kind, *clause.reductions])
+            text += f" {listed} {{{', '.join(clause.names or (self.rule.tensors[0].name,))}}}"
+        return text
+
+    def _dims_text(self, dims: Dims | None) -> str:
+        if dims is None:
+            return "none"
+        names = [" ".join(self.factors[f].name for f in d) or "1" for d in dims]
+        return "[" + ", ".join(f"({n})" if " " in n else n for n in names) + "]"
+
+    def _active(self, *kinds: str) -> Iterator[Clause]:
+        return (c for c in self.rule.of_kind(*kinds) if holds(c.condition, self.scope))
+
+    def _row(self, operands: Mapping[int, Placement], result: Placement) -> Strategy:
+        placed = tuple(operands.get(i, R) for i in range(len(self.call.operands)))
+        return Strategy(placed, tuple(R if meta is None else result for meta in self.call.results))
+
+    @cached_property
+    def _additive(self) -> tuple[tuple[int, ...], bool]:
+        """The operands that the op adds to the rest, and whether one of them is a Python number other than 0."""
+        names = [name for clause in self._active("adds") for name in clause.names]
+        operands = tuple(i for name in names for i in self.binding.operands(name))
+        return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
+
+    def _factor_rows(self, count: int, divided: Mapping[int, int]) -> Iterator[Strategy]:
+        for index, factor in enumerate(self.factors):
+            total = count * divided.get(index, 1)
+            if not self._dividable(index, total, divided):
+                continue
+            operands = self._divide(index)
+            if factor.rewrite == "expand":
+                placed = self.placed(index, count, divided)
+                if placed:
+                    yield Strategy(operands, placed.results, index, "expand")
+                continue
+            results = tuple(self._result_placement(index, dims) for dims in self.result_dims)
+            additive, number = self._additive
+            pending = next((p for p in results if isinstance(p, Partial)), None)
+            if None in results or pending and (number or additive and pending.op != "sum"):
+                continue
+            if pending:
+                operands = tuple(pending if i in additive else p for i, p in enumerate(operands))
+            yield Strategy(operands, tuple(p for p in results if p), index, factor.rewrite)
+
+    def _divide(self, index: int) -> tuple[Placement, ...]:
+        return tuple(self._shard(index, dims) or R for dims in self.operand_dims)
+
+    @staticmethod
+    def _shard(index: int, dims: Dims) -> Placement | None:
+        return next((Shard(d) for d, factors in enumerate(dims) if index in factors), None)
+
+    def _result_placement(self, index: int, dims: Dims | None) -> Placement | None:
+        if dims is None:
+            return R
+        kind = self.factors[index].kind
+        return self._shard(index, dims) or (None if kind == "plain" else Partial(kind))
+
+    def _dividable(self, index: int, total: int, divided: Mapping[int, int]) -> bool:
+        factor = self.factors[index]
+        if factor.size <= 1 or factor.kind == "whole":
+            return False
+        if factor.rewrite and any(f != index and self.factors[f].rewrite for f in divided):
+            return False
+        for dims in (*self.operand_dims, *self.result_dims):
+            holders = [d for d in dims or () if index in d]
+            if len(holders) > 1:
+                return False
+            for held in holders:
+                at = held.index(index)
+                if any(self.factors[f].size != 1 for f in held[:at]):
+                    return False
+                if any(self.factors[f].size != 1 for f in held[at + 1 :]) and factor.size % total:
+                    return False
+        if not (factor.nonempty or factor.kind in ("max", "min") or factor.rewrite == "local"):
+            return True
+        if index in divided:
+            return factor.size % total == 0
+        return -(-factor.size // -(-factor.size // total)) == total
+
+    def _pending_rows(self) -> Iterator[Strategy]:
+        for clause in self._active("linear", "carries", "commutes", "swaps"):
+            names = clause.names or (self.rule.tensors[0].name,)
+            members = tuple(i for name in names for i in self.binding.operands(name))
+            numbers = [v for name in names if (v := self.binding.arguments.get(name)) is not None]
+            if not members or any(number != 0 for number in numbers):
+                continue
+            for given, gives in self._reductions(clause, members):
+                additive = self._additive[0] if clause.kind == "linear" else ()
+                if clause.kind == "linear" and self._additive[1]:
+                    continue
+                yield self._row(dict.fromkeys((*members, *additive), Partial(given)), Partial(gives))
+
+    def _reductions(self, clause: Clause, members: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+        """(pending reduction of the members, that of the results) which `clause` allows for their element types."""
+        metas = [self.call.operands[i] for i in members] + [m for m in self.call.results if m is not None]
+        if all(meta.dtype == "i1" for meta in metas):
+            kinds = ("any", "all")
+        elif any(meta.dtype == "i1" for meta in metas):
+            kinds = ()
+        else:
+            kinds = ("sum", "avg", "max", "min", "product")
+            if not all(meta.floating for meta in metas):
+                kinds = tuple(k for k in kinds if k != "avg")
+            if any(meta.dtype.startswith("complex") for meta in metas):
+                kinds = tuple(k for k in kinds if k not in ("max", "min"))
+        if clause.kind == "swaps":
+            yield from ((k, OPPOSITE[k]) for k in kinds if k in OPPOSITE)
+            return
+        allowed = {"linear": LINEAR, "carries": kinds}.get(clause.kind, clause.reductions)
+        yield from ((k, k) for k in kinds if k in allowed)
+
+
+def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
+    """The factors of `layout` with what the clauses that hold say of them."""
+    said: list[dict[str, object]] = [{} for _ in layout.sizes]
+    for clause in rule.of_kind("reduce", "whole", "nonempty", "expand", "local"):
+        if not holds(clause.condition, scope):
+            continue
+        for factor in (f for name in clause.names for f in layout.refer(name)):
+            if clause.kind == "nonempty":
+                said[factor]["nonempty"] = True
+            elif clause.kind in ("expand", "local"):
+                said[factor]["rewrite"] = clause.kind
+            else:
+                said[factor]["kind"] = clause.reductions[0] if clause.reductions else "whole"
+    for factor in layout.whole:
+        said[factor] = {"kind": "whole"} if said[factor].get("rewrite") != "local" else said[factor]
+    for factor in layout.apart:
+        said[factor].setdefault("kind", "whole")
+    if any(size is None for size in layout.sizes):
+        layout.fail(f"the size of {layout.names[layout.sizes.index(None)]} is not determined by the operands")
+    return tuple(
+        Factor(name, size or 0, **entry)  # type: ignore[arg-type]
+        for name, size, entry in zip(layout.names, layout.sizes, said, strict=True)
+    )
+
+
+def _scope(layout_of: list[Layout], call: Call, binding: Binding) -> Scope:
+    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        layout = layout_of[0]
+        return tuple((layout.sizes[f] or 0, ()) for f in layout.refer(reference))
+
+    return Scope(binding, call.operands, call.results, factors)
+
+
+def fits(rule: Rule, call: Call) -> bool:
+    """Whether the `when` clauses of `rule` hold for `call`."""
+    binding = bind(rule, call.slots, call.structure is None, call.argument)
+    scope = _scope([], call, binding)
+    return all(clause.value is None or evaluate(clause.value, scope) for clause in rule.of_kind("when"))
+
+
+def _lay_out(rule: Rule, call: Call, results: tuple[TensorMeta | None, ...] | None) -> tuple[Binding, Layout, Scope]:
+    binding = bind(rule, call.slots, call.structure is None, call.argument)
+    cell: list[Layout] = []
+    scope = _scope(cell, call, binding)
+    extents = {}
+    for clause in rule.of_kind("extent"):
+        value = evaluate(clause.value, scope) if clause.value else None
+        if isinstance(value, int):
+            extents[clause.names[0]] = max(value, 0)
+    layout = Layout(rule, binding, call.operands, results, extents)
+    cell.append(layout)
+    return binding, layout, scope
+
+
+def instantiate(rule: Rule, call: Call, rules: RuleSet) -> OpRule:
+    """`rule` on `call`.
+
+    Raises:
+        RuleError: the operands, arguments or results of the call do not fit the rule.
+    """
+    binding, layout, scope = _lay_out(rule, call, call.results)
+    factors = _kinds(layout, rule, scope)
+    sized = [name for clause in rule.of_kind("sizes") for name in clause.names]
+    return OpRule(
+        rule, call, binding, factors, tuple(layout.operand_dims), tuple(layout.result_dims),
+        tuple(dict.fromkeys([*layout.sized, *sized])), scope, rules, layout,
+    )  # fmt: skip
+
+
+def infer(
+    rule: Rule,
+    operands: tuple[TensorMeta, ...],
+    arguments: Mapping[str, Literal],
+    structure: tuple[int | tuple[int, ...], ...] | None = None,
+) -> tuple[TensorMeta, ...]:
+    """The results of a call: shapes from the rule's patterns, element types by its `as`, else by promotion.
+
+    Raises:
+        RuleError: the call does not fit the rule, or a size in a result is in no operand and no argument.
+    """
+    call = Call(rule.op, operands, tuple(sorted(arguments.items())), (), structure)
+    binding, layout, _ = _lay_out(rule, call, None)
+    metas = []
+    for index, dims in enumerate(layout.result_dims):
+        shape = tuple(math.prod(layout.sizes[f] or 0 for f in d) for d in dims or ())
+        metas.append(TensorMeta(shape, _dtype(rule.results[index].dtype, binding, operands)))
+    return tuple(metas)
+
+
+RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "bf16", "f16", "f32", "f64")
+
+
+def _dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> str:
+    if declared in RANKING:
+        return declared
+    if declared and binding.operands(declared):
+        return operands[binding.operands(declared)[0]].dtype
+    if declared and binding.arguments.get(declared) is not None:
+        return str(binding.arguments[declared])
+    if not operands:
+        literal = next((v for v in binding.arguments.values() if isinstance(v, (bool, int, float))), 0.0)
+        return "i1" if isinstance(literal, bool) else "i64" if isinstance(literal, int) else "f32"
+    numbers = [v for name, v in binding.arguments.items() if name in binding.tensors and v is not None]
+    return promote(operands, any(isinstance(v, float) for v in numbers))
+
+
+def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> str:
+    """The element type of an elementwise op, as torch promotes: tensors of rank 0 count only in a higher category."""
+
+    def category(dtype: str) -> int:
+        return 2 if dtype[0] in "fb" else int(dtype != "i1")
+
+    with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
+    highest = max(map(category, with_dims))
+    candidates = with_dims + [m.dtype for m in operands if category(m.dtype) > highest]
+    if {"bf16", "f16"} <= set(candidates):
+        return "f32"
+    best = max(candidates, key=RANKING.index)
+    return "f32" if float_number and category(best) < 2 else best

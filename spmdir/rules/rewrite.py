@@ -1,0 +1,252 @@
+"""The two rewrites of a rule: `expand` into ordinary ops on global tensors, `local` into ops on one rank's tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.errors import RuleError
+from spmdir.placement import Partial, Placement, R
+from spmdir.rules.expressions import Scope, evaluate, holds
+from spmdir.rules.layout import Dims
+from spmdir.rules.syntax import Clause, Name, OpCall, Sequence, Statement
+
+if TYPE_CHECKING:
+    from spmdir.rules.op_rule import OpRule, Strategy
+
+
+@attrs.frozen
+class Value:
+    """A value inside a rewrite: operand `index` of the op that is replaced, or result `result` of piece `index`."""
+
+    source: str
+    index: int
+    result: int = 0
+
+
+@attrs.frozen
+class Piece:
+    """One op of a rewrite.
+
+    Attributes:
+        call: the op; in a local form its shapes are those of the given local operands.
+        operands: what fills call.operands.
+    """
+
+    call: Call
+    operands: tuple[Value, ...]
+
+
+@attrs.frozen
+class Expansion:
+    """The ops that replace one op.
+
+    Attributes:
+        pieces: in order.
+        results: the value of each result of the op; None for an absent one.
+    """
+
+    pieces: tuple[Piece, ...]
+    results: tuple[Value | None, ...]
+
+
+@attrs.frozen
+class Reduced:
+    """A value inside an expansion that is reduced before use.
+
+    Attributes:
+        value, meta, op: which one, its type, and the pending reduction.
+        dims: per dimension, the factors of the expanded op that make it up.
+    """
+
+    value: Value
+    meta: TensorMeta
+    op: str
+    dims: Dims
+
+
+@attrs.frozen
+class Placed:
+    """How an expansion lies on one mesh axis.
+
+    Attributes:
+        rows: per piece, the strategy it uses; its operands are as used, its results as made.
+        results: of the expanded op.
+        reductions: what is reduced between being made and being used.
+    """
+
+    rows: tuple[Strategy, ...]
+    results: tuple[Placement, ...]
+    reductions: tuple[Reduced, ...]
+
+
+class _Emitter:
+    """Runs the statements of a clause and gathers the ops they call."""
+
+    def __init__(self, owner: OpRule, scope: Scope, value: Callable[[Local], int] | None = None):
+        self.owner, self.scope, self.value_of = owner, scope, value
+        self.names: dict[str, Any] = {}
+        for parameter in owner.rule.tensors:
+            slot = owner.binding.tensors[parameter.name]
+            if slot is not None:
+                self.names[parameter.name] = self._operand(slot)
+        self.pieces: list[Piece] = []
+
+    def _operand(self, slot: Any) -> Any:
+        if isinstance(slot, tuple):
+            return tuple(None if s is None else Value("operand", s) for s in slot)
+        return Value("operand", slot)
+
+    def run(self, body: tuple[Statement, ...]) -> tuple[Any, ...]:
+        for statement in body:
+            if not holds(statement.condition, self._scope()):
+                continue
+            if not statement.targets:
+                return tuple(self.value(v) for v in statement.values)
+            values = self.call(statement.values[0])  # type: ignore[arg-type]
+            self.names.update(zip(statement.targets, values, strict=False))
+        raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
+
+    def _scope(self) -> Scope:
+        return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)
+
+    def value(self, expression: Any) -> Any:
+        if isinstance(expression, OpCall):
+            return self.call(expression)[0]
+        if isinstance(expression, Sequence):
+            return tuple(self.value(item) for item in expression.items)
+        if isinstance(expression, Name) and expression.name in self.names:
+            return self.names[expression.name]
+        return evaluate(expression, self._scope())
+
+    def call(self, expression: OpCall) -> tuple[Value, ...]:
+        names = self.owner.rules.parameters(expression.op)
+        tensors: dict[str, Any] = {}
+        arguments: dict[str, Literal] = {}
+        for position, (name, inner) in enumerate(expression.arguments):
+            name, value = name or names[position][0], self.value(inner)
+            if value is None:
+                continue
+            holds_tensor = (
+                isinstance(value, Value) or isinstance(value, tuple) and any(isinstance(v, Value) for v in value)
+            )
+            (tensors if holds_tensor else arguments)[name] = value
+        structure, operands = [], []
+        for name, is_tensor in names:
+            if is_tensor:
+                value = tensors.get(name)
+                entries = value if isinstance(value, tuple) else (value,)
+                flags = tuple(int(v is not None) for v in entries)
+                structure.append(flags if isinstance(value, tuple) else flags[0])
+                operands += [v for v in entries if v is not None]
+        plain = all(entry == 1 for entry in structure)
+        call = self.owner.rules.infer_call(
+            expression.op,
+            tuple(map(self.meta, operands)),
+            {name: self._static(value) for name, value in arguments.items()},
+            None if plain else tuple(structure),
+        )
+        call = attrs.evolve(call, arguments=tuple(sorted(arguments.items())))
+        self.pieces.append(Piece(call, tuple(operands)))
+        return tuple(Value("piece", len(self.pieces) - 1, r) for r in range(len(call.results)))
+
+    def _static(self, value: Any) -> Any:
+        """`value` with the integers of a rank worked out."""
+        if isinstance(value, tuple):
+            return tuple(map(self._static, value))
+        return self.value_of(value) if isinstance(value, Local) and self.value_of else value
+
+    def meta(self, value: Value) -> TensorMeta:
+        if value.source == "operand":
+            return self.scope.operands[value.index]
+        meta = self.pieces[value.index].call.results[value.result]
+        assert meta is not None
+        return meta
+
+
+def _clause(owner: OpRule, kind: str, factor: int) -> Clause:
+    clauses = [c for c in owner.rule.of_kind(kind) if any(factor in owner.layout.refer(n) for n in c.names)]
+    return next(c for c in clauses if holds(c.condition, owner.scope))
+
+
+def expand(owner: OpRule, factor: int) -> Expansion:
+    """The expansion of `owner` over `factor`."""
+    emitter = _Emitter(owner, owner.scope)
+    results = emitter.run(_clause(owner, "expand", factor).body)
+    return Expansion(tuple(emitter.pieces), results)
+
+
+def localize(
+    owner: OpRule,
+    axes: Mapping[int, tuple[str, ...]],
+    operands: tuple[TensorMeta, ...],
+    value: Callable[[Local], int],
+) -> Expansion | None:
+    """The local form of `owner` when `axes` divide its factors; None if none of these factors needs one."""
+    needing = [f for f in axes if axes[f] and owner.factors[f].rewrite == "local"]
+    if not needing:
+        return None
+
+    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        return tuple((owner.factors[f].size, tuple(axes.get(f, ()))) for f in owner.layout.refer(reference))
+
+    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors, operands=operands), value)
+    results = emitter.run(_clause(owner, "local", needing[0]).body)
+    return Expansion(tuple(emitter.pieces), results)
+
+
+def place(
+    owner: OpRule, expansion: Expansion, operands: tuple[Placement, ...], count: int, divided: Mapping[int, int]
+) -> Placed | None:
+    """Lay the pieces out on an axis of `count` ranks for operands placed like `operands`.
+
+    A pending value is reduced at the first piece that has no strategy for it. None if a piece has no strategy even so.
+    """
+    labels: dict[Value, Dims] = {Value("operand", i): dims for i, dims in enumerate(owner.operand_dims)}
+    where: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
+    rows: list[Strategy] = []
+    reductions: list[Reduced] = []
+    for number, piece in enumerate(expansion.pieces):
+        inner = owner.rules.instantiate(piece.call)
+        if inner is None:
+            return None
+        outer: dict[int, int] = {}
+        for value, dims in zip(piece.operands, inner.operand_dims, strict=True):
+            for mine, theirs in zip(dims, labels[value], strict=True):
+                outer.update(zip(mine, theirs, strict=False))
+        within = {f: divided[t] for f, t in outer.items() if t in divided}
+        row, reduced = _row(inner.strategies(count, within), piece.operands, where)
+        if row is None:
+            return None
+        for value in reduced:
+            meta = expansion.pieces[value.index].call.results[value.result]
+            if meta is None or value.source != "piece":
+                return None
+            reductions.append(Reduced(value, meta, where[value].op or "", labels[value]))
+            where[value] = R
+        rows.append(row)
+        for result, placement in enumerate(row.results):
+            value = Value("piece", number, result)
+            dims = inner.result_dims[result] or ()
+            labels[value] = tuple(tuple(outer[f] for f in d if f in outer) for d in dims)
+            where[value] = placement
+    results = tuple(R if v is None else where[v] for v in expansion.results)
+    return Placed(tuple(rows), results, tuple(reductions))
+
+
+def _row(
+    rows: tuple[Strategy, ...], operands: tuple[Value, ...], where: Mapping[Value, Placement]
+) -> tuple[Strategy | None, tuple[Value, ...]]:
+    """The strategy for operands placed as `where` says, and the fewest pending ones to reduce for it, later ones first."""
+    pending = [v for v in dict.fromkeys(reversed(operands)) if isinstance(where[v], Partial)]
+    for size in range(len(pending) + 1):
+        for reduced in itertools.combinations(pending, size):
+            wanted = tuple(R if v in reduced else where[v] for v in operands)
+            for row in rows:
+                if row.operands == wanted:
+                    return row, reduced
+    return None, ()

@@ -1,0 +1,170 @@
+"""The rules of all ops, read from .rules files and parsed only when asked for."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from spmdir.call import Call, Literal, TensorMeta
+from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
+from spmdir.rules.parser import parse_rule, split_records
+from spmdir.rules.syntax import Rule
+
+PACKAGED = Path(__file__).parent.parent / "dialects" / "aten"
+
+
+@attrs.frozen
+class Record:
+    """The text of one rule that is not parsed yet."""
+
+    file: str
+    line: int
+    text: str
+
+
+@attrs.define(frozen=True, slots=False, eq=False)
+class RuleSet:
+    """Op name → the records of its alternatives, in order; caches what it parses and instantiates."""
+
+    records: Mapping[str, tuple[Record, ...]]
+    _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
+    _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.records)
+
+    def alternatives(self, name: str) -> tuple[Rule, ...]:
+        """The rules of op `name`; the first whose `when` clauses hold counts.
+
+        Raises:
+            ParseError: a rule of that op is malformed.
+        """
+        if name not in self._parsed:
+            rules = tuple(_checked(record) for record in self.records.get(name, ()))
+            self._parsed[name] = rules
+        return self._parsed[name]
+
+    def lookup(self, name: str) -> Rule | None:
+        """The first rule of op `name`, or None."""
+        return next(iter(self.alternatives(name)), None)
+
+    def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
+        """(name, whether it is a tensor) of the parameters of op `name`."""
+        rule = self.lookup(name)
+        if rule is None:
+            close = difflib.get_close_matches(name, self.names, 1)
+            raise RuleError(f"no rule for {name}" + (f" (did you mean {close[0]}?)" if close else ""))
+        return tuple((p.name, p.is_tensor) for p in rule.parameters)
+
+    def instantiate(self, call: Call) -> OpRule | None:
+        """The rule of `call.name` on `call`, or None if that op has no rule.
+
+        Raises:
+            RuleError: the call does not fit the rule.
+        """
+        if call not in self._instantiated:
+            rule = next((r for r in self.alternatives(call.name) if fits(r, call)), None)
+            self._instantiated[call] = None if rule is None else instantiate(rule, call, self)
+        return self._instantiated[call]
+
+    def infer_call(
+        self,
+        name: str,
+        operands: tuple[TensorMeta, ...],
+        arguments: Mapping[str, Literal],
+        structure: tuple[int | tuple[int, ...], ...] | None = None,
+    ) -> Call:
+        """The call of op `name`, its results inferred.
+
+        Raises:
+            RuleError: no rule, or the results cannot be inferred from it.
+        """
+        self.parameters(name)
+        call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
+        rule = next((r for r in self.alternatives(name) if fits(r, call)), None)
+        if rule is None:
+            raise RuleError(f"no rule of {name} is for these arguments")
+        return attrs.evolve(call, results=infer(rule, operands, arguments, structure))
+
+    def parse_all(self) -> Iterator[Rule]:
+        """Every rule.
+
+        Raises:
+            SpmdirErrors: all malformed rules.
+        """
+        errors: list[SpmdirError] = []
+        for name, records in self.records.items():
+            for record in records:
+                try:
+                    _checked(record)
+                except SpmdirErrors as error:
+                    errors += error.errors
+                except ParseError as error:
+                    errors.append(error)
+        if errors:
+            raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+        return (rule for name in self.records for rule in self.alternatives(name))
+
+    def with_file(self, path: str | Path) -> RuleSet:
+        """This set with the rules of a file, which replace those of the same ops.
+
+        Raises:
+            ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
+        """
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ParseError(f"cannot read rules from {path}: {error}") from None
+        added = read(text, str(path))
+        RuleSet(added).parse_all()
+        return RuleSet({**self.records, **added})
+
+
+def _checked(record: Record) -> Rule:
+    from spmdir.rules.check import check
+
+    rule = parse_rule(record.text, record.file, record.line)
+    check(rule)
+    return rule
+
+
+def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
+    """Op name → records of a .rules text; a line that begins no rule is recorded under its own text."""
+    records: dict[str, tuple[Record, ...]] = {}
+    for line, record, name in split_records(text):
+        key = name or record
+        records[key] = (*records.get(key, ()), Record(file, line, record))
+    return records
+
+
+@functools.cache
+def default() -> RuleSet:
+    """The rules that come with spmdir."""
+    records: dict[str, tuple[Record, ...]] = {}
+    for path in sorted(PACKAGED.glob("*.rules")):
+        records.update(read(path.read_text(), path.name))
+    return RuleSet(records)
+
+
+def load_rules(path: str | Path) -> RuleSet:
+    """The rules that come with spmdir and, before them, those of a file."""
+    return default().with_file(path)
+
+
+def strategies(
+    name: str, operands: tuple[TensorMeta, ...], arguments: Mapping[str, Literal], axis_size: int
+) -> tuple[Strategy, ...]:
+    """The strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
+
+    Raises:
+        RuleError: no rule, or the call does not fit it.
+    """
+    rules = default()
+    op_rule = rules.instantiate(rules.infer_call(name, operands, arguments))
+    return op_rule.strategies(axis_size) if op_rule else ()
