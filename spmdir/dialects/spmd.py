@@ -350,6 +350,10 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
         raise VerifyException(f"bucket has type {bucket.type}; expected {total * mesh.group_size(axes)} elements")
 
 
+FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
+"""What the IR itself says about an argument or a result."""
+
+
 def check_function(function: Any, mesh: Mesh | None) -> None:
     """Raise SpmdirError unless the arguments and results are tensors whose shardings fit the mesh."""
     for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
@@ -364,7 +368,7 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
 def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any) -> None:
     if key != "spmd.sharding":
         # A misspelt sharding would be no sharding at all.
-        if hint := did_you_mean(key, ["spmd.sharding"]):
+        if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):
             raise VerifyException(f"{place} has an attribute '{key}'{hint}")
         return
     if not isinstance(attribute, ShardingAttr):

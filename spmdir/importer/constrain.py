@@ -1,0 +1,50 @@
+"""`constrain`: a model's own word on how one of its values is sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spmdir.sharding import Sharding, parse_sharding
+
+
+@torch.library.custom_op("spmdir::constrain", mutates_args=(), schema="(Tensor x, str sharding) -> Tensor")
+def _constrain(x: Tensor, sharding: str) -> Tensor:
+    return x.clone()  # a custom op may not return its argument
+
+
+@_constrain.register_fake
+def _(x: Tensor, sharding: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    ctx.sharding = inputs[1]
+
+
+def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return _constrain(gradient, ctx.sharding), None
+
+
+_constrain.register_autograd(_constrain_gradient, setup_context=_keep_sharding)
+
+
+def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
+    """`x`, to be sharded as given; its gradient is constrained alike.
+
+    An identity in eager; `torch.export` and `make_fx` record it, and `import_fx` makes it a `spmd.constraint`.
+
+    Args:
+        sharding: `"dp: S(0), tp: ?"` or `{"dp": "S(0)", "tp": "?"}`; `?` leaves an axis to the compiler, an axis
+            that is not named is replicated.
+
+    Raises:
+        ParseError, ShardingError: the sharding is malformed.
+    """
+    if isinstance(sharding, Mapping):
+        sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
+    parse_sharding(str(sharding))
+    return _constrain(x, str(sharding))

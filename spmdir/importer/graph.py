@@ -1,0 +1,263 @@
+"""The nodes of a functional fx graph → ops of the IR."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.call import TensorMeta
+from spmdir.dialects.aten import op_class
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp
+from spmdir.dialects.syntax import keep_name
+from spmdir.errors import Location, SpmdirError, UnsupportedError
+from spmdir.importer.binding import Bound, bind, dtype_name, op_name
+from spmdir.importer.locations import location_attribute, node_location
+from spmdir.importer.program import is_small
+from spmdir.importer.rewrites import IDENTITY, REWRITES
+from spmdir.mesh import Mesh
+from spmdir.sharding import as_sharding
+
+INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
+"""Higher-order ops that only say how to run their graph; its nodes are imported in their place."""
+
+STATIC_UNLESS: dict[str, Callable[[Bound], bool]] = {
+    "aten.index.Tensor": lambda call: any(meta_of(mask.type).dtype in ("i1", "ui8") for mask in call.operands[1:]),  # type: ignore
+    "aten.repeat_interleave.Tensor": lambda call: call.arguments.get("output_size") is None,
+}
+"""Ops that torch tags as having data-dependent shapes → whether this call has them."""
+
+_LITERALS = (int, float, bool, str, type(None))
+_COPY = torch.ops.aten.copy_.default
+_CONSTRAIN = "spmdir.constrain"
+
+
+class GraphBuilder:
+    """Builds the ops of one function.
+
+    Attributes:
+        ops: what was built, in order.
+        mutations: placeholder → the value that the graph copies into it.
+    """
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+        self.ops: list[Operation] = []
+        self.mutations: dict[fx.Node, SSAValue] = {}
+
+    def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
+        """Build the live nodes of `graph`; what it returns, with values for nodes.
+
+        Args:
+            values: node → SSA value, literal, or tuple of these; given for the placeholders.
+
+        Raises:
+            UnsupportedError: a node that the IR cannot say.
+        """
+        live = _live(graph)
+        for node in graph.nodes:
+            if node in live and node not in values and node.op != "output":
+                values[node] = self._value(node, graph, values)
+        returned = next(node for node in reversed(graph.nodes) if node.op == "output")
+        return _resolve(returned.args[0], values)
+
+    def _value(self, node: fx.Node, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(node, graph)
+        if node.op != "call_function":
+            raise UnsupportedError(
+                f"node '{node.name}' is a {node.op} of '{node.target}'; expected calls of torch ops: "
+                "trace with torch.export or make_fx instead of symbolic_trace",
+                node_location(node),
+            )
+        target: Any = node.target
+        if target is operator.getitem:
+            return self._item(node, values)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self._inlined(node, values)
+        if not isinstance(target, torch._ops.OpOverload):
+            return _computed(node, values)
+        args = [_resolve(argument, values) for argument in node.args]
+        kwargs = {name: _resolve(value, values) for name, value in node.kwargs.items()}
+        if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
+            self.mutations[node.args[0]] = args[1]
+            return args[1]
+        return self._call(node, target, args, kwargs)
+
+    def _attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
+        value: Any = graph.owning_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, Tensor):
+            return self.constant(node, value)
+        return value
+
+    def constant(self, node: fx.Node, value: Tensor) -> SSAValue:
+        """A `spmd.constant` of the tensor that `node` stands for."""
+        if not is_small(value):
+            raise UnsupportedError(
+                f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
+            )
+        meta = tensor_meta(value, node)
+        data = bytes(value.detach().cpu().flatten().view(torch.uint8).tolist()).hex()
+        op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
+        return self._append(op, node)[0]
+
+    def _item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        source, index = (_resolve(argument, values) for argument in node.args)
+        value = source[index]
+        if isinstance(value, SSAValue):
+            keep_name(value, node.name)
+        return value
+
+    def _inlined(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        name = getattr(node.target, "__name__", str(node.target))
+        arguments = [_resolve(argument, values) for argument in node.args]
+        body = next((argument for argument in arguments if isinstance(argument, fx.GraphModule)), None)
+        if name not in INLINED or body is None:
+            raise UnsupportedError(
+                f"node '{node.name}' calls the higher-order op {name}; expected straight-line code: "
+                "replace control flow and compiled regions by torch ops before tracing",
+                node_location(node),
+            )
+        inputs = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
+        return self.run(body.graph, dict(zip(inputs, arguments[-len(inputs) :] if inputs else [], strict=True)))
+
+    def _call(self, node: fx.Node, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        place = node_location(node)
+        if target._schema.is_mutable:
+            raise UnsupportedError(
+                f"'{node.name}' calls {op_name(target)}, which mutates; expected a functional graph", place
+            )
+        _check_data_dependence(node, target, args, place)
+        result = node.meta["val"]
+        if type(result) in _LITERALS:
+            return result
+        leaves = result if isinstance(result, (tuple, list)) else (result,)
+        metas = tuple(tensor_meta(leaf, node) if isinstance(leaf, Tensor) else None for leaf in leaves)
+        call: Bound | None = bind(target, args, kwargs, metas, place)
+        if call.name == _CONSTRAIN:
+            return self._constraint(node, call, place)
+        if call.name in STATIC_UNLESS and STATIC_UNLESS[call.name](call):
+            raise _data_dependent(node, call.name, place)
+        if call.name in REWRITES:
+            source = call.operands[0] if call.operands else None
+            call = REWRITES[call.name](call, node)
+            if call is IDENTITY:
+                return source
+        op = op_class(call.name).build_op(
+            call.operands,
+            call.results,
+            tuple(sorted(call.arguments.items())),
+            structure=call.structure,
+            location=location_attribute(node),
+        )
+        results = self._append(op, node)
+        if not isinstance(result, (tuple, list)):
+            return results[0]
+        return tuple(r if meta else leaf for r, meta, leaf in zip(results, metas, leaves, strict=True))
+
+    def _constraint(self, node: fx.Node, call: Bound, place: Location | None) -> SSAValue:
+        try:
+            sharding = as_sharding(call.arguments["sharding"], self.mesh)
+        except SpmdirError as error:
+            raise type(error)(f"constraint '{node.name}': {error.message}", place) from None
+        op = ConstraintOp.build_op(call.operands, call.results, (), [sharding], location=location_attribute(node))
+        return self._append(op, node)[0]
+
+    def _append(self, op: Operation, node: fx.Node) -> Any:
+        self.ops.append(op)
+        if len(op.results) == 1:
+            keep_name(op.results[0], node.name)
+        else:
+            for index, result in enumerate(op.results):
+                keep_name(result, f"{node.name}_{index}")
+        return op.results
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that outputs and mutations depend on; assertions, guards and metadata are not among them."""
+    live = {node for node in graph.nodes if node.op == "output" or node.target is _COPY}
+    for node in reversed(graph.nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+    return live
+
+
+def _resolve(argument: Any, values: dict[fx.Node, Any]) -> Any:
+    if isinstance(argument, fx.Node):
+        return values[argument]
+    if isinstance(argument, (list, tuple)):
+        return tuple(_resolve(entry, values) for entry in argument)
+    if isinstance(argument, dict):
+        return {key: _resolve(entry, values) for key, entry in argument.items()}
+    return argument
+
+
+def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """A Python function of numbers, such as `operator.mul` on sizes."""
+    target: Any = node.target
+    value = node.meta.get("val")
+    arguments = _resolve(node.args, values)
+    if getattr(target, "__module__", "") in ("_operator", "math", "torch") and type(value) in _LITERALS[:-1]:
+        return value
+    if getattr(target, "__module__", "") == "_operator" and all(isinstance(a, (int, float)) for a in arguments):
+        return target(*arguments)
+    name = getattr(target, "__name__", str(target))
+    raise UnsupportedError(
+        f"node '{node.name}' calls the Python function {name}; expected torch ops: "
+        "trace with torch.export or make_fx instead of symbolic_trace",
+        node_location(node),
+    )
+
+
+def _check_data_dependence(node: fx.Node, target: Any, args: Iterable[Any], place: Location | None) -> None:
+    name = op_name(target)
+    tags = target.tags
+    if torch.Tag.data_dependent_output in tags:
+        raise UnsupportedError(
+            f"'{node.name}' calls {name}, which reads a number out of a tensor; keep it a tensor, "
+            "since ranks could disagree on it",
+            place,
+        )
+    if torch.Tag.dynamic_output_shape in tags and name not in STATIC_UNLESS:
+        raise _data_dependent(node, name, place)
+
+
+def _data_dependent(node: fx.Node, name: str, place: Location | None) -> UnsupportedError:
+    return UnsupportedError(
+        f"'{node.name}' calls {name}, whose result's shape depends on data; "
+        "use an op of fixed shape, such as torch.where with a mask",
+        place,
+    )
+
+
+def tensor_meta(value: Tensor, node: fx.Node) -> TensorMeta:
+    """Shape and element type of what a node computes.
+
+    Raises:
+        UnsupportedError: a size is symbolic, or the IR has no such tensors.
+    """
+    shape = value.shape
+    if any(type(size) is not int for size in shape):
+        dim = next(index for index, size in enumerate(shape) if type(size) is not int)
+        what = "input" if node.op == "placeholder" else "result"
+        raise UnsupportedError(
+            f"{what} '{node.name}' has the dynamic size {shape[dim]} in dimension {dim}; expected fixed sizes: "
+            "export or trace without dynamic_shapes",
+            node_location(node),
+        )
+    if value.layout != torch.strided or value.is_quantized:
+        raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", node_location(node))
+    return _meta(shape, dtype_name(value.dtype, f"'{node.name}'", node_location(node)))
+
+
+@lru_cache(maxsize=65536)
+def _meta(shape: Any, dtype: str) -> TensorMeta:
+    return TensorMeta(tuple(shape), dtype)

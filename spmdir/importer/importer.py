@@ -1,0 +1,173 @@
+"""`import_fx`: a single-device torch.fx program → a module of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
+from spmdir.dialects.ir import collector_paused, verify
+from spmdir.dialects.spmd import MeshOp
+from spmdir.dialects.syntax import keep_name
+from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.importer.graph import GraphBuilder, tensor_meta
+from spmdir.importer.program import Input, Output, Program, read_exported
+from spmdir.importer.shardings import input_shardings, output_sharding
+from spmdir.importer.traced import read_traced
+from spmdir.importer.updates import updated_inputs
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding
+
+
+def import_fx(
+    source: fx.GraphModule | torch.export.ExportedProgram,
+    mesh: Mesh,
+    shardings: Mapping[str, object] | None = None,
+    out_shardings: Sequence[object] | None = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> ModuleOp:
+    """The module of a traced program, with the user's shardings on its arguments and results.
+
+    Parameters, buffers and inputs become function arguments; small tensors outside the state dict become
+    constants, numbers are specialised, code that no output needs is dropped, mutations become further results.
+
+    Args:
+        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
+        shardings: input name, `"input:N"`, parameter FQN or glob → text, dict or DTensor placements. An axis that
+            a sharding does not name is replicated; an argument with no sharding is left to the compiler.
+        out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input. Where it is None,
+            gradients, updated parameters and mutations take their input's sharding (`updates`), others are open.
+        example_inputs: what to run the graph on where its nodes carry no shapes.
+
+    Raises:
+        UnsupportedError: the program has dynamic shapes, control flow, or something else that the IR cannot say.
+        ShardingError, ParseError: a sharding fits no argument or is malformed.
+    """
+    program = _read(source, example_inputs)
+    with collector_paused():
+        builder = GraphBuilder(mesh)
+        arguments = [entry for entry in program.inputs if entry.is_argument]
+        metas = [tensor_meta(entry.node.meta["val"], entry.node) for entry in arguments]
+        block = Block(arg_types=[type_of(meta) for meta in metas])
+        returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
+        given = input_shardings(shardings, [a.names for a in arguments], _positions(program), metas, mesh)
+        wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
+        values = [value for _, value in returned if isinstance(value, SSAValue)]
+        block.add_ops([*builder.ops, ReturnOp(*values)])
+        function = FuncOp(
+            "main",
+            (list(block.arg_types), [value.type for value in values]),
+            Region(block),
+            arg_attrs=ArrayAttr([_attributes(a.kind, a.names[0], s) for a, s in zip(arguments, given, strict=True)]),
+            res_attrs=ArrayAttr(
+                [
+                    _attributes(output.kind, _name(output), sharding)
+                    for (output, value), sharding in zip(returned, wanted, strict=True)
+                    if isinstance(value, SSAValue)
+                ]
+            ),
+        )
+        _say_literals(function, returned)
+        module = ModuleOp([MeshOp.of(mesh), function])
+    verify(module)
+    return module
+
+
+def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
+    if isinstance(source, torch.export.ExportedProgram):
+        return read_exported(source)
+    if isinstance(source, fx.GraphModule):
+        return read_traced(source, example_inputs)
+    raise UnsupportedError(
+        f"cannot import a {type(source).__name__}; expected an fx.GraphModule or a torch.export.ExportedProgram: "
+        "export the model with torch.export.export, or trace the function with make_fx"
+    )
+
+
+Returned = list[tuple[Output, Any]]
+
+
+def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any]) -> Returned:
+    """Each output with its value: user outputs in order, then mutations."""
+    for entry in program.inputs:
+        if entry.node in values:
+            keep_name(values[entry.node], entry.node.name)
+        elif isinstance(entry.value, Tensor):
+            if entry.node.users:
+                values[entry.node] = builder.constant(entry.node, entry.value)
+        else:
+            values[entry.node] = entry.value
+    builder.run(program.graph, values)
+    pairs = [(o, values[o.value] if isinstance(o.value, fx.Node) else o.value) for o in program.outputs]
+    copied = [entry for entry in program.inputs if entry.node in builder.mutations]
+    pairs += [(Output(e.node, e.names, "mutation", e.names[0]), builder.mutations[e.node]) for e in copied]
+    return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
+
+
+def _positions(program: Program) -> list[int | None]:
+    """The place of each argument among the user inputs."""
+    user = [entry.node for entry in program.inputs if entry.kind in ("input", "literal")]
+    place = {node: index for index, node in enumerate(user)}
+    return [place.get(entry.node) for entry in program.inputs if entry.is_argument]
+
+
+def _result_shardings(
+    program: Program,
+    returned: Returned,
+    out_shardings: Sequence[object] | None,
+    given: dict[Input, Sharding | None],
+    mesh: Mesh,
+) -> list[Sharding | None]:
+    """What each result is wanted in: what the user said, else what the input has whose new value or gradient it is."""
+    count = sum(output.kind == "output" for output, _ in returned)
+    if out_shardings is not None and len(out_shardings) != count:
+        raise ShardingError(
+            f"out_shardings has {len(out_shardings)} entries; the program has {count} outputs: "
+            "give one each, None for those that are left open"
+        )
+    told = [*(out_shardings if out_shardings is not None else [None] * count), *[None] * (len(returned) - count)]
+    by_name = {name: sharding for entry, sharding in given.items() for name in entry.names}
+    updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
+    wanted: list[Sharding | None] = []
+    for index, (output, value) in enumerate(returned):
+        entry = updated.get(id(output))
+        if told[index] is not None and not isinstance(value, SSAValue):
+            raise ShardingError(f"out_shardings[{index}] is given for an output that is no tensor: {value!r}")
+        if told[index] is not None:
+            meta = meta_of(value.type)
+            assert meta is not None
+            wanted.append(output_sharding(told[index], meta, mesh, index, by_name))
+        elif output.kind == "mutation":
+            wanted.append(by_name.get(output.names[0]))
+        else:
+            wanted.append(given[entry] if entry else None)
+    return wanted
+
+
+def _name(output: Output) -> str:
+    return output.names[0] if output.names else str(output.value)
+
+
+def _attributes(kind: str, name: str, sharding: Sharding | None) -> DictionaryAttr:
+    attributes: dict[str, Attribute] = {"spmd.name": StringAttr(name), "spmd.kind": StringAttr(kind)}
+    if sharding is not None:
+        attributes["spmd.sharding"] = sharding_attr(sharding)
+    return DictionaryAttr(attributes)
+
+
+def _say_literals(function: FuncOp, returned: Returned) -> None:
+    """Record the flat outputs where some are literals: `"#N"` is result N of the function."""
+    user = [value for output, value in returned if output.kind == "output"]
+    if all(isinstance(value, SSAValue) for value in user):
+        return
+    flat, tensors = [], 0
+    for value in user:
+        flat.append(f"#{tensors}" if isinstance(value, SSAValue) else value)
+        tensors += isinstance(value, SSAValue)
+    function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(flat)),))

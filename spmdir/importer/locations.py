@@ -1,0 +1,46 @@
+"""Where an fx node comes from: module path and source line, free of what differs between machines."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from torch import fx
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, NameLoc, StringAttr
+from xdsl.ir import Attribute
+
+from spmdir.errors import Location
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
+
+
+@lru_cache(maxsize=65536)
+def source_line(stack_trace: str | None) -> Location | None:
+    """The innermost frame outside torch, its file relative to the installed package, or else without folders."""
+    frames = [(_relative(file), int(line)) for file, line in _FRAME.findall(stack_trace or "")]
+    outside = [frame for frame in frames if not frame[0].startswith("torch/")] or frames
+    return Location(*outside[-1], 1) if outside else None
+
+
+def _relative(file: str) -> str:
+    relative = _INSTALLED.sub("", file).replace("\\", "/")
+    return relative if relative != file.replace("\\", "/") else relative.rpartition("/")[2]
+
+
+def node_location(node: fx.Node) -> Location | None:
+    """The source line of a node, for messages."""
+    return source_line(node.meta.get("stack_trace"))
+
+
+def location_attribute(node: fx.Node) -> Attribute:
+    """The MLIR location of a node: its source line, inside the path of the module that it belongs to."""
+    modules = node.meta.get("nn_module_stack")
+    path = next(reversed(modules.values()))[0] if modules else ""
+    return _attribute(path, source_line(node.meta.get("stack_trace")))
+
+
+@lru_cache(maxsize=65536)
+def _attribute(path: str, line: Location | None) -> Attribute:
+    place = FileLineColLoc(StringAttr(line.file), IntAttr(line.line), IntAttr(line.column)) if line else UNKNOWN_LOC
+    return NameLoc(StringAttr(path), place) if path else place

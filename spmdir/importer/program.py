@@ -1,0 +1,128 @@
+"""What is imported: one functional graph whose placeholders and outputs say what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, fx
+from torch.export.graph_signature import InputKind, OutputKind
+
+from spmdir.errors import UnsupportedError
+
+CONSTANT_BYTES = 1 << 20
+"""Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
+
+
+@attrs.frozen(eq=False)
+class Input:
+    """A placeholder.
+
+    Attributes:
+        node: its fx node.
+        names: what it is called, the IR's name first; the others are only for finding it.
+        kind: "parameter", "buffer" or "input" for a function argument; "constant" for a tensor whose value is
+            known; "literal" for a user input that is no tensor.
+        value: the tensor or the literal, where it is known.
+    """
+
+    node: fx.Node
+    names: tuple[str, ...]
+    kind: str
+    value: Any = None
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it becomes an argument of the function."""
+        return self.kind in ("parameter", "buffer", "input")
+
+
+@attrs.frozen(eq=False)
+class Output:
+    """A leaf of what the graph returns.
+
+    Attributes:
+        value: an fx node, or a literal.
+        names: what it is called, the best first; empty if only a position leads to it.
+        kind: "output", or "mutation" for the new value of the input that the name says.
+        like: the input whose new value or gradient it is, if the graph's signature says so.
+    """
+
+    value: Any
+    names: tuple[str, ...]
+    kind: str = "output"
+    like: str | None = None
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`."""
+
+    graph: fx.Graph
+    inputs: list[Input]
+    outputs: list[Output]
+
+
+def is_small(value: Any) -> bool:
+    """Whether `value` is a real tensor that can stand in the text as a constant."""
+    real = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
+    return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
+
+
+def needs_retrace(module: fx.GraphModule) -> bool:
+    """Whether some op mutates, or computes under autocast, so that the graph does not say all that happens."""
+    return any(
+        getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        or node.target is torch.ops.higher_order.wrap_with_autocast
+        for node in _calls(module)
+    )
+
+
+def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            yield from (node for node in inner.graph.nodes if node.op == "call_function")
+
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+def read_exported(exported: torch.export.ExportedProgram) -> Program:
+    """The program of `torch.export`, with its parameters and buffers by FQN.
+
+    Raises:
+        UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
+    """
+    if needs_retrace(exported.graph_module):
+        exported = exported.run_decompositions({})
+    signature = exported.graph_signature
+    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}
+    inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in signature.input_specs]
+    returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
+    outputs = []
+    for value, spec in zip(returned, signature.output_specs, strict=True):
+        if spec.kind == OutputKind.TOKEN:
+            raise UnsupportedError("the program orders side effects by tokens; remove them and export again")
+        if spec.kind in _MUTATIONS:
+            outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
+        else:
+            outputs.append(Output(value, (), "output", spec.target))
+    return Program(exported.graph, inputs, outputs)
+
+
+def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str]) -> Input:
+    names = (spec.target, node.name) if spec.target else (node.name,)
+    if spec.kind == InputKind.PARAMETER:
+        return Input(node, names, "parameter")
+    if spec.kind == InputKind.USER_INPUT:
+        tensor = isinstance(node.meta.get("val"), Tensor)
+        return Input(node, names, "input" if tensor else "literal", getattr(spec.arg, "value", None))
+    if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        raise UnsupportedError(f"input '{node.name}' is a {spec.kind.name.lower()}; expected tensors and numbers only")
+    value = exported.constants.get(spec.target)
+    if spec.target in exported.state_dict or spec.target in changed or not is_small(value):
+        return Input(node, names, "buffer")
+    return Input(node, names, "constant", value)

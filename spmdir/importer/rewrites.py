@@ -1,0 +1,125 @@
+"""What the importer says more simply than torch: the IR has neither aliases nor strides nor implied sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from torch import fx
+
+from spmdir.call import DType, TensorMeta
+from spmdir.errors import UnsupportedError
+from spmdir.importer.binding import Bound
+from spmdir.importer.locations import node_location
+
+IDENTITY = None
+"""What a rewrite gives for a call whose result is its first operand."""
+
+
+def _identity(_: Bound, __: fx.Node) -> None:
+    return IDENTITY
+
+
+def _cast(call: Bound, node: fx.Node) -> Bound | None:
+    kept = {name: call.arguments[name] for name in ("memory_format",) if name in call.arguments}
+    (result,) = call.results
+    if _operand(node).dtype != node.meta["val"].dtype:
+        assert result is not None
+        return Bound("aten._to_copy", call.operands[:1], {"dtype": DType(result.dtype), **kept}, call.results, None)
+    return Bound("aten.clone", call.operands[:1], kept, call.results, None) if kept else IDENTITY
+
+
+def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]:
+    """The call as `name` with the sizes of its result, which may have been -1 or implied."""
+
+    def rewrite(call: Bound, node: fx.Node) -> Bound | None:
+        (result,) = call.results
+        assert isinstance(result, TensorMeta)
+        if tuple(_operand(node).shape) == result.shape and _operand(node).dtype == node.meta["val"].dtype:
+            return IDENTITY
+        return Bound(name, call.operands[:1], {argument: result.shape}, call.results, None)
+
+    return rewrite
+
+
+def _without_strides(name: str) -> Callable[[Bound, fx.Node], Bound]:
+    def rewrite(call: Bound, _: fx.Node) -> Bound:
+        arguments = {key: value for key, value in call.arguments.items() if key != "stride"}
+        return attrs.evolve(call, name=name, arguments=arguments)
+
+    return rewrite
+
+
+def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
+    source, result = _operand(node), node.meta["val"]
+    offset = call.arguments.get("storage_offset") or 0
+    if source.storage_offset() == offset and source.shape == result.shape and source.stride() == result.stride():
+        return IDENTITY
+    whole = source.numel() == result.numel() and offset == 0 == source.storage_offset()
+    if whole and source.is_contiguous() and result.is_contiguous():
+        return _sized("aten.view", "size")(call, node)
+    raise UnsupportedError(
+        f"'{node.name}' is as_strided with strides {list(result.stride())}, which depends on how memory is laid out; "
+        "expected one that is a view of the whole contiguous tensor: write it with view, slice, transpose or expand",
+        node_location(node),
+    )
+
+
+def _dropout(call: Bound, _: fx.Node) -> Bound | None:
+    return call if call.arguments.get("train") and call.arguments.get("p") != 0 else IDENTITY
+
+
+def _contiguous(call: Bound, _: fx.Node) -> Bound:
+    return attrs.evolve(call, name="aten.clone", arguments={"memory_format": "contiguous_format", **call.arguments})
+
+
+def _refused(why: str) -> Callable[[Bound, fx.Node], Bound]:
+    def rewrite(call: Bound, node: fx.Node) -> Bound:
+        raise UnsupportedError(f"'{node.name}' calls {call.name}, {why}", node_location(node))
+
+    return rewrite
+
+
+def _operand(node: fx.Node) -> Any:
+    source = node.args[0] if node.args else node.kwargs["self"]
+    assert isinstance(source, fx.Node)
+    return source.meta["val"]
+
+
+REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
+    # Values have no aliases and no autograd history.
+    **dict.fromkeys(
+        ["aten.alias", "aten.alias_copy", "aten.detach", "aten.detach_copy", "aten.lift", "aten.lift_fresh"], _identity
+    ),
+    "aten.lift_fresh_copy": _identity,
+    "aten.dropout": _dropout,
+    # One op casts; devices are each rank's own.
+    **dict.fromkeys(
+        ["aten._to_copy", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other", "aten.type_as"],
+        _cast,
+    ),
+    # Sizes are spelled out.
+    "aten.view": _sized("aten.view", "size"),
+    "aten.view_copy": _sized("aten.view", "size"),
+    "aten._unsafe_view": _sized("aten._unsafe_view", "size"),
+    "aten._reshape_alias": _sized("aten.view", "size"),
+    "aten.reshape": _sized("aten.reshape", "shape"),
+    "aten.view_as": _sized("aten.view", "size"),
+    "aten.reshape_as": _sized("aten.reshape", "shape"),
+    "aten.flatten.using_ints": _sized("aten.reshape", "shape"),
+    "aten.unflatten.int": _sized("aten.reshape", "shape"),
+    "aten.expand": _sized("aten.expand", "size"),
+    "aten.expand_as": _sized("aten.expand", "size"),
+    "aten.expand_copy": _sized("aten.expand", "size"),
+    "aten.broadcast_to": _sized("aten.expand", "size"),
+    # Strides matter to no value.
+    "aten.contiguous": _contiguous,
+    "aten.as_strided": _as_strided,
+    "aten.empty_strided": _without_strides("aten.empty.memory_format"),
+    "aten.new_empty_strided": _without_strides("aten.new_empty"),
+    **dict.fromkeys(
+        ["aten.as_strided_copy", "aten.as_strided_scatter"], _refused("which depends on how memory is laid out")
+    ),
+}
+"""Op name → (call, its node) → the call in the IR's words, or IDENTITY."""

@@ -1,0 +1,93 @@
+"""Which sharding the user gave each argument and each output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from spmdir.call import TensorMeta
+from spmdir.errors import ShardingError, SpmdirError, did_you_mean
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding, as_sharding
+
+_POSITION = re.compile(r"input:(\d+)")
+LIKE = "like:"
+
+
+def input_shardings(
+    shardings: Mapping[str, object] | None,
+    names: Sequence[tuple[str, ...]],
+    positions: Sequence[int | None],
+    metas: Sequence[TensorMeta],
+    mesh: Mesh,
+) -> list[Sharding | None]:
+    """The sharding of each argument; None where it is left open.
+
+    A key is a name, `input:N`, or a glob over names; an exact key beats a glob, a later glob an earlier one. A
+    value of None leaves the argument open, against an earlier glob.
+
+    Args:
+        names: what each argument is called, the best name first.
+        positions: the place of each argument among the user inputs; None for the others.
+
+    Raises:
+        ShardingError, ParseError: a key matches nothing, or a sharding does not fit the mesh or its argument.
+    """
+    given: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
+    for key, value in (shardings or {}).items():
+        found, exact = _find(key, names, positions)
+        if not found:
+            known = dict.fromkeys([name for entry in names for name in entry])
+            count = sum(position is not None for position in positions)
+            raise ShardingError(
+                f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known)}"
+                if not _POSITION.fullmatch(key)
+                else f"sharding is given for '{key}', but the program has {count} tensor inputs"
+            )
+        for index in found:
+            if exact or not given[index][0]:
+                given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'"))
+    return [sharding for _, sharding in given]
+
+
+def _find(key: str, names: Sequence[tuple[str, ...]], positions: Sequence[int | None]) -> tuple[list[int], bool]:
+    """The arguments that a key means, and whether it names them exactly."""
+    position = _POSITION.fullmatch(key)
+    if position:
+        return [i for i, p in enumerate(positions) if p == int(position[1])], True
+    for level in range(max(map(len, names), default=0)):
+        found = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
+        if found:
+            return found, True
+    return [i for i, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
+
+
+def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str) -> Sharding | None:
+    if value is None:
+        return None
+    try:
+        sharding = as_sharding(value, mesh)
+        sharding.check(mesh, meta.rank)
+    except SpmdirError as error:
+        raise type(error)(f"sharding of {what} ({meta}): {error.message}", error.location) from None
+    return sharding
+
+
+def output_sharding(
+    value: object, meta: TensorMeta, mesh: Mesh, index: int, inputs: Mapping[str, Sharding | None]
+) -> Sharding | None:
+    """The sharding that `out_shardings[index]` asks for; `like:NAME` is the sharding of an input.
+
+    Args:
+        inputs: every name of every argument → its sharding.
+
+    Raises:
+        ShardingError, ParseError: the name is unknown, or the sharding does not fit.
+    """
+    if isinstance(value, str) and value.startswith(LIKE):
+        name = value.removeprefix(LIKE).strip()
+        if name not in inputs:
+            raise ShardingError(f"output {index} is to be like '{name}', which is no input{did_you_mean(name, inputs)}")
+        value = inputs[name]
+    return _checked(value, meta, mesh, f"output {index}")
