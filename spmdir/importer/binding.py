@@ -104,7 +104,7 @@ def bind(
         elif value is not _MISSING and value != parameter.default:
             if parameter.name in PLACEMENT_ARGUMENTS:
                 _check_placement(op_name(overload), parameter.name, value, place)
-            elif (literal := _literal(value, parameter, place)) is not None or parameter.default is not None:
+            elif (literal := _literal(_as_declared(value, parameter), place)) is not None or parameter.default is not None:
                 arguments[parameter.name] = literal
     while structure and structure[-1] == 0:
         structure.pop()
@@ -121,22 +121,25 @@ def _check_placement(name: str, argument: str, value: Any, place: Location | Non
         raise UnsupportedError(f"{name} makes a tensor of layout {value}; expected torch.strided", place)
 
 
-def _literal(value: Any, parameter: _Parameter, place: Location | None) -> Literal:
-    if isinstance(value, (list, tuple)):
-        return tuple(_literal(entry, parameter, place) for entry in value)
+def _as_declared(value: Any, parameter: _Parameter) -> Any:
+    """`value` as its type in the schema: one number stands for a list of equal ones, an int for a float."""
     if parameter.role == "list" and parameter.count and isinstance(value, int):
         return (value,) * parameter.count
-    if parameter.role == "float" and isinstance(value, int):
-        return float(value)
+    return float(value) if parameter.role == "float" and isinstance(value, int) else value
+
+
+def _literal(value: Any, place: Location | None) -> Literal:
+    if isinstance(value, (list, tuple)):
+        return tuple(_literal(entry, place) for entry in value)
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return value
     if isinstance(value, torch.dtype):
-        return DType(dtype_name(value, f"argument '{parameter.name}'", place))
+        return DType(dtype_name(value, "an argument", place))
     if isinstance(value, torch.memory_format):
         return None if value is torch.preserve_format else str(value).removeprefix("torch.")
     raise UnsupportedError(
-        f"argument '{parameter.name}' is a {type(value).__name__}; expected a tensor, a number, a string, a list of "
-        "these, or an element type",
+        f"an argument is a {type(value).__name__}; expected a tensor, a number, a string, a list of these, "
+        "or an element type",
         place,
     )
 
