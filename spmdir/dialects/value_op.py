@@ -4,6 +4,7 @@
 
 `needs` gives the shardings the op wants its operands in, where they differ from what the operands have; it
 stands between propagate and insert-reshard. `of` gives global shapes after localize, where ranks differ in size.
+What passes note about an op follows last, as `attributes {name = attribute}`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
 _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
 _TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
 _SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
-_TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)")
+_TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
 
 
 class ValueOp(IRDLOperation):
@@ -152,6 +153,9 @@ class ValueOp(IRDLOperation):
             printer.print_string(" ")
             printer.print_list(self._operands, printer.print_ssa_value)
         printer.print_string(_print_tail(self.CLAUSES, *map(self.properties.get, _TAIL), self.result_types))  # type: ignore
+        if self.attributes:
+            printer.print_string(" attributes ")
+            printer.print_attr_dict(self.attributes)
 
     @classmethod
     def parse(cls, parser: Parser) -> ValueOp:
@@ -169,8 +173,11 @@ class ValueOp(IRDLOperation):
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
         if structure is not None:
             properties = {**properties, "structure": StructureAttr(structure)}
+        extra = parser.parse_optional_attr_dict_with_keyword()
         operands = [_resolve(parser, name, position) for name, position in names]
-        return cls.create(operands=operands, result_types=types, properties=properties)
+        return cls.create(
+            operands=operands, result_types=types, properties=properties, attributes=extra.data if extra else {}
+        )
 
 
 _TAIL = ("arguments", "sharding", "needs", "of")

@@ -14,9 +14,13 @@ from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
+from spmdir.placement import Placement
 from spmdir.planner.price import axis_price
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
+
+ROWS_SHOWN = 8
+"""How many of an op's strategies an error lists."""
 
 Choice = Mapping[str, Strategy]
 """Mesh axis → the strategy used on it."""
@@ -61,11 +65,32 @@ def _match_axis(
     for row in rows:
         if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
             return row
-    text = f"({', '.join(map(str, found))}) -> ({', '.join('_' if g is None else str(g) for g in given)})"
-    accepted = "; ".join(map(str, rows[:8])) + ("; …" if len(rows) > 8 else "")
+    nearest = max(rows, key=lambda row: _agreeing(row, found, given))
+    wrong = [
+        f"{_operand_name(rule, index)} is {has} where the nearest strategy wants {wants}"
+        for index, (has, wants) in enumerate(zip(found, nearest.operands, strict=True))
+        if has != wants
+    ] or [f"the results are ({_listed(given)}) where these operands give ({_listed(nearest.results)})"]
+    accepted = "; ".join(f"({_listed(row.operands)}) -> ({_listed(row.results)})" for row in rows[:ROWS_SHOWN])
+    accepted += "; …" if len(rows) > ROWS_SHOWN else ""
     raise ShardingError(
-        f"on axis '{axis}' the placements {text} are no strategy of this op; its strategies: {accepted}"
+        f"on axis '{axis}' ({_listed(found)}) -> ({_listed(given)}) is no strategy of this op: {', '.join(wrong)}; "
+        f"it accepts {accepted}"
     )
+
+
+def _listed(placements: Sequence[Placement | None]) -> str:
+    return ", ".join("_" if placement is None else str(placement) for placement in placements)
+
+
+def _agreeing(row: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
+    pairs = zip((*row.operands, *row.results), (*operands, *results), strict=True)
+    return sum(placed == given for placed, given in pairs)
+
+
+def _operand_name(rule: OpRule, index: int) -> str:
+    names = [tensor.name for tensor in rule.rule.tensors if index in rule.binding.operands(tensor.name)]
+    return f"operand {index} ({names[0]})" if names else f"operand {index}"
 
 
 def _check_order(
@@ -75,8 +100,8 @@ def _check_order(
     for sharding in (*operands, *results):
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
             axes = sharding.dim_axes(dim) if sharding else ()
-            factor = choice[axes[0]].factor
-            if len(axes) > 1 and factor is not None and orders.setdefault(factor, axes) != axes:
+            factor = choice[axes[0]].factor if len(axes) > 1 else None
+            if factor is not None and orders.setdefault(factor, axes) != axes:
                 raise ShardingError(
                     f"factor '{rule.factors[factor].name}' is nested as {list(axes)} here and as "
                     f"{list(orders[factor])} there; one factor nests in one order"
@@ -105,7 +130,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
     try:
         return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
     except ShardingError as error:
-        raise ShardingError(f"'{op.name}': {error.message}", location) from None
+        raise error.about(op.name, location) from None
 
 
 def required(op: ValueOp) -> tuple[Sharding | None, ...]:

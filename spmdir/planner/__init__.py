@@ -4,15 +4,19 @@ from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import H100X8, TOPOLOGIES, Topology
 from spmdir.planner.plan import Plan, plan_reshard
 from spmdir.planner.price import axis_price
+from spmdir.planner.report import CommReport, Share, comm_report
 from spmdir.planner.steps import Step, transition
 
 __all__ = [
     "H100X8",
     "TOPOLOGIES",
+    "CommReport",
     "Plan",
+    "Share",
     "Step",
     "Topology",
     "axis_price",
+    "comm_report",
     "lower_bound",
     "plan_reshard",
     "transition",

@@ -92,6 +92,7 @@ TRAFFIC: dict[str, Traffic] = {
         crossing=_direct,
     ),
     "permute": Traffic(wire=lambda s: s.source, crossing=_whole),
+    "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""
 

@@ -1,0 +1,119 @@
+"""Reshards → collectives: the planner's cheapest steps, found together for all reshards of one value."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.call import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import ConstraintOp, ReshardOp, SpmdOp, sharding_of
+from spmdir.dialects.steps import build_collective
+from spmdir.dialects.syntax import location_of
+from spmdir.errors import ShardingError, SpmdirError
+from spmdir.mesh import Mesh
+from spmdir.passes.stage import global_function
+from spmdir.planner.cost import TRAFFIC
+from spmdir.planner.plan import plan_reshard
+from spmdir.planner.steps import Step
+from spmdir.sharding import Sharding
+
+ORDERS = 24
+"""How many orders of the reshards of one value to try; all of them up to four reshards."""
+
+Tree = dict[Sharding, Step]
+"""Sharding of a value → the step that gives it, from a sharding before; the value's own is not in."""
+
+
+@dataclass(frozen=True)
+class LowerReshardPass(ModulePass):
+    """Turns each spmd.reshard into the cheapest collectives; reshards of one value share their steps."""
+
+    name = "lower-reshard"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        mesh, function = ir.mesh(op), global_function(op, self.name)
+        reshards: dict[SSAValue, list[SpmdOp]] = {}
+        for reshard in function.body.block.ops:
+            if isinstance(reshard, (ReshardOp, ConstraintOp)):
+                reshards.setdefault(_origin(reshard), []).append(reshard)
+        for value, of_value in reshards.items():
+            _lower(value, of_value, mesh)
+
+
+def _origin(op: SpmdOp) -> SSAValue:
+    """The value that `op` reshards, earlier reshards looked through."""
+    value = op.operands[0]
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)):
+        value = value.owner.operands[0]
+    return value
+
+
+def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh) -> None:
+    """Replace `reshards`, in program order, of `value`; each step is done before the first one that needs it."""
+    source, meta = sharding_of(value), meta_of(value.type)
+    assert meta is not None
+    if source is None:
+        raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
+    targets = {_target(reshard): location_of(reshard) for reshard in reversed(reshards)}
+    for target, location in targets.items():
+        try:
+            plan_reshard(meta.shape, meta.dtype, source, target, mesh)
+        except SpmdirError as error:
+            raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
+    tree = _cheapest_tree(meta, source, list(reversed(targets)), mesh)
+    made = {source: value}
+    for reshard in reshards:
+        result = _made(_target(reshard), tree, made, reshard)
+        name = reshard.results[0].name_hint
+        if result is not value and name and result.name_hint is None:
+            result.name_hint = name
+        reshard.results[0].replace_all_uses_with(result)
+    for reshard in reversed(reshards):
+        Rewriter.erase_op(reshard)
+
+
+def _target(op: SpmdOp) -> Sharding:
+    target = op.target
+    if target is None or target.open_axes:
+        raise ShardingError(f"'{op.name}' does not say how to place every axis; run propagate first", location_of(op))
+    return target
+
+
+def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: Sequence[Sharding], mesh: Mesh) -> Tree:
+    """Steps to all `targets`: fewest wire bytes, then fewest steps that send, then least time.
+
+    The targets are planned one after the other, each from whichever sharding reached so far is cheapest. Several
+    orders are tried, since P → R serves P → S on the way and not the other way round.
+    """
+    best: tuple[tuple[float, int, float], Tree] | None = None
+    for order in itertools.islice(itertools.permutations(targets), ORDERS):
+        tree: Tree = {}
+        wire, sends, seconds = 0.0, 0, 0.0
+        for target in order:
+            plans = (plan_reshard(meta.shape, meta.dtype, s, target, mesh) for s in (source, *tree))
+            plan = min(plans, key=lambda plan: (plan.wire_bytes, len(plan.steps), plan.seconds))
+            tree.update((step.target, step) for step in plan.steps if step.target not in tree)
+            wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
+            sends += sum(TRAFFIC[step.kind].crossing is not None for step in plan.steps)
+        if best is None or (wire, sends, seconds) < best[0]:
+            best = (wire, sends, seconds), tree
+    assert best is not None
+    return best[1]
+
+
+def _made(target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation) -> SSAValue:
+    if target not in made:
+        step = tree[target]
+        op = build_collective(step, _made(step.source, tree, made, before), before.location)
+        Rewriter.insert_op(op, InsertPoint.before(before))
+        made[target] = op.results[0]
+    return made[target]

@@ -1,0 +1,64 @@
+"""The way back: a partitioned program as the single-device program that it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from spmdir.dialects.spmd import BucketOp, MeshOp, SpmdOp, UnbucketOp
+from spmdir.dialects.syntax import keep_name
+from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.stage import global_function
+
+
+@dataclass(frozen=True)
+class StripSpmdPass(ModulePass):
+    """Removes the mesh, all shardings and all spmd ops: what is left is the single-device program."""
+
+    name = "strip-spmd"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        function = global_function(op, self.name)
+        for child in list(function.body.block.ops):
+            _strip(child)
+        function.arg_attrs = _without_shardings(function.arg_attrs)
+        function.res_attrs = _without_shardings(function.res_attrs)
+        for mesh in [child for child in op.body.block.ops if isinstance(child, MeshOp)]:
+            Rewriter.erase_op(mesh)
+
+
+def _strip(op: Operation) -> None:
+    """Remove an op that keeps its value, and from another op what it says of shardings."""
+    if isinstance(op, SpmdOp):
+        _replace(op, list(op.operands))
+    elif isinstance(op, UnbucketOp) and isinstance(op.operands[0].owner, BucketOp):
+        bucket = op.operands[0].owner
+        _replace(op, list(bucket.operands))
+        if not any(bucket.results[0].uses):
+            Rewriter.erase_op(bucket)
+    elif isinstance(op, ValueOp):
+        for name in ("sharding", "needs"):
+            op.properties.pop(name, None)
+        for name in [name for name in op.attributes if name.startswith("spmd.")]:
+            del op.attributes[name]
+
+
+def _replace(op: Operation, values: list[SSAValue]) -> None:
+    for result, value in zip(op.results, values, strict=True):
+        if isinstance(value.owner, ValueOp) and value.name_hint is None and result.name_hint:
+            keep_name(value, result.name_hint)
+        result.replace_all_uses_with(value)
+    Rewriter.erase_op(op)
+
+
+def _without_shardings(attrs: ArrayAttr[DictionaryAttr] | None) -> ArrayAttr[DictionaryAttr] | None:
+    if attrs is None:
+        return None
+    return ArrayAttr(
+        [DictionaryAttr({key: value for key, value in entry.data.items() if key != "spmd.sharding"}) for entry in attrs]
+    )

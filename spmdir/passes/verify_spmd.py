@@ -1,0 +1,109 @@
+"""The type check of the distributed program: a program that passes computes what its single-device form computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import ShardingAttr, meta_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
+from spmdir.mesh import Mesh
+from spmdir.passes.stage import global_function
+from spmdir.passes.typing import strategies_of
+from spmdir.planner.plan import plan_reshard
+
+
+@dataclass(frozen=True)
+class VerifySpmdPass(ModulePass):
+    """Refuses a program in which an op, a collective or a function result has shardings that it cannot have.
+
+    Options:
+        before-reshard: results may still be in another sharding than the function promises; insert-reshard is to come.
+    """
+
+    name = "verify-spmd"
+    before_reshard: bool = False
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        mesh, function = ir.mesh(op), global_function(op, self.name)
+        ir.verify(op)
+        errors: list[SpmdirError] = []
+        errors += _check_arguments(function)
+        for child in function.body.block.ops:
+            try:
+                _check_op(child, mesh, ctx)
+            except SpmdirError as error:
+                errors.append(error if error.location else type(error)(error.message, location_of(child)))
+        needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
+        errors += () if self.before_reshard or needs else _check_results(function)
+        if errors:
+            raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
+
+
+def _check_arguments(function: FuncOp) -> Iterator[SpmdirError]:
+    for index, argument in enumerate(function.args):
+        sharding = sharding_of(argument)
+        if meta_of(argument.type) and (sharding is None or sharding.open_axes):
+            found = "no sharding" if sharding is None else f"<{sharding}>, which leaves an axis open"
+            yield ShardingError(f"argument {index} has {found}; run propagate first", location_of(function))
+
+
+def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
+    """Raise a located SpmdirError unless `op` is well typed; collectives are so if the module verifies."""
+    location = location_of(op)
+    if isinstance(op, AtenOp):
+        rule, choice = strategies_of(op, mesh, ctx.rules)
+        for axis, strategy in choice.items():
+            if rule is not None and strategy.factor is not None and strategy.rewrite == "expand":
+                name = rule.factors[strategy.factor].name
+                raise ShardingError(
+                    f"'{op.name}' cannot run as it is with '{name}' divided over '{axis}'; let propagate choose its "
+                    "shardings, which replaces it by ops that can, or replicate that axis",
+                    location,
+                )
+    elif isinstance(op, (ReshardOp, ConstraintOp)):
+        source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
+        if source is None or target is None or meta is None or source.open_axes or target.open_axes:
+            raise ShardingError(f"'{op.name}' has an axis that nobody has decided; run propagate first", location)
+        try:
+            plan_reshard(meta.shape, meta.dtype, source, target, mesh)
+        except SpmdirError as error:
+            raise error.about(op.name, location) from None
+    elif isinstance(op, ConstantOp):
+        sharding = op.shardings[0]
+        if sharding is None or sharding.entries:
+            raise ShardingError(f"every rank holds all of a constant; expected <>, found <{sharding}>", location)
+
+
+def _check_results(function: FuncOp) -> Iterator[SpmdirError]:
+    end = ir.terminator(function)
+    for index, value in enumerate(end.operands):
+        held, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        if held is None:
+            continue
+        if isinstance(asked, ShardingAttr):
+            wanted = asked.data
+            differing = [axis for axis in dict((*held.entries, *wanted.entries)) if held[axis] != wanted[axis]]
+            if wanted != held and any(axis not in wanted.open_axes for axis in differing or ("",)):
+                yield ShardingError(
+                    f"result {index} is held as <{held}>, but the function promises <{wanted}>; run insert-reshard",
+                    location_of(end),
+                )
+        elif held.partial:
+            yield ShardingError(
+                f"result {index} leaves the function with a pending reduction, <{held}>; run insert-reshard, or ask "
+                "for it in the result's spmd.sharding",
+                location_of(end),
+            )

@@ -1,0 +1,164 @@
+"""What a program communicates: collectives, wire bytes and modelled time, against the least that it could send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.call import DTYPE_BYTES
+from spmdir.errors import UnsupportedError, did_you_mean
+from spmdir.mesh import Mesh
+from spmdir.planner.bound import lower_bound
+from spmdir.planner.cost import H100X8, TOPOLOGIES, TRAFFIC, Topology, step_cost
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.dialects.func import FuncOp
+    from xdsl.ir import SSAValue
+
+    from spmdir.sharding import Sharding
+
+
+@attrs.frozen
+class Share:
+    """What some of the collectives of a program add up to.
+
+    Attributes:
+        count: how many there are.
+        wire_bytes: bytes a rank sends, ring model.
+        seconds: modelled time, one after the other.
+    """
+
+    count: int = 0
+    wire_bytes: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds)
+
+
+@attrs.frozen
+class CommReport:
+    """The communication of a program; what is local (slice, partition, groups of one rank) does not count.
+
+    Attributes:
+        count: the number of collectives.
+        wire_bytes: bytes a rank sends, ring model.
+        by_kind: kind of collective → its share.
+        by_axis: mesh axes of the group → their share.
+        lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
+            resharded several ways counts once, with the way that needs most.
+        seconds: modelled time, one collective after the other.
+        reshards: still in the program, so not counted; run lower-reshard.
+    """
+
+    count: int
+    wire_bytes: float
+    by_kind: dict[str, Share]
+    by_axis: dict[tuple[str, ...], Share]
+    lower_bound: float
+    seconds: float
+    reshards: int = 0
+
+    def __str__(self) -> str:
+        rows = [("collective", "axes", "count", "MB sent", "ms")]
+        rows += [_row(kind, "", share) for kind, share in self.by_kind.items()]
+        rows += [_row("", ", ".join(axes), share) for axes, share in self.by_axis.items()]
+        rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
+        ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
+        lines.append(f"lower bound {self.lower_bound / 1e6:.6g} MB{ratio}")
+        if self.reshards:
+            lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
+        return "\n".join(lines)
+
+
+def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
+    return kind, axes, str(share.count), f"{share.wire_bytes / 1e6:.6g}", f"{share.seconds * 1e3:.4g}"
+
+
+def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        yield cell.ljust(width) if index < 2 else cell.rjust(width)
+
+
+def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> CommReport:
+    """The communication of `module`, before or after localize.
+
+    Args:
+        topology: what the mesh runs on, as a value or the name of a preset; h100x8 if not given.
+
+    Raises:
+        UnsupportedError: there is no such topology.
+        ShardingError: a collective lacks shardings.
+    """
+    from spmdir.dialects import ir
+    from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.spmd import Collective, ReshardOp, global_shape
+    from spmdir.dialects.steps import step_of
+
+    machine, mesh = _topology(topology), ir.mesh(module)
+    by_kind: dict[str, Share] = {}
+    by_axis: dict[tuple[str, ...], Share] = {}
+    total, bound, reshards = Share(), 0.0, 0
+    for function in ir.functions(module):
+        for op in function.body.block.ops:
+            reshards += isinstance(op, ReshardOp)
+            if not isinstance(op, Collective):
+                continue
+            step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
+            if TRAFFIC[step.kind].crossing is None or mesh.group_size(step.axes) == 1 or meta is None:
+                continue
+            shape, itemsize = global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype]
+            cost = step_cost(step, shape, itemsize, mesh, machine)
+            share = Share(1, cost.wire_bytes, cost.seconds)
+            by_kind[step.kind] = by_kind.get(step.kind, Share()) + share
+            by_axis[step.axes] = by_axis.get(step.axes, Share()) + share
+            total += share
+        bound += math.fsum(_bounds(function, mesh))
+    order = {axis: index for index, axis in enumerate(mesh.axis_names)}
+    return CommReport(
+        total.count,
+        total.wire_bytes,
+        dict(sorted(by_kind.items())),
+        dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
+        bound,
+        total.seconds,
+        reshards,
+    )
+
+
+def _topology(topology: Topology | str | None) -> Topology:
+    if not isinstance(topology, str):
+        return topology or H100X8
+    if topology not in TOPOLOGIES:
+        known = ", ".join(TOPOLOGIES)
+        raise UnsupportedError(
+            f"unknown topology '{topology}'; expected one of {known}{did_you_mean(topology, TOPOLOGIES)}"
+        )
+    return TOPOLOGIES[topology]
+
+
+def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
+    """For each value that collectives start from, the lower bound of that of its forms which needs most."""
+    from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.spmd import Collective, WaitOp, global_shape, sharding_of
+
+    origins: dict[SSAValue, SSAValue] = {}
+    forms: dict[SSAValue, list[Sharding]] = {}
+    for op in function.body.block.ops:
+        if not isinstance(op, (Collective, WaitOp)):
+            continue
+        value, result = op.operands[0], op.results[0]
+        origins[result] = origins.get(value, value)
+        if any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses):
+            forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
+    for value, targets in forms.items():
+        meta, source = meta_of(value.type), sharding_of(value)
+        if meta is not None and source is not None:
+            shape, itemsize = global_shape(value, mesh), DTYPE_BYTES[meta.dtype]
+            yield max(lower_bound(shape, itemsize, source, target, mesh) for target in targets)
