@@ -45,17 +45,18 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     Raises:
         ParseError: malformed text; SpmdirError: a module that does not verify.
     """
-    parser = IRParser(context(), text, filename, first_line)
+    parser = None
     try:
         with collector_paused():
+            parser = IRParser(context(), text, filename, first_line)
             module = parser.parse_module()
     except XdslParseError as error:
         message = error.msg.strip()
-        raise ParseError(_PLAINER.get(message, message), error_position(error, parser)) from None
-    except RecursionError:
-        raise ParseError("nested too deeply to be read", Location(filename, *parser.place(parser.pos))) from None
-    except VerifyException as error:
-        raise ParseError(str(error), Location(filename, *parser.place(parser.pos))) from None
+        raise ParseError(_PLAINER.get(message, message), error_position(error, first_line)) from None
+    except (RecursionError, VerifyException) as error:
+        message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
+        line, column = parser.place(parser.pos) if parser else (first_line, 1)
+        raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
         module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
     if verify_module:
@@ -94,7 +95,7 @@ def verify(module: ModuleOp) -> None:
         except (VerifyException, ValueError) as error:
             raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
         except SpmdirError as error:
-            raise type(error)(f"'{op.name}': {error.message}", error.location or location_of(op)) from None
+            raise error.about(op.name, location_of(op)) from None
 
 
 def mesh_op(module: ModuleOp) -> MeshOp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,11 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, FusedLoc, IntAttr, NameLoc, StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError as XdslParseError
+from xdsl.utils.lexer import Input
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
@@ -45,11 +49,18 @@ class IRContext(Context):
         return op_class(name) if dot and op and namespace not in registered else None
 
 
+class IRLexer(MLIRLexer):
+    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
 class IRParser(Parser):
     """Parses a module; every op without a location gets its place in the text."""
 
     def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(IRLexer(Input(text, name)))
         self.mesh = "mesh"
         self._file = StringAttr(name)
         self._first_line = first_line
@@ -184,7 +195,8 @@ def _location(location: Attribute) -> Location | None:
     return None
 
 
-def error_position(error: XdslParseError, parser: IRParser) -> Location:
-    """The place of an xDSL parse error."""
-    line, column = parser.place(error.span.start)
-    return Location(error.span.input.name, line, column)
+def error_position(error: XdslParseError, first_line: int) -> Location:
+    """The place of an xDSL parse error in a text that begins on `first_line` of its file."""
+    text, start = error.span.input.content, error.span.start
+    assert isinstance(text, str)
+    return Location(error.span.input.name, text.count("\n", 0, start) + first_line, start - text.rfind("\n", 0, start))

@@ -1,0 +1,4 @@
+// RUN: --verify-diagnostics
+
+// expected-error@+1 {{Unexpected character}}
+'hello'
