@@ -95,6 +95,13 @@ def _steps(scope: Scope, *names: str) -> int:
     return max(0, math.ceil((end - start) / step))
 
 
+def _ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
+    """The dimensions of size 1 over all ranks, among those that a literal argument lists if one is named."""
+    shape = scope.operands[scope.binding.operands(name)[0]].shape
+    listed = scope.binding.arguments.get(argument[0]) if argument else range(len(shape))
+    return tuple(d for d in listed if shape[d] == 1)  # type: ignore[union-attr]
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": _count,
     "size": _piece("size"),
@@ -105,6 +112,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floating": _floating,
     "exact_cast": _exact_cast,
     "integral": _integral,
+    "ones": _ones,
     "rank": _rank,
     "steps": _steps,
 }
@@ -112,7 +120,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 count(f): elements along f over all ranks. size(f), offset(f): of this rank's piece. given(x): tensor x is present.
 half(x): x is f16 or bf16. dtype(x), floating(x): element type of x or of `result`. integral(x): likewise.
-exact_cast(x): from x to the result no sum is rounded. rank(x). steps(start, end, step): elements of a range.
+exact_cast(x): from x to the result no sum is rounded. rank(x). ones(x): its dimensions of size 1. steps(start, end, step): elements of a range.
 """
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {

@@ -58,8 +58,11 @@ def _flatten(layout: Layout, operand: str, first: str, last: str) -> Dims:
 
 def _unflatten(layout: Layout, operand: str, dim: str, argument: str) -> Dims:
     shape = layout.shape(operand)
-    at = layout.argument(dim) % len(shape)
-    return _reshape_to(layout, operand, (*shape[:at], *layout.argument(argument), *shape[at + 1 :]))
+    at, sizes = layout.argument(dim) % len(shape), tuple(layout.argument(argument))
+    dims = _reshape_to(layout, operand, (*shape[:at], *sizes, *shape[at + 1 :]))
+    # The sizes of the parts are given apart from those of the result, so no rank can have its own.
+    layout.whole.update(f for d in dims[at : at + len(sizes)] for f in d)
+    return dims
 
 
 def _reshape_to(layout: Layout, operand: str, wanted: tuple[int, ...]) -> Dims:
@@ -80,7 +83,7 @@ def _reshape_to(layout: Layout, operand: str, wanted: tuple[int, ...]) -> Dims:
 def _common_factors(
     layout: Layout, source: tuple[int, ...], target: tuple[int, ...], dims: tuple[list[list[int]], ...]
 ) -> None:
-    left = [[s for s in source], [t for t in target]]
+    left = [list(source), list(target)]
     at = [0, 0]
     while True:
         for side in (0, 1):
@@ -90,7 +93,8 @@ def _common_factors(
             return
         common = math.gcd(left[0][at[0]], left[1][at[1]])
         if common == 1:
-            return _whole_block(layout, left, at, dims)
+            _whole_block(layout, left, at, dims)
+            return
         factor = layout.factor(_fresh(layout), common)
         for side in (0, 1):
             dims[side][at[side]].append(factor)

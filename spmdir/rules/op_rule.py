@@ -57,6 +57,7 @@ class Factor:
         kind: "plain", "whole" (never divided) or the reduction that is pending in the results without it.
         rewrite: "expand" or "local" when dividing it replaces the op.
         nonempty: every rank must hold some of it.
+        clause: which of the rule's clauses gives the rewrite.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Factor:
     kind: str = "plain"
     rewrite: str | None = None
     nonempty: bool = False
+    clause: int | None = None
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
@@ -213,7 +215,7 @@ class OpRule:
         factor = self.factors[index]
         if factor.size <= 1 or factor.kind == "whole":
             return False
-        if factor.rewrite and any(f != index and self.factors[f].rewrite for f in divided):
+        if factor.rewrite and any(self.factors[f].clause not in (None, factor.clause) for f in divided):
             return False
         for dims in (*self.operand_dims, *self.result_dims):
             holders = [d for d in dims or () if index in d]
@@ -264,17 +266,20 @@ class OpRule:
         yield from ((k, k) for k in kinds if k in allowed)
 
 
+FACTOR_CLAUSES = ("reduce", "whole", "nonempty", "expand", "local")
+
+
 def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     """The factors of `layout` with what the clauses that hold say of them."""
     said: list[dict[str, object]] = [{} for _ in layout.sizes]
-    for clause in rule.of_kind("reduce", "whole", "nonempty", "expand", "local"):
-        if not holds(clause.condition, scope):
+    for number, clause in enumerate(rule.clauses):
+        if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
                 said[factor]["nonempty"] = True
             elif clause.kind in ("expand", "local"):
-                said[factor]["rewrite"] = clause.kind
+                said[factor].update(rewrite=clause.kind, clause=number)
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else "whole"
     for factor in layout.whole:

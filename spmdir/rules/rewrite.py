@@ -87,8 +87,15 @@ class Placed:
 class _Emitter:
     """Runs the statements of a clause and gathers the ops they call."""
 
-    def __init__(self, owner: OpRule, scope: Scope, value: Callable[[Local], int] | None = None):
+    def __init__(
+        self,
+        owner: OpRule,
+        scope: Scope,
+        value: Callable[[Local], int] | None = None,
+        operands: tuple[TensorMeta, ...] | None = None,
+    ):
         self.owner, self.scope, self.value_of = owner, scope, value
+        self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
         for parameter in owner.rule.tensors:
             slot = owner.binding.tensors[parameter.name]
@@ -129,7 +136,7 @@ class _Emitter:
         arguments: dict[str, Literal] = {}
         for position, (name, inner) in enumerate(expression.arguments):
             name, value = name or names[position][0], self.value(inner)
-            if value is None:
+            if value is None and not (isinstance(inner, Name) and inner.name in self.owner.binding.arguments):
                 continue
             holds_tensor = (
                 isinstance(value, Value) or isinstance(value, tuple) and any(isinstance(v, Value) for v in value)
@@ -162,7 +169,7 @@ class _Emitter:
 
     def meta(self, value: Value) -> TensorMeta:
         if value.source == "operand":
-            return self.scope.operands[value.index]
+            return self.operands[value.index]
         meta = self.pieces[value.index].call.results[value.result]
         assert meta is not None
         return meta
@@ -194,7 +201,7 @@ def localize(
     def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
         return tuple((owner.factors[f].size, tuple(axes.get(f, ()))) for f in owner.layout.refer(reference))
 
-    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors, operands=operands), value)
+    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors), value, operands)
     results = emitter.run(_clause(owner, "local", needing[0]).body)
     return Expansion(tuple(emitter.pieces), results)
 
@@ -204,10 +211,11 @@ def place(
 ) -> Placed | None:
     """Lay the pieces out on an axis of `count` ranks for operands placed like `operands`.
 
-    A pending value is reduced at the first piece that has no strategy for it. None if a piece has no strategy even so.
+    A pending value is reduced at the first piece that has no strategy for it; what is returned stays as made. None if a piece has no strategy even so.
     """
     labels: dict[Value, Dims] = {Value("operand", i): dims for i, dims in enumerate(owner.operand_dims)}
     where: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
+    made: dict[Value, Placement] = dict(where)
     rows: list[Strategy] = []
     reductions: list[Reduced] = []
     for number, piece in enumerate(expansion.pieces):
@@ -233,8 +241,8 @@ def place(
             value = Value("piece", number, result)
             dims = inner.result_dims[result] or ()
             labels[value] = tuple(tuple(outer[f] for f in d if f in outer) for d in dims)
-            where[value] = placement
-    results = tuple(R if v is None else where[v] for v in expansion.results)
+            where[value] = made[value] = placement
+    results = tuple(R if v is None else made[v] for v in expansion.results)
     return Placed(tuple(rows), results, tuple(reductions))
 
 

@@ -1,0 +1,243 @@
+"""Runs an op the way a strategy says, on ranks simulated in a list, and compares with the op run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from spmdir.call import Call, DType, Local, TensorMeta
+from spmdir.mesh import Mesh
+from spmdir.placement import R, Placement, Shard
+from spmdir.rules import OpRule, RuleSet, Strategy, Value
+
+DTYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.bool: "i1",
+}  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@attrs.frozen
+class Sample:
+    """One call: operands in schema order (a tensor, a list of tensors, None, or a Python number) and arguments."""
+
+    op: str
+    operands: tuple[Any, ...]
+    arguments: dict[str, Any] = attrs.field(factory=dict)
+    compare: bool = True
+
+
+def meta(tensor: torch.Tensor) -> TensorMeta:
+    return TensorMeta(tuple(tensor.shape), DTYPES[tensor.dtype])
+
+
+def overload(name: str) -> Any:
+    _, base, *rest = name.split(".")
+    return getattr(getattr(torch.ops.aten, base), rest[0] if rest else "default")
+
+
+def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
+    """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
+    target = overload(name)
+    numbers = iter(slots)
+    values = {}
+    for argument in target._schema.arguments:
+        if "Tensor" in str(argument.type):
+            slot = None if argument.name in arguments else next(numbers, None)
+            if isinstance(slot, tuple):
+                values[argument.name] = [None if s is None else tensors[s] for s in slot]
+            elif slot is not None or argument.name in arguments:
+                values[argument.name] = arguments[argument.name] if slot is None else tensors[slot]
+            else:
+                values[argument.name] = None
+        elif argument.name in arguments:
+            value = arguments[argument.name]
+            values[argument.name] = TORCH[value.name] if isinstance(value, DType) else value
+    positional = []
+    for argument in target._schema.arguments:
+        if argument.kwarg_only or argument.name not in values:
+            break
+        positional.append(values.pop(argument.name))
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CPU"):
+        target = torch._decomp.decomposition_table.get(target, target)
+    result = target(*positional, **values)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
+    """The sample as a Call, its flat operands, and what the op gives for them."""
+    parameters = [a.name for a in overload(sample.op)._schema.arguments if "Tensor" in str(a.type)]
+    flat: list[torch.Tensor] = []
+    structure: list[Any] = []
+    arguments = dict(sample.arguments)
+    for name, operand in zip(parameters, sample.operands, strict=False):
+        if isinstance(operand, list):
+            structure.append(tuple(int(t is not None) for t in operand))
+            flat += [t for t in operand if t is not None]
+        elif isinstance(operand, torch.Tensor):
+            structure.append(1)
+            flat.append(operand)
+        elif operand is None:
+            structure.append(0)
+        else:
+            arguments[name] = operand
+    plain = all(entry == 1 for entry in structure)
+    items = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in arguments.items()))
+    bare = Call(sample.op, tuple(map(meta, flat)), items, (), None if plain else tuple(structure))
+    results = run_op(sample.op, bare.slots, flat, bare.argument)
+    metas = tuple(None if r is None else meta(r) for r in results)
+    return attrs.evolve(bare, results=metas), flat, results
+
+
+def noise(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype in (torch.int64, torch.int32):
+        return torch.randint(-3, 4, tensor.shape, dtype=tensor.dtype)
+    if tensor.dtype == torch.bfloat16:
+        return torch.randint(-3, 4, tensor.shape).bfloat16()
+    return torch.randn(tensor.shape, dtype=tensor.dtype if tensor.is_floating_point() else torch.float64)
+
+
+Rows = Sequence[tuple[str, Strategy]]
+"""(mesh axis, strategy), outer axes first."""
+
+
+def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]) -> list[torch.Tensor]:
+    """What every rank holds, ranks row-major, for (axis size, placement) with the outermost axis first."""
+    if not placements:
+        return [tensor]
+    (count, placement), *inner = placements
+    return [p for piece in placement.distribute(tensor, count, noise) for p in distribute(piece, inner)]
+
+
+def collect(pieces: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]]) -> torch.Tensor:
+    if not placements:
+        return pieces[0]
+    (count, placement), *inner = placements
+    step = len(pieces) // count
+    return placement.collect([collect(pieces[i * step : (i + 1) * step], inner) for i in range(count)])
+
+
+def local_shape(shape: Sequence[int], rows: Rows, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
+    sizes = list(shape)
+    for axis, row in rows:
+        placement = row.results[result]
+        if isinstance(placement, Shard):
+            full = torch.empty(sizes[placement.dim], device="meta")
+            pieces = torch.chunk(full, mesh.sizes[axis]) if len(full) else ()
+            index = mesh.coordinate(rank)[axis]
+            sizes[placement.dim] = len(pieces[index]) if index < len(pieces) else 0
+    return tuple(sizes)
+
+
+def _resolved(value: Any, mesh: Mesh, rank: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_resolved(v, mesh, rank) for v in value)
+    return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
+
+
+def run_rows(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
+    """Per result, what each rank has after running as `rows` say; `held` is per operand what each rank holds."""
+    if any(row.rewrite == "expand" for _, row in rows):
+        return _run_expansion(rule, rows, mesh, held)
+    axes: dict[int, tuple[str, ...]] = {}
+    for axis, row in rows:
+        if row.factor is not None:
+            axes[row.factor] = (*axes.get(row.factor, ()), axis)
+    form = rule.local_form(axes) if any(row.rewrite == "local" for _, row in rows) else None
+    outcomes = []
+    for rank in range(mesh.world_size):
+        mine = [pieces[rank] for pieces in held]
+        if form is None:
+            arguments = dict(rule.call.arguments)
+            first = rule.call.results[0]
+            for name in rule.shape_arguments:
+                assert first is not None
+                arguments[name] = local_shape(first.shape, rows, 0, mesh, rank)
+            outcomes.append(run_op(rule.call.name, rule.call.slots, mine, arguments))
+            continue
+        values = {Value("operand", i): t for i, t in enumerate(mine)}
+        for number, piece in enumerate(form.pieces):
+            arguments = {k: _resolved(v, mesh, rank) for k, v in piece.call.arguments}
+            results = run_op(piece.call.name, piece.call.slots, [values[v] for v in piece.operands], arguments)
+            values.update((Value("piece", number, i), r) for i, r in enumerate(results))
+        outcomes.append([None if v is None else values[v] for v in form.results])
+    return [list(result) for result in zip(*outcomes, strict=True)]
+
+
+def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
+    ((axis, row),) = rows
+    assert row.factor is not None
+    expansion, placed = rule.expansion(row.factor), rule.placed(row.factor, mesh.sizes[axis])
+    assert placed is not None
+    values = {Value("operand", i): (row.operands[i], pieces) for i, pieces in enumerate(held)}
+    for number, (piece, inner_row) in enumerate(zip(expansion.pieces, placed.rows, strict=True)):
+        operands = []
+        for value, wanted in zip(piece.operands, inner_row.operands, strict=True):
+            placement, pieces = values[value]
+            if placement != wanted:
+                assert placement.trait == "partial" and wanted == R
+                pieces = [placement.collect(pieces)] * len(pieces)
+            operands.append(pieces)
+        inner = rule.rules.instantiate(piece.call)
+        assert inner is not None
+        for i, result in enumerate(run_rows(inner, [(axis, inner_row)], mesh, operands)):
+            values[Value("piece", number, i)] = (inner_row.results[i], result)
+    assert placed.results == row.results
+    return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
+
+
+def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor], expected: list[Any]) -> str | None:
+    """What is wrong with running `rule` as `rows` say; None if nothing is."""
+    held = [
+        distribute(tensor, [(mesh.sizes[axis], row.operands[i]) for axis, row in rows])
+        for i, tensor in enumerate(operands)
+    ]
+    try:
+        results = run_rows(rule, rows, mesh, held)
+    except (RuntimeError, IndexError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    for index, (pieces, right) in enumerate(zip(results, expected, strict=True)):
+        if right is None:
+            continue
+        placements = [(mesh.sizes[axis], row.results[index]) for axis, row in rows]
+        for rank, piece in enumerate(pieces):
+            shape = local_shape(right.shape, rows, index, mesh, rank)
+            if tuple(piece.shape) != shape:
+                return f"result {index} of rank {rank} has shape {tuple(piece.shape)}, not {shape}"
+            if piece.dtype != right.dtype:
+                return f"result {index} has type {piece.dtype}, not {right.dtype}"
+        found = collect(pieces, placements)
+        if not torch.allclose(found, right, rtol=1e-6, atol=1e-6, equal_nan=True):
+            return f"result {index} differs by {(found.double() - right.double()).abs().max():.3g}"
+    return None
+
+
+def unsound(sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pairs: bool = True) -> list[str]:
+    """What is wrong with the strategies of `sample`: on one axis of each of `counts` ranks, and on two axes of 2."""
+    call, operands, expected = call_of(sample)
+    if not sample.compare:
+        expected = [None] * len(expected)
+    rule = rules.instantiate(call)
+    assert rule is not None, sample.op
+    wrong = []
+    for count in counts:
+        mesh = Mesh({"x": count})
+        for row in rule.strategies(count):
+            fault = check_rows(rule, [("x", row)], mesh, operands, expected)
+            if fault:
+                wrong.append(f"{call.name} {rule.text()} on {count} ranks, {row}: {fault}")
+    mesh = Mesh({"x": 2, "y": 2})
+    for outer in rule.strategies(2) if pairs else ():
+        if outer.factor is None or outer.rewrite == "expand":
+            continue
+        for inner in rule.strategies(2, {outer.factor: 2}):
+            agree = inner.factor is not None and outer in rule.strategies(2, {inner.factor: 2})
+            if not agree or inner.rewrite == "expand":
+                continue
+            fault = check_rows(rule, [("x", outer), ("y", inner)], mesh, operands, expected)
+            if fault:
+                wrong.append(f"{call.name} {rule.text()} on 2 x 2 ranks, {outer} and {inner}: {fault}")
+    return wrong
