@@ -104,7 +104,9 @@ def bind(
         elif value is not _MISSING and value != parameter.default:
             if parameter.name in PLACEMENT_ARGUMENTS:
                 _check_placement(op_name(overload), parameter.name, value, place)
-            elif (literal := _literal(_as_declared(value, parameter), place)) is not None or parameter.default is not None:
+                continue
+            literal = _literal(_as_declared(value, parameter), place)
+            if literal is not None or parameter.default is not None:
                 arguments[parameter.name] = literal
     while structure and structure[-1] == 0:
         structure.pop()

@@ -136,6 +136,8 @@ class GraphBuilder:
                 f"'{node.name}' calls {op_name(target)}, which mutates; expected a functional graph", place
             )
         _check_data_dependence(node, target, args, place)
+        if "val" not in node.meta:
+            raise UnsupportedError(f"node '{node.name}' has no shape (no meta['val']); trace the graph again", place)
         result = node.meta["val"]
         if type(result) in _LITERALS:
             return result

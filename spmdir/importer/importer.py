@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,8 @@ def import_fx(
         metas = [tensor_meta(entry.node.meta["val"], entry.node) for entry in arguments]
         block = Block(arg_types=[type_of(meta) for meta in metas])
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
-        given = input_shardings(shardings, [a.names for a in arguments], _positions(program), metas, mesh)
+        names, nodes = [a.names for a in arguments], [a.node.name for a in arguments]
+        given = input_shardings(shardings, names, nodes, _positions(program), metas, mesh)
         wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*builder.ops, ReturnOp(*values)])
@@ -67,7 +69,7 @@ def import_fx(
             arg_attrs=ArrayAttr([_attributes(a.kind, a.names[0], s) for a, s in zip(arguments, given, strict=True)]),
             res_attrs=ArrayAttr(
                 [
-                    _attributes(output.kind, _name(output), sharding)
+                    _attributes(output.kind, output.names[0] if output.names else value.name_hint or "", sharding)
                     for (output, value), sharding in zip(returned, wanted, strict=True)
                     if isinstance(value, SSAValue)
                 ]
@@ -97,7 +99,7 @@ def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any
     """Each output with its value: user outputs in order, then mutations."""
     for entry in program.inputs:
         if entry.node in values:
-            keep_name(values[entry.node], entry.node.name)
+            keep_name(values[entry.node], _value_name(entry))
         elif isinstance(entry.value, Tensor):
             if entry.node.users:
                 values[entry.node] = builder.constant(entry.node, entry.value)
@@ -108,6 +110,11 @@ def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any
     copied = [entry for entry in program.inputs if entry.node in builder.mutations]
     pairs += [(Output(e.node, e.names, "mutation", e.names[0]), builder.mutations[e.node]) for e in copied]
     return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
+
+
+def _value_name(entry: Input) -> str:
+    """The node's name; for a leaf of a pytree, whose node only has a number, its path."""
+    return re.sub(r"\W", "_", entry.names[0]) if entry.kind == "input" else entry.node.name
 
 
 def _positions(program: Program) -> list[int | None]:
@@ -132,7 +139,8 @@ def _result_shardings(
             "give one each, None for those that are left open"
         )
     told = [*(out_shardings if out_shardings is not None else [None] * count), *[None] * (len(returned) - count)]
-    by_name = {name: sharding for entry, sharding in given.items() for name in entry.names}
+    by_name = {name: given[entry] for entry in reversed(given) for name in entry.names}
+    by_name |= {entry.names[0]: sharding for entry, sharding in given.items()}
     updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
     wanted: list[Sharding | None] = []
     for index, (output, value) in enumerate(returned):
@@ -148,10 +156,6 @@ def _result_shardings(
         else:
             wanted.append(given[entry] if entry else None)
     return wanted
-
-
-def _name(output: Output) -> str:
-    return output.names[0] if output.names else str(output.value)
 
 
 def _attributes(kind: str, name: str, sharding: Sharding | None) -> DictionaryAttr:

@@ -22,7 +22,7 @@ class Input:
 
     Attributes:
         node: its fx node.
-        names: what it is called, the IR's name first; the others are only for finding it.
+        names: what it is called, the IR's name first; the others are only for finding it, as the node's name is.
         kind: "parameter", "buffer" or "input" for a function argument; "constant" for a tensor whose value is
             known; "literal" for a user input that is no tensor.
         value: the tensor or the literal, where it is known.
@@ -114,7 +114,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
 
 
 def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str]) -> Input:
-    names = (spec.target, node.name) if spec.target else (node.name,)
+    names = (spec.target or node.name,)
     if spec.kind == InputKind.PARAMETER:
         return Input(node, names, "parameter")
     if spec.kind == InputKind.USER_INPUT:

@@ -18,6 +18,7 @@ LIKE = "like:"
 def input_shardings(
     shardings: Mapping[str, object] | None,
     names: Sequence[tuple[str, ...]],
+    nodes: Sequence[str],
     positions: Sequence[int | None],
     metas: Sequence[TensorMeta],
     mesh: Mesh,
@@ -29,6 +30,7 @@ def input_shardings(
 
     Args:
         names: what each argument is called, the best name first.
+        nodes: the name of each argument in the graph, for exact keys that no better name fits.
         positions: the place of each argument among the user inputs; None for the others.
 
     Raises:
@@ -36,9 +38,9 @@ def input_shardings(
     """
     given: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
     for key, value in (shardings or {}).items():
-        found, exact = _find(key, names, positions)
+        found, exact = _find(key, names, nodes, positions)
         if not found:
-            known = dict.fromkeys([name for entry in names for name in entry])
+            known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
             count = sum(position is not None for position in positions)
             raise ShardingError(
                 f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known)}"
@@ -51,7 +53,9 @@ def input_shardings(
     return [sharding for _, sharding in given]
 
 
-def _find(key: str, names: Sequence[tuple[str, ...]], positions: Sequence[int | None]) -> tuple[list[int], bool]:
+def _find(
+    key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
+) -> tuple[list[int], bool]:
     """The arguments that a key means, and whether it names them exactly."""
     position = _POSITION.fullmatch(key)
     if position:
@@ -60,6 +64,8 @@ def _find(key: str, names: Sequence[tuple[str, ...]], positions: Sequence[int | 
         found = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
         if found:
             return found, True
+    if key in nodes:
+        return [nodes.index(key)], True
     return [i for i, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
 
 

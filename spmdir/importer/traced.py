@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -41,8 +42,8 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _user_input(node: fx.Node, path: Names) -> Input:
-    names = (*path, node.name, re.sub(r"_\d+$", "", node.name))  # make_fx numbers every argument's name
-    value = node.meta["val"]
+    names = path or (node.name, re.sub(r"_\d+$", "", node.name))  # make_fx numbers every argument's name
+    value = node.meta.get("val")
     return Input(node, tuple(dict.fromkeys(names)), "input" if isinstance(value, Tensor) else "literal", value)
 
 
@@ -61,7 +62,7 @@ def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
             kind = "constant" if name not in state and is_small(value) else kind
             copy = graph.placeholder(node.name)
             copy.meta = {**node.meta, "val": value}
-            lifted[name] = Input(copy, (name, node.name), kind, value)
+            lifted[name] = Input(copy, (name,), kind, value)
         renamed[node] = lifted[name].node
     for node in module.graph.nodes:
         if node not in renamed:
@@ -82,8 +83,7 @@ def _ensure_values(
     module: fx.GraphModule, lifted: list[Input], user: list[fx.Node], example_inputs: Sequence[Any] | None
 ) -> None:
     """Give every node its `meta["val"]`, from example inputs if the tracer left some without."""
-    computed = [node for node in module.graph.nodes if node.op not in ("output", "get_attr")]
-    missing = next((node for node in computed if "val" not in node.meta), None)
+    missing = next((node for node in module.graph.nodes if _lacks_value(node)), None)
     if missing is None:
         return
     if example_inputs is None:
@@ -99,6 +99,12 @@ def _ensure_values(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = [*(entry.value for entry in lifted), *given]
     _Values(module, mode).run(*(mode.from_tensor(v) if isinstance(v, Tensor) else v for v in values))
+
+
+def _lacks_value(node: fx.Node) -> bool:
+    """An item of a tuple needs no value of its own, and what nothing uses needs none at all."""
+    asked = node.op == "placeholder" or (node.op == "call_function" and node.target is not operator.getitem)
+    return asked and bool(node.users) and "val" not in node.meta
 
 
 class _Values(fx.Interpreter):
@@ -123,7 +129,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        values = [_like(node.meta["val"]) for node in _placeholders(module)]
+        values = [_like(node.meta.get("val")) for node in _placeholders(module)]
     run = torch.func.functionalize(fx.Interpreter(module).run, remove="mutations")
     with preserve_node_meta():
         traced, constants = _lift_tensors(make_fx(run)(*values))

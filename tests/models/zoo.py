@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from spmdir.importer import training_step
+from spmdir.importer import constrain, training_step
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, IMAGE, CLASSES = 128, 64, 2, 4, 16, 12
 _TEXT = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
@@ -150,13 +150,40 @@ def example_inputs(name: str, dtype: torch.dtype, batch: int, sequence: int) -> 
     return tuple(value.to(dtype) if value.is_floating_point() else value for value in given)
 
 
+BLOCKS = ("LlamaDecoderLayer", "GPT2Block", "BertLayer", "ViTLayer", "T5Block")
+"""Classes whose output is the residual stream."""
+
+
+def _constrain_residual(model: Program, sharding: str) -> None:
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (constrain(output[0], sharding), *output[1:])
+        return constrain(output, sharding)
+
+    modules = [m for m in model.modules() if type(m).__name__ in BLOCKS]
+    for module in modules or [m for m in model.modules() if isinstance(m, nn.Linear)]:
+        module.register_forward_hook(hook)
+
+
 @cache
 def forward_program(
-    name: str, dtype: torch.dtype = torch.float64, batch: int = 4, sequence: int = 8, attention: str = "sdpa"
+    name: str,
+    dtype: torch.dtype = torch.float64,
+    batch: int = 4,
+    sequence: int = 8,
+    attention: str = "sdpa",
+    residual: str | None = None,
 ) -> tuple[torch.export.ExportedProgram, Inputs]:
-    """A model's forward as torch.export gives it, and arguments for it."""
+    """A model's forward as torch.export gives it, and arguments for it.
+
+    Args:
+        residual: the sharding to which the residual stream is constrained after every block.
+    """
     inputs = example_inputs(name, dtype, batch, sequence)
-    return torch.export.export(eager_model(name, dtype, attention), inputs), inputs
+    model = eager_model(name, dtype, attention)
+    if residual:
+        _constrain_residual(model, residual)
+    return torch.export.export(model, inputs), inputs
 
 
 def loss_of(model: nn.Module, *args: Any) -> Tensor:
