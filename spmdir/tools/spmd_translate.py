@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from spmdir.tools.command import ArgumentParser, guarded, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
 
 if TYPE_CHECKING:
+    import torch
     from torch.fx import GraphModule
 
 _DESCRIPTION = "Translate between exported PyTorch programs, textual SPMD IR and Python."
@@ -102,16 +105,21 @@ def _load(path: str) -> Any:
         raise SpmdirError(f"cannot read '{path}': no such file")
     import torch
 
+    logged = logging.root.manager.disable
+    # torch logs a traceback besides raising; what matters to the user is in the refusal.
+    logging.disable()
     try:
         return torch.export.load(path)
     except Exception as error:
         # torch raises whatever its unpacking runs into; for the user it is one thing.
         reason = str(error).partition("\n")[0]
         raise SpmdirError(f"'{path}' cannot be loaded; expected what torch.export.save wrote: {reason}") from None
+    finally:
+        logging.disable(logged)
 
 
 def emit_fx(text: str, file: str, rank: int) -> str:
-    """Python that defines the module of `rank`: a class, and its constants.
+    """Python that defines the program of `rank` as a torch module, and the process groups that it uses.
 
     Raises:
         SpmdirError: the text is malformed or cannot be lowered.
@@ -120,32 +128,60 @@ def emit_fx(text: str, file: str, rank: int) -> str:
     from spmdir.lowering import lower_to_fx
 
     module = ir.parse(text, file)
-    world_size = ir.mesh(module).world_size
-    if not 0 <= rank < world_size:
-        raise SpmdirError(f"--rank {rank} is no rank of a mesh of {world_size}; expected 0 to {world_size - 1}")
-    return python_source(lower_to_fx(module, rank=rank), f"Rank{rank}")
+    return python_source(lower_to_fx(module, rank), ir.mesh(module), rank)
 
 
-def python_source(graph_module: GraphModule, name: str) -> str:
-    """Python that defines `graph_module` as the class `name`; its constants are written out."""
-    constants = {str(node.target): node for node in graph_module.graph.nodes if node.op == "get_attr"}
-    body = ["super().__init__()"]
-    for target in constants:
-        value = graph_module.get_buffer(target)
-        literal = f"torch.tensor({value.flatten().tolist()}, dtype={value.dtype}).reshape({tuple(value.shape)})"
-        body.append(f'self.register_buffer("{target}", {literal})')
-    lines = [
-        "from math import inf, nan",
-        "",
-        "import torch",
-        "import torch.distributed._functional_collectives",
-        "from torch import device",
-        "",
-        "",
-        f"class {name}(torch.nn.Module):",
-        "    def __init__(self):",
-        *(f"        {line}" for line in body),
-        "",
-        *(f"    {line}".rstrip() for line in graph_module.code.strip().splitlines()),
-    ]
-    return "\n".join(lines) + "\n"
+def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
+    """Python that defines `graph_module`, its constants written out, and `connect`, which makes its groups."""
+    from spmdir.lowering.groups import symbolic_axes
+
+    nodes = graph_module.graph.nodes
+    names = sorted({arg for node in nodes for arg in node.args if isinstance(arg, str) and symbolic_axes(arg)})
+    constants = {str(node.target): graph_module.get_buffer(node.target) for node in nodes if node.op == "get_attr"}
+    return _SOURCE.format(
+        rank=rank,
+        place=f"rank {rank} of mesh {mesh}",
+        sizes=tuple(size for _, size in mesh.axes),
+        axes=mesh.axis_names,
+        groups=", ".join(f"{name!r}: {symbolic_axes(name)}" for name in names),
+        constants="".join(f"\n        {_constant(name, value)}" for name, value in constants.items()),
+        forward=textwrap.indent(graph_module.code.strip(), "    "),
+    )
+
+
+def _constant(name: str, value: torch.Tensor) -> str:
+    literal = f"torch.tensor({value.flatten().tolist()}, dtype={value.dtype}).reshape({tuple(value.shape)})"
+    return f'self.register_buffer("{name}", {literal})'
+
+
+_SOURCE = '''\
+"""The program of {place}.
+
+Run one process a rank, each with its own program: call `torch.distributed.init_process_group()`, then `connect()`,
+then `Rank{rank}()(…)` on the local inputs.
+"""
+
+from math import inf, nan
+
+import torch
+import torch.distributed._functional_collectives
+from torch import device
+from torch.distributed.device_mesh import init_device_mesh
+
+GROUPS = {{{groups}}}
+
+
+def connect(device_type="cpu"):
+    """Make the process groups over the axes of the mesh, under the names that the program gives them."""
+    mesh = init_device_mesh(device_type, {sizes}, mesh_dim_names={axes})
+    for name, axes in GROUPS.items():
+        part = mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten()
+        torch.distributed.distributed_c10d._register_process_group(name, part.get_group())
+
+
+class Rank{rank}(torch.nn.Module):
+    def __init__(self):
+        super().__init__(){constants}
+
+{forward}
+'''

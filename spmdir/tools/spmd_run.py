@@ -1,0 +1,151 @@
+"""`spmd-run`: simulate a program on all ranks of its mesh, and compare it with one device."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdir.errors import SpmdirError, SpmdirErrors
+from spmdir.tools.command import ArgumentParser, guarded, read_text
+
+if TYPE_CHECKING:
+    import torch
+    from xdsl.dialects.builtin import ModuleOp
+
+_DESCRIPTION = "Run a program on seeded random inputs, on all ranks of its mesh in one process."
+_EXAMPLES = """\
+examples:
+  spmd-run in.mlir                      print the outputs
+  spmd-run in.mlir --check              compare them with those of one device; status 1 if they differ
+  spmd-run in.mlir --check --dtype f64  the same with inputs in double precision, and a tolerance to match
+
+The program may be at any stage; what is still to be done to it is done first. The error of an output is the
+largest difference of an element over the largest element of the output. Integer inputs are 0 and 1, so that they
+are valid as indices and as masks.
+"""
+TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
+"""Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
+_FLOATS = ("f64", "f32", "f16", "bf16")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    text, file = read_text(options.input)
+    from spmdir.dialects import ir
+    from spmdir.lowering import run_single, simulate
+
+    module = ir.parse(text, file)
+    inputs, state_dict = random_inputs(module, options.seed, options.dtype)
+    outputs = simulate(module, inputs, state_dict, options.seed)
+    if not options.check:
+        print(*outputs, sep="\n")
+        return 0
+    expected = run_single(module, inputs, state_dict, options.seed)
+    report(outputs, expected, options.tolerance)
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """The options of the tool."""
+    parser = ArgumentParser(
+        "spmd-run",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser.add_argument("--check", action="store_true", help="compare with the single-device program")
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs and of random ops (default 0)")
+    parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
+    parser.add_argument("--tolerance", type=float, help="error that passes (default by element type)")
+    return parser
+
+
+def random_inputs(
+    module: ModuleOp, seed: int, dtype: str | None
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Random global tensors for the arguments of a program: its inputs, and its parameters and buffers.
+
+    Args:
+        dtype: element type of the floating ones; None takes the program's.
+    """
+    import torch
+
+    from spmdir.dialects import ir
+    from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.spmd import function_attrs, global_shape
+    from spmdir.lowering.torch_values import TORCH_DTYPES
+
+    generator = torch.Generator().manual_seed(seed)
+    mesh, function = ir.mesh(module), ir.main_function(module)
+    inputs: dict[str, torch.Tensor] = {}
+    state_dict: dict[str, torch.Tensor] = {}
+    for argument in function.args:
+        meta, shape = meta_of(argument.type), global_shape(argument, mesh)
+        assert meta is not None  # a verified function has tensor arguments alone
+        if meta.floating:
+            value = torch.randn(shape, generator=generator, dtype=torch.float64)
+        else:
+            value = torch.randint(0, 2, shape, generator=generator)
+        wanted = dtype if dtype and meta.dtype in _FLOATS else meta.dtype
+        attributes = function_attrs(function, "arg_attrs", argument.index)
+        name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
+        held = inputs if kind in (None, "input") else state_dict
+        held[name or argument.name_hint or ""] = value.to(TORCH_DTYPES[wanted])
+    return inputs, state_dict
+
+
+def report(outputs: Sequence[Any], expected: Sequence[Any], tolerance: float | None) -> None:
+    """Print the error of each output.
+
+    Raises:
+        SpmdirErrors: outputs that differ by more than `tolerance`, or by more than that of their element type.
+    """
+    refusals: list[SpmdirError] = []
+    for index, (found, right) in enumerate(zip(outputs, expected, strict=True)):
+        error, limit = relative_error(found, right), tolerance_of(right) if tolerance is None else tolerance
+        print(f"output {index}: max relative error {error:.1e}, tolerance {limit:.0e}")
+        # Written so that an error that is no number fails.
+        if not error <= limit:
+            refusals.append(SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}"))
+    if refusals:
+        raise SpmdirErrors(refusals)
+
+
+def relative_error(found: Any, right: Any) -> float:
+    """Largest difference of an element over the largest element of `right`; infinite for outputs of different kinds."""
+    import torch
+
+    if not isinstance(found, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return 0.0 if found == right else float("inf")
+    if found.shape != right.shape or found.dtype != right.dtype:
+        return float("inf")
+    wide = torch.complex128 if right.is_complex() else torch.float64
+    found, right = found.to(wide), right.to(wide)
+    finite = torch.isfinite(right)
+    if not torch.equal(found[~finite].nan_to_num(1), right[~finite].nan_to_num(1)):
+        return float("inf")
+    if not finite.any():
+        # Nothing but infinities and NaN has been compared, and that proves nothing.
+        return float("nan") if right.numel() else 0.0
+    difference, size = (found - right)[finite].abs().max().item(), right[finite].abs().max().item()
+    return difference / size if size else float("inf") if difference else 0.0
+
+
+def tolerance_of(value: Any) -> float:
+    """The default tolerance for an output."""
+    from spmdir.lowering.torch_values import TORCH_DTYPES
+
+    found = getattr(value, "dtype", None)
+    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[name] == found), 0.0)
+
+
+def _text(attribute: Any) -> str | None:
+    return getattr(attribute, "data", None)

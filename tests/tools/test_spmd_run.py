@@ -1,0 +1,97 @@
+"""`spmd-run`: the outputs of all ranks against those of one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spmdir.dialects import ir
+from spmdir.errors import SpmdirErrors
+from spmdir.tools import spmd_run
+
+PROGRAM = """\
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
+             %mask: tensor<5x6xi1>) -> tensor<5x6xf32> {
+  %0 = aten.mm(%x, %w) : tensor<5x6xf32>
+  %1 = aten.mul.Tensor(%0, %mask) : tensor<5x6xf32>
+  return %1 : tensor<5x6xf32>
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "in.mlir"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_a_correct_program_passes_and_each_output_shows_its_error(
+    program: str, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spmd_run.main([program, "--check", "--dtype", dtype]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("output 0: max relative error ")
+    assert (captured.out.count("\n"), captured.err) == (1, "")
+
+
+def test_an_error_above_the_tolerance_gives_status_1(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_run.main([program, "--check", "--tolerance", "-1"]) == 1
+    assert "error: output 0 differs from one device by " in capsys.readouterr().err
+
+
+def test_without_check_the_outputs_are_printed(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_run.main([program]) == 0
+    assert capsys.readouterr().out.startswith("tensor(")
+
+
+def test_malformed_text_is_a_located_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in.mlir"
+    path.write_text(PROGRAM.replace("dp: S(0)", "pp: S(0)"))
+    assert spmd_run.main([str(path), "--check"]) == 1
+    assert capsys.readouterr().err.startswith(f"{path}:3:1: error: ")
+
+
+def test_inputs_depend_on_the_seed_alone_and_have_the_types_of_the_program() -> None:
+    module = ir.parse(PROGRAM)
+    first, again, other = (spmd_run.random_inputs(module, seed, None)[0] for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["x"], other["x"])
+    assert [tensor.dtype for tensor in first.values()] == [torch.float32, torch.float32, torch.bool]
+    assert spmd_run.random_inputs(module, 0, "f64")[0]["x"].dtype == torch.float64
+
+
+def test_the_error_is_relative_to_the_largest_element() -> None:
+    assert spmd_run.relative_error(torch.tensor([10.0, 0.0]), torch.tensor([10.0, 0.1])) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0])),
+        (torch.tensor([1]), torch.tensor([1.0])),
+        (torch.tensor([1.0, torch.inf]), torch.tensor([1.0, torch.nan])),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, torch.nan])),
+        (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 2.0])),
+        (torch.tensor([torch.nan]), torch.tensor([torch.nan])),
+        (torch.tensor([1]), torch.tensor([2])),
+        (3, 4),
+    ],
+)
+def test_outputs_that_differ_in_kind_or_prove_nothing_fail(found: object, right: object) -> None:
+    with pytest.raises(SpmdirErrors, match="output 0 differs"):
+        spmd_run.report([found], [right], None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.tensor([1.0, torch.nan, -torch.inf]), torch.zeros(0), torch.zeros(2), torch.tensor([True]), 3],
+)
+def test_an_output_agrees_with_itself(value: object) -> None:
+    assert spmd_run.relative_error(value, value) == 0.0

@@ -1,0 +1,93 @@
+"""`spmd-translate`: from exported programs to text, and from text to Python that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spmdir.dialects import ir
+from spmdir.lowering import run_single
+from spmdir.tools import spmd_translate
+from tests.lowering.ranks import on_ranks
+
+PROGRAM = """\
+spmd.mesh @mesh <dp = 1, tp = 2>
+
+func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+             %w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
+    -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.mm(%x, %w) : tensor<4x6xf32>
+  %1 = spmd.constant value "0000803f00000040000040400000804000a0a0400000c040" : tensor<6xf32>
+  %2 = aten.add.Tensor(%0, %1) : tensor<4x6xf32>
+  return %2 : tensor<4x6xf32>
+}
+"""
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.up(x))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "model.pt2"
+    torch.export.save(torch.export.export(Model(), (torch.randn(4, 8),)), path)
+    return str(path)
+
+
+def test_an_exported_program_has_the_shardings_of_its_plan(model: str, tmp_path: Path) -> None:
+    plan, out = tmp_path / "plan.toml", tmp_path / "out.mlir"
+    plan.write_text('out_shardings = ["dp: S(0)"]\n[shardings]\nx = "dp: S(0)"\n"*.weight" = "tp: S(0)"\n')
+    arguments = ["--import-pt2", model, "--mesh", "dp=2,tp=4", "--shardings", str(plan), "-o", str(out)]
+    assert spmd_translate.main(arguments) == 0
+    text = out.read_text()
+    assert "spmd.mesh @mesh <dp = 2, tp = 4>" in text
+    assert text.count("#spmd.sharding<@mesh, dp: S(0)>") == 2
+    assert text.count("#spmd.sharding<@mesh, tp: S(0)>") == 1
+    assert ir.print_ir(ir.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: one of the arguments --import-pt2 --emit-fx is required"),
+        (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
+        (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
+        (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is no mesh axis; expected `name=size`"),
+        (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
+        (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
+        (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(
+    arguments: list[str], message: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.mlir").write_text(PROGRAM)
+    paths = {"MODEL": model, "IN": str(tmp_path / "in.mlir")}
+    assert spmd_translate.main([paths.get(argument, argument) for argument in arguments]) == 1
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+
+
+def _run_emitted(rank: int, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    names: dict = {}
+    exec(spmd_translate.emit_fx(PROGRAM, "in.mlir", rank), names)
+    names["connect"]()
+    return names[f"Rank{rank}"]()(x.chunk(2, 1)[rank], w.chunk(2, 0)[rank])[0]
+
+
+@pytest.mark.gloo
+def test_emitted_python_computes_on_real_ranks_what_one_device_computes(tmp_path: Path) -> None:
+    x, w = torch.randn(4, 8), torch.randn(8, 6)
+    [expected] = run_single(ir.parse(PROGRAM), (x, w))
+    for found in on_ranks(2, _run_emitted, tmp_path, x, w):
+        torch.testing.assert_close(found, expected)
