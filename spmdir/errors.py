@@ -33,6 +33,10 @@ class SpmdirError(Exception):
         self.location = location
         super().__init__(message)
 
+    def about(self, subject: str, location: Location | None) -> SpmdirError:
+        """This refusal with what it is about in front, at `location` unless it has a place of its own."""
+        return type(self)(f"'{subject}': {self.message}", self.location or location)
+
     def __str__(self) -> str:
         prefix = f"{self.location}: " if self.location else ""
         return f"{prefix}error: {self.message}"
@@ -60,6 +64,9 @@ class SpmdirErrors(SpmdirError):
     def __init__(self, errors: list[SpmdirError]):
         super().__init__(errors[0].message, errors[0].location)
         self.errors = errors
+
+    def about(self, subject: str, location: Location | None) -> SpmdirError:
+        return SpmdirErrors([error.about(subject, location) for error in self.errors])
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.errors))

@@ -42,7 +42,7 @@ from spmdir.sharding import Sharding
 aten = torch.ops.aten
 
 STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
-"""Ops that depend on strides → what is emitted instead: the IR has no strides, and collectives and slices change them."""
+"""Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
 def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.GraphModule:
@@ -104,7 +104,7 @@ class _Emitter:
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
             root.register_buffer(name, tensor, persistent=False)
-        return fx.GraphModule(root, self.graph, class_name="Local")
+        return fx.GraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         node = self.graph.call_function(target, args, kwargs)
@@ -113,8 +113,7 @@ class _Emitter:
 
     def node(self, value: SSAValue) -> fx.Node:
         node = self.values[value]
-        if isinstance(node, Started):
-            raise UnsupportedError("the result of an `async` collective is used before `spmd.wait`; wait for it first")
+        assert isinstance(node, fx.Node)  # the verifier lets the result of an async collective go to spmd.wait alone
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
@@ -265,7 +264,9 @@ def _meta(op: ValueOp) -> dict[str, Any]:
     location = location_of(op)
     if location is None:
         return {}
-    name = op.location.name.data if isinstance(op.location, NameLoc) else ""  # type: ignore
+    module = op.location.desc.data if isinstance(op.location, NameLoc) else ""
     meta: dict[str, Any] = {"location": location}
-    meta["stack_trace"] = f'File "{location.file}", line {location.line}, in {name or op.name}'
+    meta["stack_trace"] = f'File "{location.file}", line {location.line}, in {module or op.name}'
+    if module:
+        meta["nn_module_stack"] = {module: (module, "")}
     return meta

@@ -142,7 +142,7 @@ def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float) -> OpOffer:
     try:
         rule = rules.instantiate(op.call())
     except SpmdirError as error:
-        raise type(error)(f"'{op.name}': {error.message}", location_of(op)) from None
+        raise error.about(op.name, location_of(op)) from None
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)

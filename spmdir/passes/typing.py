@@ -117,7 +117,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
     operands = required(op)
     results = op.shardings
     location = location_of(op)
-    if any(sharding is None for sharding in (*operands, *results)):
+    if _undecided(op) or any(sharding is None for sharding in operands):
         raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
     rule = rules.instantiate(op.call())
     if rule is None:
@@ -131,6 +131,11 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
         return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
     except ShardingError as error:
         raise error.about(op.name, location) from None
+
+
+def _undecided(op: ValueOp) -> bool:
+    """Whether a result that is there has no sharding yet."""
+    return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
 
 
 def required(op: ValueOp) -> tuple[Sharding | None, ...]:
@@ -149,14 +154,14 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
     """
     rule = rules.instantiate(op.call())
     location = location_of(op)
-    if any(sharding is None for sharding in op.shardings):
+    if _undecided(op):
         raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location)
     if rule is None:
         return tuple(Sharding((), mesh.name) for _ in held)
     order = list(dict.fromkeys(axis for s in (*op.shardings, *held) for axis, _ in (s.entries if s else ())))
     choice: dict[str, Strategy] = {}
     for axis in order:
-        results = tuple(sharding[axis] for sharding in op.shardings if sharding)
+        results = tuple(sharding[axis] if sharding else R for sharding in op.shardings)
         rows = [r for r in rule.strategies(mesh.sizes[axis], divided_factors(choice, mesh)) if r.results == results]
         if not rows:
             raise ShardingError(

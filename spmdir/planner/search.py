@@ -28,6 +28,10 @@ _PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial
 _INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
 _KIND = [None if p.op is None else "sum" if p.op == "avg" else p.op for p in _PLACEMENTS]
 
+_GATHERS = [[int(a.trait == "shard" and b.trait != "shard") for b in _PLACEMENTS] for a in _PLACEMENTS]
+_Ask = tuple[int, tuple[float, float]]
+"""A placement that a user wants, and the bytes that a move to it would reduce, or gather."""
+
 
 @attrs.frozen
 class _Candidate:
@@ -63,10 +67,11 @@ def solve(problem: Problem, rounds: int = 2, effort: int = 4) -> dict[str, list[
         Unsolvable: what is fixed leaves a node without a row.
     """
     shared = quotient(problem)
-    chosen: dict[str, list[Row]] = {}
+    axes = problem.mesh.axes
+    chosen = {axis: _AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None) for axis, count in axes}
     for _ in range(rounds):
         before = dict(chosen)
-        for axis, count in problem.mesh.axes:
+        for axis, count in axes:
             others = {a: rows for a, rows in chosen.items() if a != axis}
             chosen[axis] = _AxisSearch(problem.mesh, shared, axis, count, others).run(effort, chosen.get(axis))
         if chosen == before:
@@ -83,18 +88,29 @@ class _AxisSearch:
         self.shared, self.mesh, self.others = shared, mesh, others
         self.axis, self.count = axis, count
         self.price = _price_table(count)
-        self.bytes = [
-            self._local_bytes(meta, index) * weight
-            for index, (meta, weight) in enumerate(zip(shared.values, shared.value_weight, strict=True))
-        ]
+        self.sizes = [self._sizes(value) for value in range(len(shared.values))]
         self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
         self.decision = [0] * len(shared.nodes)
         self.made = [0] * len(shared.values)
 
-    def _local_bytes(self, meta: TensorMeta, value: int) -> float:
+    def _sizes(self, value: int) -> dict[tuple[int, int], tuple[float, float]]:
+        """User of a value → its bytes on a rank, this axis replicated: (to be reduced or moved, to be gathered).
+
+        Another axis makes the value smaller for a gather if it still divides it afterwards, and for a reduction
+        if it divides it before or after, since reductions come first.
+        """
         node, position = self.shared.producer[value]
-        placed = [(axis, rows[node].results[position]) for axis, rows in self.others.items()]
-        return meta.bytes / self.mesh.group_size(axis for axis, p in placed if p.trait == "shard")
+        whole = self.shared.values[value].bytes * self.shared.value_weight[value]
+        found = {}
+        for user, slot in self.shared.users[value]:
+            gathered = reduced = whole
+            for axis, rows in self.others.items():
+                after = rows[user].operands[slot].trait == "shard"
+                before = rows[node].results[position].trait == "shard"
+                gathered /= self.mesh.sizes[axis] if after else 1
+                reduced /= self.mesh.sizes[axis] if after or before else 1
+            found[user, slot] = (reduced, gathered)
+        return found
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
         divided: dict[int, int] = {}
@@ -174,12 +190,12 @@ class _AxisSearch:
             costs = []
             for candidate in self.candidates[index]:
                 cost = candidate.cost
-                for value, wanted in zip(node.operands, candidate.operands, strict=True):
-                    key = (value, wanted)
+                for slot, (value, wanted) in enumerate(zip(node.operands, candidate.operands, strict=True)):
+                    key = (slot, wanted)
                     if key not in entry:
-                        share, size = max(len(users[value]), 1), self.bytes[value]
+                        share, sizes = max(len(users[value]), 1), self.sizes[value][index, slot]
                         entry[key] = min(
-                            made / share + self.price[placement][wanted] * size
+                            made / share + self.price[placement][wanted] * sizes[_GATHERS[placement][wanted]]
                             for placement, made in cheapest[value].items()
                         )
                     cost += entry[key]
@@ -188,58 +204,61 @@ class _AxisSearch:
                     known = cheapest[value].get(placement, math.inf)
                     cheapest[value][placement] = min(known, cost / len(node.results))
             totals.append(costs)
-        decided: list[set[int]] = [set() for _ in self.shared.values]
+        decided: list[set[_Ask]] = [set() for _ in self.shared.values]
         for index in range(len(nodes) - 1, -1, -1):
             node = nodes[index]
             best, best_cost = 0, math.inf
             for choice, candidate in enumerate(self.candidates[index]):
                 cost = totals[index][choice]
                 for value, placement in zip(node.results, candidate.results, strict=True):
-                    cost += self._cover(value, placement, decided[value])
+                    cost += self._cover(placement, decided[value])
                 if cost < best_cost:
                     best, best_cost = choice, cost
             self._choose(index, best)
-            for value, wanted in zip(node.operands, self.candidates[index][best].operands, strict=True):
-                decided[value].add(wanted)
+            for slot, value in enumerate(node.operands):
+                decided[value].add(self._ask(index, slot, best))
 
-    def _cover(self, value: int, made: int, wanted: set[int]) -> float:
-        """Bytes to give a value made with placement `made` in every wanted placement: one by one, or all from R."""
-        row = self.price[made]
-        if len(wanted) == 1:
-            (only,) = wanted
-            return row[only] * self.bytes[value]
-        direct = 0.0
-        for placement in wanted:
-            direct += row[placement]
-        return min(direct, row[0]) * self.bytes[value] if direct else 0.0
+    def _ask(self, user: int, slot: int, choice: int) -> _Ask:
+        """What a node wants of its operand `slot` under one of its rows."""
+        placement = self.candidates[user][choice].operands[slot]
+        return placement, self.sizes[self.shared.nodes[user].operands[slot]][user, slot]
 
-    def _wanted(self, value: int) -> set[int]:
-        return {self.candidates[user][self.decision[user]].operands[slot] for user, slot in self.shared.users[value]}
+    def _cover(self, made: int, asks: set[_Ask]) -> float:
+        """Bytes to give a value made with placement `made` as all its users ask: one by one, or all from R."""
+        prices, gathers = self.price[made], _GATHERS[made]
+        if len(asks) == 1:
+            ((placement, sizes),) = asks
+            return prices[placement] * sizes[gathers[placement]]
+        direct = largest = 0.0
+        for placement, sizes in asks:
+            direct += prices[placement] * sizes[gathers[placement]]
+            if sizes[gathers[0]] > largest:
+                largest = sizes[gathers[0]]
+        return min(direct, prices[0] * largest) if direct else 0.0
 
-    def _cost_around(self, index: int, choice: int, wanted: Mapping[int, set[int]]) -> float:
+    def _asked(self, value: int, without: int = -1) -> set[_Ask]:
+        """What the users of a value, but for one, ask of it."""
+        return {
+            self._ask(user, slot, self.decision[user]) for user, slot in self.shared.users[value] if user != without
+        }
+
+    def _cost_around(self, index: int, choice: int, asked: Mapping[int, set[_Ask]]) -> float:
         """What depends on the choice of one node: its compute and all reshards on its operands and results."""
         node, candidate = self.shared.nodes[index], self.candidates[index][choice]
         cost = candidate.cost
         for value, placement in zip(node.results, candidate.results, strict=True):
-            cost += self._cover(value, placement, wanted[value] if value in wanted else set())
-        asked: dict[int, set[int]] = {}
-        for value, want in zip(node.operands, candidate.operands, strict=True):
-            asked.setdefault(value, set()).add(want)
-        for value, wants in asked.items():
-            cost += self._cover(value, self.made[value], wanted[value] | wants)
+            cost += self._cover(placement, asked[value])
+        own: dict[int, set[_Ask]] = {}
+        for slot, value in enumerate(node.operands):
+            own.setdefault(value, set()).add(self._ask(index, slot, choice))
+        for value, asks in own.items():
+            cost += self._cover(self.made[value], asked[value] | asks)
         return cost
 
-    def _surroundings(self, index: int) -> dict[int, set[int]]:
-        """Value → what its other users want, for the operands and results of a node."""
-        node, around = self.shared.nodes[index], {}
-        for value in (*node.results, *node.operands):
-            if value not in around:
-                around[value] = {
-                    self.candidates[user][self.decision[user]].operands[slot]
-                    for user, slot in self.shared.users[value]
-                    if user != index
-                }
-        return around
+    def _surroundings(self, index: int) -> dict[int, set[_Ask]]:
+        """Value → what its other users ask, for the operands and results of a node."""
+        node = self.shared.nodes[index]
+        return {value: self._asked(value, index) for value in dict.fromkeys((*node.results, *node.operands))}
 
     def _improve(self, index: int) -> float:
         """Move one node to its best row; the bytes gained, 0 if it stays."""
@@ -286,7 +305,7 @@ class _AxisSearch:
     def total(self) -> float:
         """The whole program's cost on this axis, in bytes."""
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
-        return cost + sum(self._cover(value, self.made[value], self._wanted(value)) for value in range(len(self.made)))
+        return cost + sum(self._cover(self.made[value], self._asked(value)) for value in range(len(self.made)))
 
     def _move_neighbourhoods(self, budget: int) -> None:
         """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
@@ -301,22 +320,60 @@ class _AxisSearch:
                     changed = self._try(index, choice) or changed
 
     def _try(self, index: int, choice: int) -> bool:
-        """Force one row and settle around it; whether that was cheaper and was kept."""
-        former, around = self.decision[index], self._surroundings(index)
-        gained = self._cost_around(index, former, around) - self._cost_around(index, choice, around)
-        self._choose(index, choice)
-        moves = [(index, former)]
-        gained += self._settle(self.shared.neighbours[index], pinned=index, limit=200, moves=moves)
-        gained += self._settle([index], limit=400, moves=moves)
+        """Force one row, let what surrounds it follow, and settle; whether that was cheaper and was kept."""
+        moves: list[tuple[int, int]] = []
+        gained = self._follow(index, choice, moves)
+        reached = dict.fromkeys([index, *(moved for moved, _ in moves)])
+        for moved in list(reached):
+            reached.update(dict.fromkeys(self.shared.neighbours[moved]))
+        gained += self._settle(reached, limit=4 * len(reached), moves=moves)
         if gained > 1e-6:
             return True
         for moved, before in reversed(moves):
             self._choose(moved, before)
         return False
 
+    def _follow(self, index: int, choice: int, moves: list[tuple[int, int]]) -> float:
+        """Force a row, then let neighbours take the cheapest row that makes their common value free to pass.
+
+        Stops at nodes that already agree or cannot; returns the bytes gained, as a rule a loss.
+        """
+        gained, visited = 0.0, {index}
+        frontier = [(index, choice)]
+        while frontier:
+            node, row = frontier.pop(0)
+            around = self._surroundings(node)
+            former = self.decision[node]
+            gained += self._cost_around(node, former, around) - self._cost_around(node, row, around)
+            moves.append((node, former))
+            self._choose(node, row)
+            candidate = self.candidates[node][row]
+            for value, made in zip(self.shared.nodes[node].results, candidate.results, strict=True):
+                for user, slot in self.shared.users[value]:
+                    self._invite(user, "operands", slot, made, visited, frontier)
+            for value, wanted in zip(self.shared.nodes[node].operands, candidate.operands, strict=True):
+                producer, position = self.shared.producer[value]
+                self._invite(producer, "results", position, wanted, visited, frontier)
+        return gained
+
+    def _invite(
+        self, node: int, which: str, position: int, placement: int, visited: set[int], frontier: list[tuple[int, int]]
+    ) -> None:
+        """Put `node` on the frontier if it can agree on a placement but does not yet."""
+        if node in visited or _PLACEMENTS[placement].trait != "shard":
+            return
+        rows = self.candidates[node]
+        if getattr(rows[self.decision[node]], which)[position] == placement:
+            return
+        visited.add(node)
+        agreeing = [choice for choice, row in enumerate(rows) if getattr(row, which)[position] == placement]
+        if agreeing:
+            around = self._surroundings(node)
+            frontier.append((node, min(agreeing, key=lambda choice: self._cost_around(node, choice, around))))
+
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""
-        bills = [(self._cover(v, self.made[v], self._wanted(v)), v) for v in range(len(self.made))]
+        bills = [(self._cover(self.made[v], self._asked(v)), v) for v in range(len(self.made))]
         beside: dict[int, None] = {}
         for cost, value in sorted(bills, key=lambda bill: (-bill[0], bill[1])):
             if cost <= 0:
