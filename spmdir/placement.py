@@ -114,8 +114,8 @@ def _minimum(a: Any, b: Any) -> Any:
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(lambda a, b: a + b, True, lambda value, noise: (noise, value - noise)),
     "avg": Reduction(lambda a, b: a + b, True, lambda value, noise: (noise, value - noise)),
-    "max": Reduction(_maximum, False, lambda value, noise: (value - abs(noise), value)),
-    "min": Reduction(_minimum, False, lambda value, noise: (value + abs(noise), value)),
+    "max": Reduction(_maximum, False, lambda value, noise: (value.minimum(value - abs(noise)), value)),
+    "min": Reduction(_minimum, False, lambda value, noise: (value.maximum(value + abs(noise)), value)),
     "product": Reduction(lambda a, b: a * b, False, lambda value, noise: (noise * 0 + 1, value)),
     "any": Reduction(lambda a, b: a | b, False, lambda value, noise: (value & (noise > 0), value)),
     "all": Reduction(lambda a, b: a & b, False, lambda value, noise: (value | (noise > 0), value)),

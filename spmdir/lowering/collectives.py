@@ -31,7 +31,6 @@ from spmdir.lowering.cut import (
     spread,
 )
 from spmdir.lowering.groups import GroupName
-from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import PARTITION_IDENTITY, permuted_axes, senders
 from spmdir.sharding import Sharding
@@ -214,8 +213,6 @@ def _reduction(site: Site) -> _Reduction:
     op = str(pending.pop()) if len(pending) == 1 else "sum"
     if site.dtype == "i1":
         return _bool_reduction(site, op)
-    if op in ("any", "all"):
-        raise UnsupportedError(f"P({op}) is of truth values; found element type {site.dtype}")
     averaged = [axis for axis in site.axes if site.source[axis].op == "avg"]
     if averaged and site.dtype[0] not in "fbc":
         raise UnsupportedError(f"P(avg) of element type {site.dtype} has no exact mean; reduce by sum and divide")
@@ -244,5 +241,3 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "broadcast": _broadcast,
 }
 """Kind of collective → (site, operand) → the collective started."""
-
-__all__ = ["EMITTERS", "TORCH_DTYPES", "WAIT", "Site", "Started", "start"]

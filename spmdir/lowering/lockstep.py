@@ -5,13 +5,15 @@ Nothing is sent and nothing can hang: ranks that would issue different collectiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import torch
 from torch import fx
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from spmdir.errors import SpmdirError
 from spmdir.lowering.collectives import WAIT, functional
@@ -56,14 +58,46 @@ class Issued:
         return f"{self.node.target}({tensor.dtype} {list(tensor.shape)}, {', '.join(map(str, rest))})"
 
 
-def run_lockstep(programs: Sequence[fx.GraphModule], inputs: Sequence[Sequence[Tensor]], mesh: Mesh) -> list[Any]:
-    """What each rank returns; `programs` and `inputs` are by rank.
+class _Random:
+    """The random numbers of one rank: all ranks draw the same stream, whatever the order in which they run."""
+
+    def __init__(self, seed: int):
+        self._seed = seed
+        self._states: dict[torch.device, Tensor] = {}
+
+    @contextmanager
+    def drawn(self, devices: set[torch.device]) -> Iterator[None]:
+        """Random ops on `devices` continue this rank's stream."""
+        sources = {
+            device: torch.random if device.type == "cpu" else torch.get_device_module(device) for device in devices
+        }
+        before = {device: source.get_rng_state() for device, source in sources.items()}
+        try:
+            for device, source in sources.items():
+                if device in self._states:
+                    source.set_rng_state(self._states[device])
+                else:
+                    source.manual_seed(self._seed)
+            yield
+            self._states.update({device: source.get_rng_state() for device, source in sources.items()})
+        finally:
+            for device, source in sources.items():
+                source.set_rng_state(before[device])
+
+
+def run_lockstep(
+    programs: Sequence[fx.GraphModule], inputs: Sequence[Sequence[Tensor]], mesh: Mesh, seed: int = 0
+) -> list[Any]:
+    """What each rank returns; `programs` and `inputs` are by rank, `seed` is that of random ops.
 
     Raises:
         DivergenceError: ranks issue different collectives, or a result is used before its wait.
         SpmdirError: an op fails on a rank.
     """
-    runs = [_run(program, given, rank) for rank, (program, given) in enumerate(zip(programs, inputs, strict=True))]
+    runs = [
+        _run(program, given, rank, _Random(seed))
+        for rank, (program, given) in enumerate(zip(programs, inputs, strict=True))
+    ]
     outputs: dict[int, Any] = {}
     answers: list[Any] = [None] * len(runs)
     while True:
@@ -80,16 +114,18 @@ def run_lockstep(programs: Sequence[fx.GraphModule], inputs: Sequence[Sequence[T
         answers = _exchange(issued, mesh)
 
 
-def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
+def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) -> Any:
     """What a program without collectives returns.
 
     Raises:
         SpmdirError: an op fails.
     """
-    return run_lockstep([program], [inputs], Mesh({}))[0]
+    return run_lockstep([program], [inputs], Mesh({}), seed)[0]
 
 
-def _run(program: fx.GraphModule, inputs: Sequence[Tensor], rank: int) -> Generator[Issued, Tensor, Any]:
+def _run(
+    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: _Random
+) -> Generator[Issued, Tensor, Any]:
     """Interpret one rank's graph; values die after their last use."""
     given = iter(inputs)
     values: dict[fx.Node, Any] = {}
@@ -113,7 +149,7 @@ def _run(program: fx.GraphModule, inputs: Sequence[Tensor], rank: int) -> Genera
         elif node.target in EXECUTED:
             values[node] = _InFlight((yield Issued(node, args)))
         else:
-            values[node] = _call(node, args, kwargs, rank)
+            values[node] = _call(node, args, kwargs, rank, random)
         for operand in dying[node]:
             del values[operand]
     return None
@@ -129,8 +165,12 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
     return map_arg(arguments, value_of)
 
 
-def _call(node: fx.Node, args: Any, kwargs: Any, rank: int) -> Any:
+def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: _Random) -> Any:
     try:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            found = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
+            with random.drawn({device for device in found if isinstance(device, torch.device)}):
+                return node.target(*args, **kwargs)  # type: ignore
         return node.target(*args, **kwargs)  # type: ignore
     except Exception as error:
         # torch ops raise whatever they like; for the user it is one thing: this op failed there.
@@ -159,8 +199,8 @@ def _exchange(issued: Sequence[Issued], mesh: Mesh) -> list[Tensor]:
     return results  # type: ignore  # every rank is in a group
 
 
-def _tensors(calls: Sequence[Issued], *attributes: Any) -> list[Tensor]:
-    """The operands of a group, of one shape and type, with the attributes after them agreeing."""
+def _tensors(calls: Sequence[Issued]) -> list[Tensor]:
+    """The operands of a group, of one shape and type, with the arguments after them agreeing."""
     tensors = [call.arguments[0] for call in calls]
     for call, tensor in zip(calls, tensors, strict=True):
         if (

@@ -37,7 +37,7 @@ def simulate(
         module: at any stage after import; the passes that it still needs are run on a copy.
         inputs: global tensors, in the order of the user inputs or by argument name.
         state_dict: parameters and buffers by their names.
-        seed: of the random addends of inputs whose reduction is pending.
+        seed: of the random addends of inputs whose reduction is pending, and of the random ops of the program.
 
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
@@ -55,7 +55,8 @@ def simulate(
     programs = [emit(module, mesh, rank, symbolic_group) for rank in range(mesh.world_size)]
     for program in programs:
         _follow(program, held)
-    returned = run_lockstep(programs, [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)], mesh)
+    inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
+    returned = run_lockstep(programs, inputs_of, mesh, seed)
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
@@ -66,7 +67,9 @@ def simulate(
 
 
 @torch.no_grad()
-def run_single(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None) -> list[Any]:
+def run_single(
+    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None, seed: int = 0
+) -> list[Any]:
     """What the program computes on one device: shardings are ignored, reshards and collectives do nothing.
 
     Arguments, result and errors are those of `simulate`.
@@ -85,7 +88,7 @@ def run_single(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.
     tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
     program = emit(module, alone, 0, symbolic_group)
     _follow(program, [tensors])
-    return arrange_outputs(function, list(run_alone(program, tensors)))
+    return arrange_outputs(function, list(run_alone(program, tensors, seed)))
 
 
 def bind_inputs(
@@ -116,7 +119,9 @@ def bind_inputs(
         name = names[value]
         if name not in source:
             raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
-        _check(name, source[name], global_shape(value, mesh), meta_of(value.type).dtype)  # type: ignore
+        meta = meta_of(value.type)
+        assert meta is not None  # arguments are tensors
+        _check(name, source[name], global_shape(value, mesh), meta.dtype)
         found.append((value, source[name]))
     extra = [name for name in given if name not in {names[value] for value in users}]
     if extra:

@@ -100,7 +100,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> None:
     rewrites = {row.rewrite for row in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
-            f"'{op.name}' is divided along a dimension that it reduces inside; run insert-reshard first",
+            f"'{op.name}' is divided along a dimension it reduces inside; run insert-reshard first",
             location_of(op),
         )
     if "local" in rewrites:
@@ -116,12 +116,13 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice) -> dict[int, tuple[st
     axes: dict[int, tuple[str, ...]] = {}
     values = [*map(sharding_of, op.operands), *op.shardings]
     for sharding, dims in zip(values, (*rule.operand_dims, *rule.result_dims), strict=True):
+        if sharding is None:
+            continue
         for dim, factors in enumerate(dims or ()):
-            for factor in factors if sharding else ():
-                divides = tuple(axis for axis in sharding.dim_axes(dim) if choice[axis].factor == factor)
-                axes.setdefault(factor, divides)
-                if divides:
-                    axes[factor] = divides
+            for factor in factors:
+                axes[factor] = tuple(
+                    axis for axis in sharding.dim_axes(dim) if choice[axis].factor == factor
+                ) or axes.get(factor, ())
     return axes
 
 

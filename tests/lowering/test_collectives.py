@@ -1,11 +1,18 @@
 """Every collective, simulated on every rank, against the placements' reference semantics."""
 
+import re
+
+import attrs
 import pytest
 import torch
 
-from spmdir.lowering import simulate
+from spmdir.dialects.ir import parse
+from spmdir.errors import UnsupportedError
+from spmdir.lowering import lower_to_fx, simulate
+from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
-from tests.lowering.programs import programs
+from spmdir.sharding import Sharding, parse_sharding
+from tests.lowering.programs import Program, programs
 
 KINDS = ("slice", "partition", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "broadcast")
 MESHES = (Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}))
@@ -23,3 +30,122 @@ def test_a_collective_keeps_the_global_value_whatever_the_sizes_and_nesting_orde
             torch.testing.assert_close(y, x, msg=lambda m, program=program: f"{program.text}\n{m}")
             count += 1
     assert count or kind in ("all_to_all", "permute")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ops"),
+    [
+        ("i1", ("any", "all", "max", "min")),
+        ("bf16", ("sum", "max")),
+        ("f32", ("sum", "avg", "min", "product")),
+        ("i64", ("sum", "max", "product")),
+        ("ui8", ("sum", "min")),
+    ],
+    ids=str,
+)
+def test_reductions_work_on_every_element_type_they_have_a_meaning_on(dtype, ops):
+    for kind in ("all_reduce", "reduce_scatter", "partition"):
+        for op in ops:
+            for program in programs(MESHES[2], kind, (3, 4), (op,)):
+                program = attrs.evolve(program, dtype=dtype)
+                if dtype == "i1" and program.source.partial and op not in ("any", "all"):
+                    continue
+                x = torch.randint(0, 2, program.shape, generator=torch.Generator().manual_seed(0))
+                (y,) = simulate(program.parse(), [x.to(TORCH_DTYPES[dtype])])
+                assert y.dtype == TORCH_DTYPES[dtype]
+                rounding = {"bf16": 0.05, "f32": 1e-5}.get(dtype, 0)
+                assert torch.allclose(y.double(), x.double(), rtol=0, atol=rounding), program.text
+
+
+def test_sums_and_means_that_are_reduced_at_once_divide_by_the_axes_of_the_means():
+    source = parse_sharding("a: P(avg), b: P(sum)")
+    for kind, clauses, target in (
+        ("all_reduce", "on [a, b] op sum", ""),
+        ("reduce_scatter", "on [a, b] dim 0 op sum", "a: S(0), b: S(0)"),
+    ):
+        program = Program(MESHES[3], kind, clauses, source, parse_sharding(target), (7, 2))
+        x = torch.arange(14.0, dtype=torch.float64).reshape(7, 2)
+        torch.testing.assert_close(simulate(program.parse(), [x])[0], x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "message"),
+    [
+        ("i64", "avg", "P(avg) of element type i64 has no exact mean"),
+        ("i1", "sum", "P(sum) of truth values is no reduction"),
+    ],
+)
+def test_reductions_without_a_meaning_are_refused(dtype, op, message):
+    program = Program(
+        MESHES[0], "all_reduce", f"on [a] op {op}", parse_sharding(f"a: P({op})"), Sharding(), (4,), dtype
+    )
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        lower_to_fx(program.parse())
+
+
+def test_a_scalar_is_reduced():
+    program = Program(MESHES[0], "all_reduce", "on [a] op sum", parse_sharding("a: P(sum)"), Sharding(), ())
+    assert simulate(program.parse(), [torch.tensor(3.0, dtype=torch.float64)])[0] == 3
+
+
+def test_partition_does_not_spread_infinities():
+    program = Program(MESHES[0], "partition", "on [a] op sum", Sharding(), parse_sharding("a: P(sum)"), (3,))
+    x = torch.tensor([float("inf"), float("nan"), 1.0], dtype=torch.float64)
+    held = [lower_to_fx(program.parse(), rank)(x)[0] for rank in range(2)]
+    torch.testing.assert_close(held[0], x, equal_nan=True)
+    assert torch.equal(held[1], torch.zeros_like(x))
+
+
+def test_an_even_gather_along_an_inner_dimension_is_views_alone():
+    program = Program(MESHES[0], "all_gather", "on [a] dim 1", parse_sharding("a: S(1)"), Sharding(), (4, 6))
+    called = [str(node.target) for node in lower_to_fx(program.parse()).graph.nodes if node.op == "call_function"]
+    assert called == [
+        "aten.contiguous.default",
+        "_c10d_functional.all_gather_into_tensor.default",
+        "_c10d_functional.wait_tensor.default",
+        "aten.reshape.default",
+        "aten.permute.default",
+        "aten.reshape.default",
+    ]
+
+
+def test_axes_with_one_rank_take_no_part():
+    mesh = Mesh({"a": 1, "b": 2})
+    for kind in KINDS:
+        for program in programs(mesh, kind, (3, 4)):
+            x = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+            assert "mesh:a" not in lower_to_fx(program.parse()).code
+            torch.testing.assert_close(simulate(program.parse(), [x])[0], x, msg=program.text)
+
+
+def test_the_wait_of_an_async_collective_stands_where_the_program_says():
+    text = """
+    spmd.mesh @mesh <a = 3>
+    func.func @main(%x: tensor<7x5xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}) -> tensor<7x5xf64> {
+      %0 = spmd.all_gather %x on [a] dim 1 async : tensor<7x5xf64> <>
+      %1 = aten.neg(%x) : tensor<7x5xf64> <a: S(1)>
+      %2 = spmd.wait %0 : tensor<7x5xf64> <>
+      %3 = spmd.slice %2 on [a] dim 1 : tensor<7x5xf64> <a: S(1)>
+      %4 = aten.add.Tensor(%1, %3) : tensor<7x5xf64> <a: S(1)>
+      return %4 : tensor<7x5xf64>
+    }"""
+    code = lower_to_fx(parse(text)).code
+    assert code.index("all_gather") < code.index("aten.neg") < code.index("wait_tensor")
+    assert not simulate(parse(text), [torch.randn(7, 5, dtype=torch.float64)])[0].any()
+
+
+def test_a_bucket_is_reduced_as_its_members_would_be():
+    text = """
+    spmd.mesh @mesh <a = 2, b = 2>
+    func.func @main(%x: tensor<4x3xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum), b: S(0)>},
+                    %y: tensor<6xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum)>})
+        -> (tensor<4x3xf64>, tensor<6xf64>) {
+      %0 = spmd.bucket %x, %y : tensor<24xf64> <b: S(0), a: P(sum)>
+      %1, %2 = spmd.unbucket %0 : tensor<4x3xf64> <b: S(0), a: P(sum)>, tensor<6xf64> <a: P(sum)>
+      %3 = spmd.all_reduce %1 on [a] op sum : tensor<4x3xf64> <b: S(0)>
+      %4 = spmd.all_reduce %2 on [a] op sum : tensor<6xf64> <>
+      return %3, %4 : tensor<4x3xf64>, tensor<6xf64>
+    }"""
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
+    for got, expected in zip(simulate(parse(text), [x, y]), (x, y), strict=True):
+        torch.testing.assert_close(got, expected)

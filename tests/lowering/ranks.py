@@ -1,0 +1,61 @@
+"""Real ranks: one process each, joined by gloo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from spmdir.lowering import lower_to_fx
+from spmdir.lowering.layout import distribute, random_like
+from spmdir.mesh import Mesh
+from tests.lowering.programs import Program
+
+LIMIT = 120
+"""Seconds after which ranks that have not ended are killed."""
+
+
+def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """What `work(rank, *arguments)` returns on each rank of a gloo process group."""
+    context = mp.spawn(_worker, (world_size, work, str(folder), arguments), nprocs=world_size, join=False)
+    deadline = time.monotonic() + LIMIT
+    try:
+        while not context.join(timeout=1):
+            assert time.monotonic() < deadline, f"ranks still run after {LIMIT} s"
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
+
+
+def _worker(rank: int, world_size: int, work: Callable[..., Any], folder: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=LIMIT // 2),
+    )
+    torch.save(work(rank, *arguments), f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_programs(rank: int, mesh: Mesh, programs: Sequence[Program], inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The local result of every program on its input."""
+    shape, names = tuple(mesh.sizes.values()), tuple(mesh.axis_names)
+    device_mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
+    outputs = []
+    for program, x in zip(programs, inputs, strict=True):
+        noise = random_like(torch.Generator().manual_seed(0))
+        local = distribute(x, program.source, mesh, noise)[rank]
+        outputs.append(lower_to_fx(program.parse(), device_mesh=device_mesh)(local)[0])
+    return outputs

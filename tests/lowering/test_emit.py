@@ -1,0 +1,164 @@
+"""The graph of one rank: names, arguments, results, constants, devices."""
+
+import pytest
+import torch
+
+from spmdir.dialects.ir import parse
+from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.lowering import lower_to_fx, run_single, simulate
+
+
+def lower(body, arguments="%x: tensor<4x6xf32>", mesh="<a = 2>", rank=0):
+    return lower_to_fx(program(body, arguments, mesh), rank)
+
+
+def program(body, arguments="%x: tensor<4x6xf32>", mesh="<a = 2>"):
+    """A program of replicated arguments; the last line of `body` says what is returned."""
+    replicated = [f"{part.strip()} {{spmd.sharding = #spmd.sharding<@mesh>}}" for part in arguments.split(",") if part]
+    *ops, results = body.strip().splitlines()
+    types = results.partition(":")[2]
+    header = f"spmd.mesh @mesh {mesh}\nfunc.func @main({', '.join(replicated)}) -> ({types}) {{"
+    return parse("\n".join([header, *ops, f"return {results}", "}"]))
+
+
+def calls(graph_module):
+    return [node for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def test_values_keep_their_names_and_arguments_become_identifiers():
+    gm = lower("%hidden_1 = aten.relu(%2) : tensor<4x6xf32> <>\n%hidden_1 : tensor<4x6xf32>", "%2: tensor<4x6xf32>")
+    assert [node.name for node in gm.graph.nodes][1] == "hidden_1"
+    assert gm.graph.find_nodes(op="placeholder")[0].target.isidentifier()
+
+
+def test_nodes_say_where_they_come_from():
+    gm = lower("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    assert calls(gm)[0].meta["stack_trace"] == 'File "<text>", line 3, in aten.relu'
+
+
+def test_arguments_fill_the_schema_by_name():
+    gm = lower(
+        """
+        %0 = aten.sum.dim_IntList(%x) {dim = [1], dtype = f64, keepdim = true} : tensor<4x1xf64> <>
+        %0 : tensor<4x1xf64>
+        """
+    )
+    (node,) = calls(gm)
+    assert node.args[1:] == ([1], True)
+    assert node.kwargs == {"dtype": torch.float64}
+
+
+def test_numbers_may_stand_for_tensors():
+    gm = lower("%0 = aten.add.Tensor(%x) {other = 2.5, alpha = 2} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    assert torch.equal(gm(torch.ones(4, 6))[0], torch.full((4, 6), 6.0))
+
+
+def test_memory_formats_are_named():
+    gm = lower('%0 = aten.clone(%x) {memory_format = "contiguous_format"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>')
+    assert calls(gm)[0].kwargs == {"memory_format": torch.contiguous_format}
+
+
+def test_lists_and_missing_tensors_keep_their_places():
+    gm = lower(
+        """
+        %0 = aten.index.Tensor(%x, [none, %i]) : tensor<4x2xf32> <>
+        %0 : tensor<4x2xf32>
+        """,
+        "%x: tensor<4x6xf32>, %i: tensor<2xi64>",
+    )
+    x = torch.randn(4, 6)
+    assert torch.equal(gm(x, torch.tensor([5, 0]))[0], x[:, [5, 0]])
+    gm = lower("%0 = aten.cat([%x, %x]) {dim = 1} : tensor<4x12xf32> <>\n%0 : tensor<4x12xf32>")
+    assert torch.equal(gm(x)[0], torch.cat([x, x], 1))
+
+
+def test_several_results_and_absent_ones():
+    gm = lower(
+        """
+        %y, %mean, %rstd = aten.native_layer_norm(%x, none, none) {normalized_shape = [6], eps = 1.0e-05} \
+        : tensor<4x6xf32> <>, none, tensor<4x1xf32> <>
+        %y, %rstd : tensor<4x6xf32>, tensor<4x1xf32>
+        """
+    )
+    x = torch.randn(4, 6)
+    expected = torch.native_layer_norm(x, [6], None, None, 1e-5)
+    for got, wanted in zip(gm(x), expected[::2], strict=True):
+        assert torch.equal(got, wanted)
+    assert {node.name for node in gm.graph.nodes} >= {"y", "rstd"}
+
+
+def test_an_op_that_returns_a_list_gives_its_entries():
+    gm = lower(
+        """
+        %a, %b = aten.split.Tensor(%x) {split_size = 4, dim = 1} : tensor<4x4xf32> <>, tensor<4x2xf32> <>
+        %b, %a : tensor<4x2xf32>, tensor<4x4xf32>
+        """
+    )
+    x = torch.randn(4, 6)
+    assert torch.equal(torch.cat([*gm(x)], 1), torch.cat([x[:, 4:], x[:, :4]], 1))
+
+
+def test_constants_travel_with_the_module():
+    gm = lower('%c = spmd.constant value "000080bf00000040" : tensor<2xf32> <>\n%c : tensor<2xf32>')
+    assert gm(torch.zeros(4, 6))[0].tolist() == [-1.0, 2.0]
+    empty = lower('%c = spmd.constant value "" : tensor<0x3xi64> <>\n%c : tensor<0x3xi64>')
+    assert empty(torch.zeros(4, 6))[0].shape == (0, 3)
+
+
+def test_tensors_made_from_nothing_are_made_where_the_inputs_are():
+    text = """
+    %0 = aten.full() {size = [2], fill_value = 1.0, dtype = f32, device = "cuda"} : tensor<2xf32> <>
+    %0 : tensor<2xf32>
+    """
+    assert lower(text)(torch.empty(4, 6, device="meta"))[0].device.type == "meta"
+    assert lower(text, arguments="")()[0].device.type == "cpu"
+
+
+def test_views_do_not_depend_on_strides():
+    gm = lower("%0 = aten.view(%x) {size = [24]} : tensor<24xf32> <>\n%0 : tensor<24xf32>")
+    x = torch.randn(6, 4).t()
+    assert torch.equal(gm(x)[0], x.reshape(24))
+
+
+def test_sizes_and_offsets_are_numbers_of_the_rank():
+    text = "%0 = aten.arange() {end = 7, dtype = i64} : tensor<7xi64> <a: S(0)>\n%0 : tensor<7xi64>"
+    assert [lower(text, "", "<a = 3>", rank)()[0].tolist() for rank in range(3)] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_an_op_that_torch_lacks_is_refused_with_its_place():
+    module = program("%0 = aten.no_such_op(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    with pytest.raises(UnsupportedError, match=r"has no op 'aten\.no_such_op'") as caught:
+        lower_to_fx(module)
+    assert str(caught.value.location) == "<text>:3:1"
+
+
+def test_an_argument_that_the_op_lacks_is_refused():
+    module = program("%0 = aten.special_bessel_j0(%x) {slope = 1} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    with pytest.raises(UnsupportedError, match="has no argument 'slope'; it takes self"):
+        lower_to_fx(module)
+
+
+def test_a_rank_outside_the_mesh_is_refused():
+    with pytest.raises(UnsupportedError, match="rank 2 is not in a mesh of 2; expected 0 to 1"):
+        lower("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", rank=2)
+
+
+def test_the_module_that_is_lowered_stays_as_it_was():
+    module = program("%0 = aten.relu(%x) : tensor<4x6xf32>\n%0 : tensor<4x6xf32>")
+    before = str(module)
+    lower_to_fx(module)
+    simulate(module, [torch.zeros(4, 6)])
+    run_single(module, [torch.zeros(4, 6)])
+    assert str(module) == before
+
+
+def test_a_device_mesh_with_other_axes_is_refused():
+    class Other:
+        mesh_dim_names = ("a",)
+        mesh = torch.arange(4)
+
+        def get_coordinate(self):
+            return [0]
+
+    with pytest.raises(ShardingError, match=r"device mesh has axes \{'a': 4\}, the module has \{'a': 2\}"):
+        lower_to_fx(program("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>"), device_mesh=Other())
