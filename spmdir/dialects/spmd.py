@@ -5,6 +5,7 @@ Collectives name mesh axes, never ranks or groups.
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -342,11 +343,12 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
             raise ShardingError(f"members of a bucket have the pending reductions of <{sharding}>, found <{held}>")
         if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
             raise VerifyException("members of a bucket have one element type")
-        for dim, size in enumerate(meta.shape):
+        shape = global_shape(member, mesh)
+        for dim, size in enumerate(shape):
             if size % mesh.group_size(held.dim_axes(dim)):
                 raise ShardingError(f"dimension {dim} of a bucket's member is divided unevenly: {size}")
-        total += meta.numel // mesh.group_size(a for a, p in held.entries if p.trait == "shard")
-    if meta_of(bucket.type).shape != (total * mesh.group_size(axes),):  # type: ignore
+        total += math.prod(shape) // mesh.group_size(a for a, p in held.entries if p.trait == "shard")
+    if global_shape(bucket, mesh) != (total * mesh.group_size(axes),):
         raise VerifyException(f"bucket has type {bucket.type}; expected {total * mesh.group_size(axes)} elements")
 
 

@@ -14,7 +14,7 @@ from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import Placement
+from spmdir.placement import Placement, R
 from spmdir.planner.price import axis_price
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
