@@ -1,0 +1,16 @@
+// RUN:
+
+"builtin.module"() ({
+  "spmd.mesh"() <{sym_name = "mesh", axis_names = ["dp"], axis_sizes = [2 : i64]}> : () -> ()
+  func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = "aten.relu"(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}) : () -> ()
+
+// | spmd.mesh @mesh <dp = 2>
+// |
+// | func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+// |   %0 = aten.relu(%x) : tensor<8xf32>
+// |   return %0 : tensor<8xf32>
+// | }
