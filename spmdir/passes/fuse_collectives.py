@@ -16,6 +16,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.spmd import SpmdOp
 from spmdir.dialects.syntax import IRContext
 from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ParseError, did_you_mean
 from spmdir.passes.rewrite_text import Collective, Rewrite, read_rewrites
 from spmdir.passes.rewriting import Engine
 from spmdir.passes.stage import global_function
@@ -29,19 +30,20 @@ class FuseCollectivesPass(ModulePass):
 
     Options:
         rewrites: a file of rewrites to use beside the built-in ones.
+        only: the names of the rewrites to use; all when empty.
         max-sweeps: how often to go over the program while something changes.
     """
 
     name = "fuse-collectives"
     rewrites: str = ""
+    only: tuple[str, ...] = ()
     max_sweeps: int = 64
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         function = global_function(op, self.name)
-        rewrites = read_rewrites(REWRITES) + (read_rewrites(Path(self.rewrites)) if self.rewrites else ())
         by_kind: dict[str, list[Rewrite]] = {}
-        for rewrite in rewrites:
+        for rewrite in self._chosen():
             kind = f"spmd.{rewrite.left.kind}" if isinstance(rewrite.left, Collective) else ""
             by_kind.setdefault(kind, []).append(rewrite)
         engine, block = Engine(ir.mesh(op), ctx.rules), function.body.block
@@ -49,6 +51,16 @@ class FuseCollectivesPass(ModulePass):
             changed = _merge_duplicates(block) | _erase_unused(block)
             if not (_sweep(block, engine, by_kind) or changed):
                 return
+
+    def _chosen(self) -> list[Rewrite]:
+        rewrites = read_rewrites(REWRITES) + (read_rewrites(Path(self.rewrites)) if self.rewrites else ())
+        names = [rewrite.name for rewrite in rewrites]
+        for name in self.only:
+            if name not in names:
+                raise ParseError(
+                    f"there is no rewrite '{name}'; there are {', '.join(names)}{did_you_mean(name, names)}"
+                )
+        return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
 
 
 def _sweep(block: Block, engine: Engine, by_kind: dict[str, list[Rewrite]]) -> bool:

@@ -42,8 +42,10 @@ PROPERTIES: dict[str, Callable[[AtenOp, OpRule], bool]] = {
 Bindings = Mapping[str, Any]
 """Variable → axes (upper case), dimension or reduction (lower case)."""
 
-Cost = tuple[float, int, float]
-"""Wire bytes a rank sends, collectives that send, bytes that are touched locally."""
+Cost = tuple[float, int, float, int]
+"""Wire bytes a rank sends, collectives that send, bytes that are touched locally, ops."""
+
+_FREE: Cost = (0.0, 0, 0.0, 0)
 
 
 @attrs.frozen
@@ -108,7 +110,7 @@ class Engine:
                     continue
                 made, gone = map(self._node_cost, _nodes(node)), map(self._op_cost, dying)
                 change = _difference(self._sum(made), self._sum(gone))
-                if change < (0.0, 0, 0.0) and (best is None or change < best[0]):
+                if change < _FREE and (best is None or change < best[0]):
                     best = change, node, dying
         if best is None:
             return False
@@ -132,23 +134,24 @@ class Engine:
         """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
         sizes, traffic = step_sizes(step, meta.shape, DTYPE_BYTES[meta.dtype], self.mesh), TRAFFIC[step.kind]
         if sizes.group == 1:
-            return 0.0, 0, 0.0
+            return 0.0, 0, 0.0, 1
         packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
-        return traffic.wire(sizes), int(traffic.crossing is not None), packed
+        return traffic.wire(sizes), int(traffic.crossing is not None), packed, 1
 
     def _touched(self, sharding: Sharding, meta: TensorMeta) -> Cost:
-        return 0.0, 0, local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], self.mesh)
+        return 0.0, 0, local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], self.mesh), 1
 
     @staticmethod
     def _sum(costs: Iterable[Cost]) -> Cost:
-        wire, launches, touched = zip((0.0, 0, 0.0), *costs, strict=True)
-        return sum(wire), sum(launches), sum(touched)
+        wire, sends, touched, ops = zip(_FREE, *costs, strict=True)
+        return sum(wire), sum(sends), sum(touched), sum(ops)
 
 
 def _difference(after: Cost, before: Cost) -> Cost:
     """after − before; wire bytes that differ by rounding alone are equal."""
     wire = after[0] - before[0]
-    return (wire if abs(wire) > 1e-9 * before[0] else 0.0), after[1] - before[1], after[2] - before[2]
+    wire = wire if abs(wire) > 1e-9 * before[0] else 0.0
+    return wire, after[1] - before[1], after[2] - before[2], after[3] - before[3]
 
 
 def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Found]:
@@ -388,7 +391,7 @@ def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> None:
             )
         Rewriter.insert_op(op, InsertPoint.before(root))
         made[new] = op.results[0]
-        if isinstance(new, Computed) and new is not node and new.op.results[0].name_hint:
+        if isinstance(new, Computed) and new.op is not root and new.op.results[0].name_hint:
             keep_name(op.results[0], new.op.results[0].name_hint)
     result, name = _value(made, node), root.results[0].name_hint
     root.results[0].replace_all_uses_with(result)

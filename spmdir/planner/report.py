@@ -64,21 +64,27 @@ class CommReport:
     reshards: int = 0
 
     def __str__(self) -> str:
-        rows = [("collective", "axes", "count", "MB sent", "ms")]
+        rows = [("collective", "axes", "count", "sent", "ms")]
         rows += [_row(kind, "", share) for kind, share in self.by_kind.items()]
         rows += [_row("", ", ".join(axes), share) for axes, share in self.by_axis.items()]
         rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
-        lines.append(f"lower bound {self.lower_bound / 1e6:.6g} MB{ratio}")
+        lines.append(f"lower bound {_size(self.lower_bound)}{ratio}")
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
         return "\n".join(lines)
 
 
 def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
-    return kind, axes, str(share.count), f"{share.wire_bytes / 1e6:.6g}", f"{share.seconds * 1e3:.4g}"
+    return kind, axes, str(share.count), _size(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
+
+
+def _size(count: float) -> str:
+    """Bytes with the unit that leaves one to three digits before the point."""
+    power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:

@@ -1,0 +1,27 @@
+// RUN: --split-input-file --fuse-collectives --verify-spmd
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// A tensor-parallel pair of branches and a cut: two all-reduces become one reduce-scatter.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+  %a = aten.mm(%x, %w) : tensor<16x8xf32> <tp: P(sum)>
+  %b = spmd.all_reduce %a on [tp] op sum : tensor<16x8xf32> <>
+  %c = aten.mm(%z, %w) : tensor<16x8xf32> <tp: P(sum)>
+  %d = spmd.all_reduce %c on [tp] op sum : tensor<16x8xf32> <>
+  %e = aten.add.Tensor(%b, %d) {alpha = 2} : tensor<16x8xf32> <>
+  %f = aten.relu(%e) : tensor<16x8xf32> <>
+  %g = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
+  return %g : tensor<16x8xf32>
+}
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+// |                 %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   %a = aten.mm(%x, %w) : tensor<16x8xf32> <tp: P(sum)>
+// |   %c = aten.mm(%z, %w) : tensor<16x8xf32> <tp: P(sum)>
+// |   %0 = aten.add.Tensor(%a, %c) {alpha = 2} : tensor<16x8xf32> <tp: P(sum)>
+// |   %1 = spmd.reduce_scatter %0 on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
+// |   %g = aten.relu(%1) : tensor<16x8xf32> <tp: S(0)>
+// |   return %g : tensor<16x8xf32>
+// | }

@@ -1,0 +1,70 @@
+// RUN: --split-input-file --fuse-collectives="only=gather-after"
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Gather after the cast to the smaller type.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
+  %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+  %y = aten._to_copy(%g) {dtype = bf16} : tensor<16x8xbf16> <>
+  return %y : tensor<16x8xbf16>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// One gather for two operands, whatever the op.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+  %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+  %h = spmd.all_gather %z on [tp] dim 0 : tensor<16x8xf32> <>
+  %y = aten.mul.Tensor(%g, %h) : tensor<16x8xf32> <>
+  return %y : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Not past a view that would have the pieces packed.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
+  %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+  %y = aten.t(%g) : tensor<8x16xf32> <>
+  return %y : tensor<8x16xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Not past an op that needs the dimension whole.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+  %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+  %y = aten.cumsum(%g) {dim = 0} : tensor<16x8xf32> <>
+  return %y : tensor<16x8xf32>
+}
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
+// |   %0 = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
+// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xbf16> <>
+// |   return %y : tensor<16x8xbf16>
+// | }
+// | // -----
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
+// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   %0 = aten.mul.Tensor(%x, %z) : tensor<16x8xf32> <tp: S(0)>
+// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xf32> <>
+// |   return %y : tensor<16x8xf32>
+// | }
+// | // -----
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
+// |   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+// |   %y = aten.t(%g) : tensor<8x16xf32> <>
+// |   return %y : tensor<8x16xf32>
+// | }
+// | // -----
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+// |   %y = aten.cumsum(%g) {dim = 0} : tensor<16x8xf32> <>
+// |   return %y : tensor<16x8xf32>
+// | }

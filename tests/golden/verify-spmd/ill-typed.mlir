@@ -1,0 +1,66 @@
+// RUN: --split-input-file --verify-diagnostics --verify-spmd
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+                %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
+                %v: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) {
+  // expected-error@+1 {{on axis 'tp' (S(1), S(0)) -> (R) is no strategy of this op: the results are (R) where these operands give (P(sum))}}
+  %a = aten.mm(%x, %w) : tensor<16x8xf32> <>
+  // expected-error@+1 {{operand 1 (mat2) is R where the nearest strategy wants S(0); it accepts (R, R) -> (R)}}
+  %b = aten.mm(%x, %v) : tensor<16x8xf32> <tp: P(sum)>
+  return %b : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
+  // expected-error@+1 {{operand 0 (self) is P(sum) where the nearest strategy wants}}
+  %a = aten.relu(%x) : tensor<16x8xf32> <tp: P(sum)>
+  // expected-error@+1 {{result 0 leaves the function with a pending reduction, <tp: P(sum)>; run insert-reshard}}
+  return %a : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>},
+                %y: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) -> tensor<16x8xf32> {
+  // expected-error@+1 {{one factor nests in one order}}
+  %a = aten.mul.Tensor(%x, %y) : tensor<16x8xf32> <dp: S(0), tp: S(0)>
+  return %a : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<16x8xf32> {
+  // expected-error@+1 {{'aten._softmax' cannot run as it is with}}
+  %a = aten._softmax(%x) {dim = 1, half_to_float = false} : tensor<16x8xf32> <tp: S(1)>
+  return %a : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// expected-error@+1 {{argument 0 has no sharding; run propagate first}}
+func.func @main(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
+  // expected-error@+1 {{'aten.relu' has values without a sharding; run propagate first}}
+  %a = aten.relu(%x) : tensor<16x8xf32>
+  return %a : tensor<16x8xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2>
+
+func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(max)>})
+    -> (tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{'spmd.reshard': <dp: P(max)> has a pending reduction of another kind}}
+  %y = spmd.reshard %x : tensor<16xf32> <dp: P(sum)>
+  // expected-error@+1 {{result 0 is held as <dp: P(sum)>, but the function promises <dp: S(0)>; run insert-reshard}}
+  return %y : tensor<16xf32>
+}
+// -----
+spmd.mesh @mesh <dp = 2>
+
+func.func @main() -> tensor<4xui8> {
+  // expected-error@+1 {{every rank holds all of a constant; expected <>, found <dp: S(0)>}}
+  %y = spmd.constant value "00010203" : tensor<4xui8> <dp: S(0)>
+  return %y : tensor<4xui8>
+}

@@ -1,0 +1,268 @@
+"""Rewrites of collectives change how values are held and never what they are, and never send more."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.call import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import op_class
+from spmdir.errors import ParseError, ShardingError, SpmdirError
+from spmdir.lowering.simulate import simulate
+from spmdir.mesh import Mesh
+from spmdir.passes import run_passes
+from spmdir.passes.fuse_collectives import REWRITES
+from spmdir.passes.rewrite_text import parse_rewrites, read_rewrites
+from spmdir.passes.typing import match
+from spmdir.placement import Partial, Shard
+from spmdir.planner.report import comm_report
+from spmdir.planner.steps import MOVES, Step, make_step
+from spmdir.rules import default
+from spmdir.sharding import Sharding
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "fuse-collectives"
+PARTS = [
+    (f"{path.stem}-{number}", part)
+    for path in sorted(GOLDEN.glob("*.mlir"))
+    for number, part in enumerate(path.read_text().partition("\n// | ")[0].split("// -----\n"))
+]
+
+
+def inputs_of(module: ModuleOp) -> list[torch.Tensor]:
+    """Random global inputs, the same for programs with the same arguments."""
+    generator = torch.Generator().manual_seed(0)
+    dtypes = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
+    tensors = []
+    for argument in ir.main_function(module).args:
+        shape, dtype = argument.type.get_shape(), str(argument.type.element_type)  # type: ignore
+        tensors.append(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtypes[dtype]))
+    return tensors
+
+
+def check_sound(text: str) -> bool:
+    """Assert that fusing keeps outputs and types and sends no more; whether it changed anything."""
+    before, after = ir.parse(text), ir.parse(text)
+    run_passes(after, "fuse-collectives,verify-spmd{before-reshard}")
+    ir.parse(ir.print_ir(after))
+    old, new = comm_report(before), comm_report(after)
+    assert new.wire_bytes <= old.wire_bytes * (1 + 1e-9)
+    assert (new.wire_bytes, new.count) <= (old.wire_bytes * (1 + 1e-9), old.count)
+    changed = ir.print_ir(before) != ir.print_ir(after)
+    if changed:
+        inputs = inputs_of(before)
+        outputs = zip(simulate(before, inputs), simulate(after, inputs), strict=True)
+        for one, other in outputs:
+            torch.testing.assert_close(one, other, rtol=2e-2 if one.dtype == torch.bfloat16 else 1e-4, atol=1e-4)
+    return changed
+
+
+@pytest.mark.parametrize("text", [part for _, part in PARTS], ids=[name for name, _ in PARTS])
+def test_every_golden_program_computes_the_same_after_all_rewrites(text: str) -> None:
+    check_sound(text)
+
+
+def test_every_rewrite_has_a_golden_file_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    for rewrite in read_rewrites(REWRITES):
+        parts = [part for name, part in PARTS if name.rpartition("-")[0] == rewrite.name]
+        fired = [_fires(part, rewrite.name) for part in parts]
+        assert fired[:1] == [True], rewrite.name
+        assert fired[-1:] == [False], rewrite.name
+
+
+def _fires(text: str, name: str) -> bool:
+    module = ir.parse(text)
+    before = ir.print_ir(module)
+    return ir.print_ir(run_passes(module, f"fuse-collectives{{only={name}}}")) != before
+
+
+@pytest.mark.parametrize("kind", list(MOVES))
+def test_a_second_run_changes_nothing(kind: str) -> None:
+    for name, text in PARTS:
+        if f"spmd.{kind}" in text:
+            once = ir.print_ir(run_passes(ir.parse(text), "fuse-collectives"))
+            assert ir.print_ir(run_passes(ir.parse(once), "fuse-collectives")) == once, name
+
+
+class Program:
+    """A random well-typed program, grown op by op."""
+
+    OPS = (
+        ("aten.relu", 1, ()), ("aten.neg", 1, ()), ("aten.exp", 1, ()), ("aten.add.Tensor", 2, (("alpha", 2),)),
+        ("aten.mul.Tensor", 2, ()), ("aten.maximum", 2, ()), ("aten.t", 1, ()), ("aten.sum.dim_IntList", 1, None),
+    )  # fmt: skip
+
+    def __init__(self, mesh: Mesh):
+        self.mesh, self.lines, self.arguments = mesh, [], []
+        self.values: list[tuple[str, TensorMeta, Sharding]] = []
+
+    def value(self, meta: TensorMeta, sharding: Sharding) -> str:
+        self.values.append((f"v{len(self.values)}", meta, sharding))
+        return self.values[-1][0]
+
+    def argument(self, meta: TensorMeta, sharding: Sharding) -> None:
+        text = f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>}}"
+        self.arguments.append(f"%{self.value(meta, sharding)}: tensor<{meta}> {text}")
+
+    def steps(self, number: int) -> list[Step]:
+        """The collectives that are legal on a value."""
+        _, meta, held = self.values[number]
+        legal = []
+        lists = [axes for size in (1, 2) for axes in itertools.permutations(self.mesh.axis_names, size)]
+        for kind, axes, dim in itertools.product(MOVES, lists, range(meta.rank)):
+            op = next((op for axis, op in held.partial if axis in axes), "sum")
+            with contextlib.suppress(ShardingError):
+                legal.append(make_step(kind, held, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=1 - dim, op=op))
+        return legal
+
+    def collective(self, number: int, step: Step) -> None:
+        name, meta, _ = self.values[number]
+        words = {
+            "all_to_all": f"from {step.dim} to {step.to_dim}",
+            "all_reduce": f"op {step.op}",
+            "partition": f"op {step.op}",
+            "reduce_scatter": f"dim {step.dim} op {step.op}",
+        }.get(step.kind, f"dim {step.dim}")
+        tail = f"on [{', '.join(step.axes)}] {words} : tensor<{meta}> <{step.target}>"
+        self.lines.append(f"%{self.value(meta, step.target)} = spmd.{step.kind} %{name} {tail}")
+
+    def local(self, op: tuple, numbers: list[int]) -> None:
+        name, count, arguments = op
+        chosen = [self.values[number] for number in numbers[:count]]
+        metas = [meta for _, meta, _ in chosen]
+        if len({meta.shape for meta in metas}) > 1 or (
+            name in ("aten.t", "aten.sum.dim_IntList") and metas[0].rank != 2
+        ):
+            return
+        given = (("dim", (1,)),) if arguments is None else arguments
+        shape = {"aten.t": metas[0].shape[::-1], "aten.sum.dim_IntList": metas[0].shape[:1]}.get(name, metas[0].shape)
+        result = TensorMeta(shape, metas[0].dtype)
+        held = [sharding for _, _, sharding in chosen]
+        sharding = _inferred(name, metas, given, result, held, self.mesh)
+        if sharding is None:
+            return
+        made = self.value(result, sharding)
+        words = "".join(f"{key} = {list(v) if isinstance(v, tuple) else v}" for key, v in given)
+        names = ", ".join(f"%{value}" for value, _, _ in chosen)
+        clause = f" {{{words}}}" if words else ""
+        self.lines.append(f"%{made} = {name}({names}){clause} : tensor<{result}> <{sharding}>")
+
+    def text(self, outputs: list[int]) -> str:
+        names = [self.values[number] for number in outputs]
+        types = ", ".join(f"tensor<{meta}>" for _, meta, _ in names)
+        body = "\n  ".join([*self.lines, f"return {', '.join(f'%{name}' for name, _, _ in names)} : {types}"])
+        return (
+            f"spmd.mesh @mesh {self.mesh}\nfunc.func @main({', '.join(self.arguments)}) -> ({types}) {{\n  {body}\n}}\n"
+        )
+
+
+def _inferred(name, metas, arguments, result, held, mesh) -> Sharding | None:
+    call = op_class(name).build_op([], [result], arguments).call()
+    call = type(call)(name, tuple(metas), arguments, (result,))
+    rule = default().instantiate(call)
+    assert rule is not None
+    entries = []
+    for axis in dict.fromkeys(axis for sharding in held for axis, _ in sharding.entries):
+        wanted = tuple(sharding[axis] for sharding in held)
+        row = next((row for row in rule.strategies(mesh.sizes[axis]) if row.operands == wanted), None)
+        if row is None:
+            return None
+        entries.append((axis, row.results[0]))
+    try:
+        sharding = Sharding(entries)
+        sharding.check(mesh, result.rank)
+        match(rule, held, [sharding], mesh)
+    except ShardingError:
+        return None
+    return sharding
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    sizes = draw(st.sampled_from([(2,), (3,), (2, 2), (3, 2), (2, 3)]))
+    mesh = Mesh(dict(zip("ab", sizes, strict=False)))
+    program = Program(mesh)
+    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=2, max_size=2)))
+    placements = [Partial("sum"), Partial("max"), Shard(0), Shard(1), None]
+    for _ in range(draw(st.integers(1, 2))):
+        chosen = [(axis, draw(st.sampled_from(placements))) for axis in mesh.axis_names]
+        sharding = Sharding([(axis, placement) for axis, placement in chosen if placement])
+        try:
+            sharding.check(mesh, 2)
+        except ShardingError:
+            sharding = Sharding()
+        program.argument(TensorMeta(shape, "f64"), sharding)
+    for _ in range(draw(st.integers(2, 9))):
+        last = len(program.values) - 1
+        if draw(st.integers(0, 2)):
+            number = draw(st.sampled_from([last, last, draw(st.integers(0, last))]))
+            if steps := program.steps(number):
+                program.collective(number, draw(st.sampled_from(steps)))
+        else:
+            program.local(draw(st.sampled_from(Program.OPS)), [last, draw(st.integers(0, last))])
+    last = len(program.values) - 1
+    return program.text(sorted({last, draw(st.integers(0, last))}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
+    check_sound(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ab: slicee x on A dim d => x", "1:5: error: unknown collective 'slicee'; expected one of slice,"),
+        ("ab: slice x on A => x", "1:5: error: slice says on; expected on, dim"),
+        ("ab: slice x on A dim d => slice x on A dim e", "1:1: error: the left side does not bind e"),
+        ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: the left side does not bind B"),
+        ("ab: x => x", "1:1: error: the left side is any tensor at all"),
+        ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f stands 1 times on the left and 0 on the right"),
+        ("ab slice x on A dim d => x", "1:4: error: found 'slice', expected ':'"),
+        ("ab: slice x on A dim d => x when d = e", "1:36: error: found '=', expected '!='"),
+        (
+            "\nab: slice x on A dim d => x when f is dear",
+            "2:36: error: found 'is', expected 'is cheap' or 'keeps dtype'",
+        ),
+    ],
+)
+def test_a_wrong_rewrite_is_located_and_says_what_was_expected(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as refusal:
+        parse_rewrites(text, "my.rewrites")
+    assert f"my.rewrites:{message}" in str(refusal.value)
+
+
+def test_a_wrong_rewrite_of_the_user_cannot_make_a_wrong_program(tmp_path: Path) -> None:
+    file = tmp_path / "my.rewrites"
+    file.write_text(
+        "drop-reduction: all_reduce x on A op r => x\nwrong-dim: slice x on A dim d => slice f(x, ...) on A dim d"
+    )
+    with pytest.raises(ParseError, match="f stands 0 times on the left"):
+        run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{rewrites={file}}}")
+    file.write_text("drop-reduction: all_reduce x on A op r => x\n")
+    for _, text in PARTS:
+        before = ir.print_ir(run_passes(ir.parse(text), "fuse-collectives{only=exchange-twice}"))
+        module = run_passes(ir.parse(text), f"fuse-collectives{{rewrites={file} only=exchange-twice,drop-reduction}}")
+        assert ir.print_ir(module) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("only=exchange-thrice", "there is no rewrite 'exchange-thrice'; there are slice-of-all-reduce,"),
+        ("only=exchange-thrice", "did you mean 'exchange-twice'?"),
+        ("rewrites=missing.rewrites", "cannot read rewrites from 'missing.rewrites'"),
+    ],
+)
+def test_wrong_options_are_refused(options: str, message: str) -> None:
+    with pytest.raises(SpmdirError) as refusal:
+        run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{{options}}}")
+    assert message in str(refusal.value)
