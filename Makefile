@@ -28,4 +28,4 @@ demo: env
 	$(BIN)/python examples/demo.py
 
 bench: env
-	$(BIN)/python benchmarks/run.py
+	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do PYTHONPATH=. $(BIN)/python $$script; done
