@@ -6,7 +6,7 @@ its own sharding; the pending max and sum are then reshards like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -16,10 +16,10 @@ from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.syntax import location_of
 from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
-from spmdir.passes.typing import required, strategies_of
-from spmdir.placement import Partial, Placement, R
-from spmdir.rules import RuleSet
-from spmdir.rules.rewrite import Expansion, Value
+from spmdir.passes.typing import divided_factors, required, strategies_of
+from spmdir.placement import Placement
+from spmdir.rules import OpRule, RuleSet
+from spmdir.rules.rewrite import Expansion, Placed, Value, place
 from spmdir.sharding import Sharding
 
 
@@ -37,12 +37,16 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
     wanted = [sharding for sharding in required(op) if sharding is not None]
     order = list(dict.fromkeys(axis for sharding in wanted for axis, _ in sharding.entries)) + list(mesh.axis_names)
     order = list(dict.fromkeys(order))
-    columns = {axis: _column(op, expansion, axis, mesh, [s[axis] for s in wanted], rules) for axis in order}
+    placed = {}
+    for axis in order:
+        divided = divided_factors(choice, mesh, without=axis)
+        operands = tuple(sharding[axis] for sharding in wanted)
+        placed[axis] = _placed(op, rule, expansion, operands, axis, mesh.sizes[axis], divided)
 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, piece in enumerate(expansion.pieces):
         results = [
-            Sharding([(axis, columns[axis].made[Value("piece", number, r)]) for axis in order], mesh.name)
+            Sharding([(axis, placed[axis].rows[number].results[r]) for axis in order], mesh.name)
             for r in range(len(piece.call.results))
         ]
         new = op_class(piece.call.name).build_op(
@@ -54,7 +58,10 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
             op.location,
         )
         Rewriter.insert_op(new, InsertPoint.before(op))
-        needs = [Sharding([(a, columns[a].used[value]) for a in order], mesh.name) for value in piece.operands]
+        needs = [
+            Sharding([(axis, placed[axis].rows[number].operands[i]) for axis in order], mesh.name)
+            for i in range(len(piece.operands))
+        ]
         differing = tuple(
             None if need == sharding_of(value) else need for need, value in zip(needs, new.operands, strict=True)
         )
@@ -69,37 +76,20 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
     Rewriter.erase_op(op)
 
 
-class _Column:
-    """One mesh axis of an expansion: the placement each value is made with, and the one its users want."""
-
-    def __init__(self, operands: Sequence[Placement]):
-        self.made: dict[Value, Placement] = {}
-        self.used: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
-
-
-def _column(
+def _placed(
     op: AtenOp,
+    rule: OpRule,
     expansion: Expansion,
+    operands: tuple[Placement, ...],
     axis: str,
-    mesh: Mesh,
-    operands: Sequence[Placement],
-    rules: RuleSet,
-) -> _Column:
-    column = _Column(operands)
-    used_inside = {value for piece in expansion.pieces for value in piece.operands}
-    for number, piece in enumerate(expansion.pieces):
-        inner = rules.instantiate(piece.call)
-        wanted = tuple(column.used[value] for value in piece.operands)
-        rows = inner.strategies(mesh.sizes[axis]) if inner else ()
-        row = next((row for row in rows if row.operands == wanted), None)
-        if row is None:
-            raise UnsupportedError(
-                f"'{op.name}' cannot be expanded on axis '{axis}': its piece {piece.call.name} has no strategy for "
-                f"({', '.join(map(str, wanted))}); shard the op's operands by fewer axes",
-                location_of(op),
-            )
-        for result, placement in enumerate(row.results):
-            value = Value("piece", number, result)
-            column.made[value] = placement
-            column.used[value] = R if isinstance(placement, Partial) and value in used_inside else placement
-    return column
+    count: int,
+    divided: Mapping[int, int],
+) -> Placed:
+    placed = place(rule, expansion, operands, count, divided)
+    if placed is None:
+        raise UnsupportedError(
+            f"'{op.name}' cannot be expanded on axis '{axis}' for operands placed ({', '.join(map(str, operands))}); "
+            "shard them by fewer axes",
+            location_of(op),
+        )
+    return placed

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from spmdir.errors import Location, ParseError, SpmdirError, SpmdirErrors
+from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
 from spmdir.rules.layout import suggestion
 from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCall, Pattern, Rule, Sequence, Term
+
+KEYWORDS = (
+    "adds", "all", "any", "carries", "commutes", "expand", "extent", "linear", "local", "max", "min", "moves",
+    "multilinear", "nonempty", "product", "sizes", "sum", "swaps", "when", "whole",
+)  # fmt: skip
+"""The words that begin a clause; misspelt, they read as factors of the result."""
 
 COMBINING = ("reduce", "whole", "expand")
 """The clauses that say what becomes of a factor that a result lacks."""
@@ -28,6 +36,55 @@ def check(rule: Rule) -> None:
         raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
 
 
+class Signatures(Protocol):
+    """Where the parameters of ops are known."""
+
+    def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
+        """(name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""
+        ...
+
+
+def check_calls(rule: Rule, signatures: Signatures) -> None:
+    """Refuse a rule whose rewrites call ops that have no rule, or with parameters that these do not have.
+
+    Raises:
+        ParseError: one such call. SpmdirErrors: several.
+    """
+    values = [value for clause in rule.clauses for statement in clause.body for value in statement.values]
+    errors: list[SpmdirError] = []
+    for call in (call for value in values for call in _calls(value)):
+        try:
+            known = [name for name, _ in signatures.parameters(call.op)]
+        except RuleError as error:
+            errors.append(ParseError(error.message, call.location))
+            continue
+        if len(call.arguments) > len(known):
+            message = f"{call.op} takes {len(known)} arguments, found {len(call.arguments)}"
+            errors.append(ParseError(message, call.location))
+        unknown = [name for name, _ in call.arguments if name is not None and name not in known]
+        errors += [ParseError(_unknown("parameter", name, known), call.location) for name in unknown]
+    if errors:
+        raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+
+
+def _calls(expression: Expression) -> Iterator[OpCall]:
+    for part in _parts(expression):
+        yield from _calls(part)
+    if isinstance(expression, OpCall):
+        yield expression
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions directly inside `expression`."""
+    if isinstance(expression, Binary):
+        return (expression.left, expression.right)
+    if isinstance(expression, Sequence):
+        return expression.items
+    if isinstance(expression, OpCall):
+        return tuple(value for _, value in expression.arguments)
+    return ()
+
+
 Problem = tuple[str, Location]
 
 
@@ -42,10 +99,8 @@ def _problems(rule: Rule) -> Iterator[Problem]:
     for result in rule.results:
         if result.dtype and result.dtype not in ELEMENT_TYPES and rule.parameter(result.dtype) is None:
             known = [*ELEMENT_TYPES, *(p.name for p in rule.parameters)]
-            yield (
-                f"'{result.dtype}' is no element type and no parameter{suggestion(result.dtype, known)}",
-                result.location,
-            )
+            hint = suggestion(result.dtype, known)
+            yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 
 
 def _parameters(rule: Rule) -> Iterator[Problem]:
@@ -68,9 +123,12 @@ def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
             yield _unknown("argument", term.argument, [p.name for p in rule.parameters]), term.location
         if term.kind == "map" and term.names[0] not in MAPS:
             yield _unknown("dimension map", term.names[0], MAPS), term.location
-        for name in term.names[1:] if term.kind == "map" else ():
-            if rule.parameter(name) is None:
-                yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
+        elif term.kind == "map":
+            for name in term.names[1:]:
+                if rule.parameter(name) is None:
+                    yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
+            if not _accepts(MAPS[term.names[0]].build, len(term.names) - 1):
+                yield f"`{term}` has the wrong number of arguments", term.location
 
 
 def _unknown(what: str, name: str, known: object) -> str:
@@ -94,7 +152,7 @@ def _factors(pattern: Pattern | None) -> dict[str, Term]:
 def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
-    if clause.kind in ("linear", "adds", "carries", "commutes", "swaps"):
+    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "commutes", "swaps"):
         for name in clause.names:
             if name not in tensors:
                 yield _unknown("operand", name, tensors), clause.location
@@ -107,7 +165,7 @@ def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
         for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
             known += [f for f in _factors(pattern) if f not in known]
         for name in clause.names:
-            if name not in known and name.lstrip("^") not in literals:
+            if name not in known and name.lstrip("^~") not in literals:
                 yield _unknown("factor", name, known + literals), clause.location
     if clause.kind in ("expand", "local") and not any(not s.targets for s in clause.body):
         yield (
@@ -117,30 +175,41 @@ def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
     expressions: list[Expression] = [clause.value] if clause.value else []
     expressions += [clause.condition.expression] if clause.condition else []
     names = {p.name for p in rule.parameters}
+    factors = {f for p in rule.parameters for f in _factors(p.pattern)} | {
+        f for r in rule.results for f in _factors(r.pattern)
+    }
     for expression in expressions:
-        yield from _expression(expression, names)
+        yield from _expression(expression, names, factors)
     for statement in clause.body:
         for value in statement.values:
-            yield from _expression(value, names)
+            yield from _expression(value, names, factors)
         if statement.condition:
-            yield from _expression(statement.condition.expression, names)
+            yield from _expression(statement.condition.expression, names, factors)
         names |= set(statement.targets)
 
 
-def _expression(expression: Expression, names: set[str]) -> Iterator[Problem]:
+def _accepts(function: Callable[..., object], count: int) -> bool:
+    """Whether `function` takes `count` arguments after its first."""
+    try:
+        inspect.signature(function).bind(None, *range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _expression(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
     if isinstance(expression, Name) and expression.name not in names and expression.name not in ELEMENT_TYPES:
         yield _unknown("name", expression.name, sorted(names)), expression.location
-    if isinstance(expression, Function) and expression.name not in FUNCTIONS:
-        yield _unknown("function", expression.name, FUNCTIONS), expression.location
-    inner: tuple[Expression, ...] = ()
-    if isinstance(expression, Binary):
-        inner = (expression.left, expression.right)
-    elif isinstance(expression, Sequence):
-        inner = expression.items
-    elif isinstance(expression, OpCall):
-        inner = tuple(value for _, value in expression.arguments)
-    for part in inner:
-        yield from _expression(part, names)
+    if isinstance(expression, Function):
+        if expression.name not in FUNCTIONS:
+            yield _unknown("function", expression.name, FUNCTIONS), expression.location
+        elif not _accepts(FUNCTIONS[expression.name], len(expression.arguments)):
+            yield f"function '{expression.name}' has the wrong number of arguments", expression.location
+        for name in expression.arguments:
+            if name not in names | factors | {"result"}:
+                yield _unknown("name", name, sorted(names | factors)), expression.location
+    for part in _parts(expression):
+        yield from _expression(part, names, factors)
 
 
 def _combining(rule: Rule) -> Iterator[Problem]:
@@ -155,7 +224,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
     for name, term in sources.items():
         if name[0] != "~" and name not in combined and not all(name in result for result in kept):
             yield (
-                f"factor '{name}' is in no dimension of a result; say how it combines, as in `sum {name}`, or `whole {name}`",
+                f"factor '{name}' is missing from a result; say how it combines, as in `sum {name}`, or `whole {name}`",
                 term.location,
             )
     for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
@@ -175,4 +244,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
         for name, term in _factors(result.pattern).items():
             local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent"))
             if name not in sources and name[0] not in "~*" and not local:
-                yield f"factor '{name}' of the result is in no operand{suggestion(name, sources)}", term.location
+                yield (
+                    f"factor '{name}' of the result is in no operand{suggestion(name, [*sources, *KEYWORDS])}",
+                    term.location,
+                )

@@ -46,7 +46,10 @@ def _count(scope: Scope, reference: str) -> int:
 
 def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
     def value(scope: Scope, reference: str) -> int | Local:
-        ((size, axes),) = scope.factors(reference)
+        found = scope.factors(reference)
+        if len(found) != 1:
+            raise RuleError(f"{kind}({reference}) needs one factor, found {len(found)}")
+        ((size, axes),) = found
         return Local(kind, size, axes) if axes else (size if kind == "size" else 0)
 
     return value
@@ -74,7 +77,7 @@ def _floating(scope: Scope, name: str) -> bool:
 def _exact_cast(scope: Scope, name: str) -> bool:
     """No sum is rounded otherwise: the result is floating and holds every value of the operand's type."""
     source, target = scope.meta(name).dtype, scope.results[0].dtype if scope.results[0] else ""
-    if source == target or source[0] in "iu" and target[0] in "fb":
+    if source == target or (source[0] in "iu" and target[0] in "fb"):
         return source != "i1"
     return source[0] in "fb" and target[0] == "f" and DTYPE_BYTES[target] > DTYPE_BYTES[source]
 
@@ -91,7 +94,7 @@ def _integral(scope: Scope, name: str) -> bool:
 def _steps(scope: Scope, *names: str) -> int:
     """The elements of a range: `steps(end)`, `steps(start, end)` or `steps(start, end, step)`."""
     values: list[Any] = [scope.binding.arguments.get(name) for name in names]
-    start, end, step = (0, values[0], 1) if len(values) == 1 else (values + [1])[:3]
+    start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     return max(0, math.ceil((end - start) / step))
 
 
@@ -119,12 +122,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Function in a rule → (scope, names) → value.
 
 count(f): elements along f over all ranks. size(f), offset(f): of this rank's piece. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x): element type of x or of `result`. integral(x): likewise.
-exact_cast(x): from x to the result no sum is rounded. rank(x). ones(x): its dimensions of size 1. steps(start, end, step): elements of a range.
+half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x).
+exact_cast(x): from x to the result no sum is rounded. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
+steps(end), steps(start, end), steps(start, end, step): elements of a range.
 """
 
+
+def _ratio(left: Any, right: Any) -> float:
+    return left / right if right else math.inf
+
+
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "==": operator.eq,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _ratio, "==": operator.eq,
     "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
     "and": lambda a, b: a and b,
 }  # fmt: skip
@@ -165,7 +174,10 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     left, right = evaluate(expression.left, scope), evaluate(expression.right, scope)
     if isinstance(left, Local) or isinstance(right, Local):
         return _local_arithmetic(expression.operator, left, right)
-    return OPERATORS[expression.operator](left, right)
+    try:
+        return OPERATORS[expression.operator](left, right)
+    except TypeError:
+        raise RuleError(f"no value for {left!r} {expression.operator} {right!r}", expression.location) from None
 
 
 def holds(condition: Condition | None, scope: Scope) -> bool:

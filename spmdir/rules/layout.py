@@ -68,7 +68,8 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
             raise RuleError(f"{rule.op} was given no operand '{parameter.name}'")
     defaults = {p.name: p.default.value for p in rule.parameters if isinstance(p.default, Constant)}
-    return Binding(filled, {**defaults, **arguments})
+    given = {name: value for name, value in arguments.items() if value is not None or name not in defaults}
+    return Binding(filled, {**defaults, **given})
 
 
 class Layout:
@@ -100,6 +101,7 @@ class Layout:
         self._spreads: dict[str, list[int]] = {}
         self._apart: dict[str, dict[int, list[int]]] = {}
         self._open_groups: list[tuple[tuple[int, ...], int, str]] = []
+        self.operand: int | None = None
         self.operand_dims: list[Dims] = [()] * len(operands)
         self.result_dims: list[Dims | None] = []
         self._fit()
@@ -114,6 +116,14 @@ class Layout:
         if whole:
             self.whole.add(len(self.sizes) - 1)
         return len(self.sizes) - 1
+
+    def letter(self, name: str, size: int, apart: str | None) -> int:
+        """The factor of an einsum letter; `apart` names the equation if no result has it."""
+        if name not in self._named:
+            self._named[name] = self.factor(name, size)
+            if apart is not None:
+                self._apart.setdefault(apart, {})[len(self.sizes)] = [self._named[name]]
+        return self._named[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the one operand that fills parameter `name`."""
@@ -183,12 +193,14 @@ class Layout:
                 self.operand_dims[index] = self._match(pattern, shape, f"operand '{parameter.name}'", operand=True)
         self._solve_groups()
         for index, parameter in mapped:
-            dims, shape = self._map((parameter.pattern or ())[0]), self.operands[index].shape
+            assert parameter.pattern
+            dims, shape = self._map(parameter.pattern[0]), self.operands[index].shape
             dims = ((),) * (len(shape) - len(dims)) + dims[max(0, len(dims) - len(shape)) :]
             self.operand_dims[index] = tuple(
                 self._check(d, size, f"operand '{parameter.name}'", broadcast=True)
                 for d, size in zip(dims, shape, strict=True)
             )
+        self.operand = None
         count = len(self.given) if self.given is not None else len(self.rule.results)
         if not self.rule.result_list and count > len(self.rule.results):
             self.fail(f"{count} results given, {len(self.rule.results)} expected")
@@ -252,7 +264,7 @@ class Layout:
         return pieces
 
     def _size_spreads(self, operands: list[tuple[int, Parameter]]) -> None:
-        """Ranks, sizes and factors of the spreads: plain occurrences decide, then those with a modifier, then results."""
+        """Ranks, sizes and factors of the spreads: plain operands decide, then those with a modifier, then results."""
         seen: list[tuple[int, Term, tuple[int, ...]]] = []
         for index, parameter in operands:
             pattern = parameter.pattern or ()
@@ -274,9 +286,9 @@ class Layout:
                 for position, size in self._places(term, shape, len(sizes)):
                     apart = term.modifier == "~" and position in self.positions(term.argument, len(sizes))
                     known = sizes[position]
-                    if apart or term.modifier != "" and known is not None:
+                    if apart or (term.modifier != "" and known is not None):
                         continue
-                    if known is None or known == 1 and turn == 0:
+                    if known is None or (known == 1 and turn == 0):
                         sizes[position] = size
                     elif size not in (1, known) and turn == 0:
                         self.fail(

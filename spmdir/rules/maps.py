@@ -294,6 +294,20 @@ def _join(layout: Layout, operands: str, argument: str) -> Dims:
     return tuple(dims)
 
 
+def _subscripts(layout: Layout, operands: str, argument: str) -> Dims:
+    """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
+    terms, _, result = layout.argument(argument).replace(" ", "").partition("->")
+    if not result.isalpha() and result or not terms.replace(",", "").isalpha():
+        layout.fail(f"equation '{layout.argument(argument)}' is not of the form ab,bc->ac")
+    if layout.operand is None:
+        return tuple(layout.refer(letter) for letter in result)
+    position = layout.binding.operands(operands).index(layout.operand)
+    dims = []
+    for letter, size in zip(terms.split(",")[position], layout.operands[layout.operand].shape, strict=True):
+        dims.append((layout.letter(letter, size, None if letter in result else argument),))
+    return tuple(dims)
+
+
 MAPS: dict[str, DimensionMap] = {
     "reshape": DimensionMap(_reshape, sized=True),
     "new": DimensionMap(_new, sized=True),
@@ -318,4 +332,5 @@ MAPS: dict[str, DimensionMap] = {
     "index": DimensionMap(_index),
     "take": DimensionMap(_take),
     "join": DimensionMap(_join),
+    "subscripts": DimensionMap(_subscripts),
 }

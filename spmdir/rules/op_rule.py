@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.call import Call, Literal, Local, TensorMeta
-from spmdir.errors import RuleError
 from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.expressions import Scope, evaluate, holds
 from spmdir.rules.layout import Binding, Dims, Layout, bind
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 LINEAR = ("sum", "avg")
 """The pending reductions that a linear op passes on."""
+
+PENDING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps")
+"""The clauses that let a pending reduction pass."""
 
 OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
 """What a pending reduction becomes behind an antitone op."""
@@ -110,6 +112,16 @@ class OpRule:
         contracts = any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
         return 2 * math.prod(f.size for f in self.factors) if contracts else 0
 
+    @cached_property
+    def is_view(self) -> bool:
+        """Whether every element of the one result is an element of the one operand, as the factors place it."""
+        return any(self._active("moves")) and len(self.call.operands) == 1 == len(self.call.results)
+
+    @cached_property
+    def is_product(self) -> bool:
+        """Whether the op is the product of its operands summed over the factors that the result lacks: an einsum."""
+        return any(self._active("multilinear")) and len(self.call.results) == 1
+
     def expansion(self, factor: int) -> Expansion:
         """The ops, on global tensors, that replace this one when `factor` is divided and its rewrite is "expand"."""
         from spmdir.rules.rewrite import expand
@@ -153,7 +165,7 @@ class OpRule:
             text += f" {kind} {{{', '.join(f.name for _, f in named if f.kind == kind)}}}"
         for rewrite in dict.fromkeys(f.rewrite for _, f in named if f.rewrite):
             text += f" {rewrite} {{{', '.join(f.name for _, f in named if f.rewrite == rewrite)}}}"
-        for clause in self._active("linear", "carries", "commutes", "swaps", "adds"):
+        for clause in self._active(*PENDING, "adds"):
             listed = " ".join([clause.kind, *clause.reductions])
             text += f" {listed} {{{', '.join(clause.names or (self.rule.tensors[0].name,))}}}"
         return text
@@ -192,7 +204,7 @@ class OpRule:
             results = tuple(self._result_placement(index, dims) for dims in self.result_dims)
             additive, number = self._additive
             pending = next((p for p in results if isinstance(p, Partial)), None)
-            if None in results or pending and (number or additive and pending.op != "sum"):
+            if None in results or (pending and (number or (additive and pending.op != "sum"))):
                 continue
             if pending:
                 operands = tuple(pending if i in additive else p for i, p in enumerate(operands))
@@ -234,9 +246,12 @@ class OpRule:
         return -(-factor.size // -(-factor.size // total)) == total
 
     def _pending_rows(self) -> Iterator[Strategy]:
-        for clause in self._active("linear", "carries", "commutes", "swaps"):
+        for clause in self._active(*PENDING):
             names = clause.names or (self.rule.tensors[0].name,)
             members = tuple(i for name in names for i in self.binding.operands(name))
+            if clause.kind == "multilinear":
+                yield from (self._row({i: Partial(op)}, Partial(op)) for i in members for op, _ in self._reductions(clause, (i,)))
+                continue
             numbers = [v for name in names if (v := self.binding.arguments.get(name)) is not None]
             if not members or any(number != 0 for number in numbers):
                 continue
@@ -262,7 +277,9 @@ class OpRule:
         if clause.kind == "swaps":
             yield from ((k, OPPOSITE[k]) for k in kinds if k in OPPOSITE)
             return
-        allowed = {"linear": LINEAR, "carries": kinds}.get(clause.kind, clause.reductions)
+        allowed = {"linear": LINEAR, "multilinear": LINEAR, "carries": kinds, "moves": kinds}.get(
+            clause.kind, clause.reductions
+        )
         yield from ((k, k) for k in kinds if k in allowed)
 
 

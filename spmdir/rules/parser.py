@@ -94,7 +94,7 @@ class _Builder(Transformer[Token, Rule]):
         return Condition(items[1], negated=items[0].type == "UNLESS")
 
     def factor_clause(self, items: list[Any]) -> Clause:
-        keyword, *names, condition = (i for i in items if not (isinstance(i, Token) and i.type == "SEMICOLON"))
+        keyword, *names, condition = items
         reductions = (str(keyword),) if keyword.type == "REDUCTION" else ()
         kind = "reduce" if reductions else str(keyword)
         return Clause(kind, tuple(map(str, names)), self.at(keyword), reductions, condition)
@@ -170,7 +170,8 @@ class _Builder(Transformer[Token, Rule]):
     comparison = sum = product = _left_to_right
 
     def rule(self, items: list[Any]) -> Rule:
-        op, *rest = (i for i in items if not (isinstance(i, Token) and i.type == "ARROW"))
+        op = items[0]
+        rest: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
         parameters = tuple(i for i in rest if isinstance(i, Parameter))
         (results, is_list), *lines = (i for i in rest if i is not None and not isinstance(i, Parameter))
         clauses: list[Clause] = []

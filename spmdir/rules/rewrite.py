@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.call import Call, Local, TensorMeta
 from spmdir.errors import RuleError
 from spmdir.placement import Partial, Placement, R
 from spmdir.rules.expressions import Scope, evaluate, holds
@@ -133,15 +133,13 @@ class _Emitter:
     def call(self, expression: OpCall) -> tuple[Value, ...]:
         names = self.owner.rules.parameters(expression.op)
         tensors: dict[str, Any] = {}
-        arguments: dict[str, Literal] = {}
+        arguments: dict[str, Any] = {}
         for position, (name, inner) in enumerate(expression.arguments):
             name, value = name or names[position][0], self.value(inner)
             if value is None and not (isinstance(inner, Name) and inner.name in self.owner.binding.arguments):
                 continue
-            holds_tensor = (
-                isinstance(value, Value) or isinstance(value, tuple) and any(isinstance(v, Value) for v in value)
-            )
-            (tensors if holds_tensor else arguments)[name] = value
+            entries = value if isinstance(value, tuple) else (value,)
+            (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
         structure, operands = [], []
         for name, is_tensor in names:
             if is_tensor:
@@ -211,7 +209,8 @@ def place(
 ) -> Placed | None:
     """Lay the pieces out on an axis of `count` ranks for operands placed like `operands`.
 
-    A pending value is reduced at the first piece that has no strategy for it; what is returned stays as made. None if a piece has no strategy even so.
+    A pending value is reduced at the first piece that has no strategy for it; what is returned stays as made.
+    None if a piece has no strategy even so.
     """
     labels: dict[Value, Dims] = {Value("operand", i): dims for i, dims in enumerate(owner.operand_dims)}
     where: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
@@ -249,7 +248,7 @@ def place(
 def _row(
     rows: tuple[Strategy, ...], operands: tuple[Value, ...], where: Mapping[Value, Placement]
 ) -> tuple[Strategy | None, tuple[Value, ...]]:
-    """The strategy for operands placed as `where` says, and the fewest pending ones to reduce for it, later ones first."""
+    """The strategy for operands placed as `where` says, and the fewest pending ones to reduce first, later rather."""
     pending = [v for v in dict.fromkeys(reversed(operands)) if isinstance(where[v], Partial)]
     for size in range(len(pending) + 1):
         for reduced in itertools.combinations(pending, size):

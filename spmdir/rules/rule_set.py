@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.rules.check import check, check_calls
+from spmdir.rules.layout import suggestion
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
 from spmdir.rules.parser import parse_rule, split_records
 from spmdir.rules.syntax import Rule
@@ -58,8 +59,7 @@ class RuleSet:
         """(name, whether it is a tensor) of the parameters of op `name`."""
         rule = self.lookup(name)
         if rule is None:
-            close = difflib.get_close_matches(name, self.names, 1)
-            raise RuleError(f"no rule for {name}" + (f" (did you mean {close[0]}?)" if close else ""))
+            raise RuleError(f"no rule for {name}{suggestion(name, self.names)}")
         return tuple((p.name, p.is_tensor) for p in rule.parameters)
 
     def instantiate(self, call: Call) -> OpRule | None:
@@ -98,18 +98,21 @@ class RuleSet:
         Raises:
             SpmdirErrors: all malformed rules.
         """
+        self._check(self.records)
+        return (rule for name in self.records for rule in self.alternatives(name))
+
+    def _check(self, names: Iterable[str]) -> None:
+        """Raise all that is wrong with the rules of the ops `names`, together."""
         errors: list[SpmdirError] = []
-        for name, records in self.records.items():
-            for record in records:
-                try:
-                    _checked(record)
-                except SpmdirErrors as error:
-                    errors += error.errors
-                except ParseError as error:
-                    errors.append(error)
+        for record in (record for name in names for record in self.records[name]):
+            try:
+                check_calls(_checked(record), self)
+            except SpmdirErrors as error:
+                errors += error.errors
+            except ParseError as error:
+                errors.append(error)
         if errors:
             raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
-        return (rule for name in self.records for rule in self.alternatives(name))
 
     def with_file(self, path: str | Path) -> RuleSet:
         """This set with the rules of a file, which replace those of the same ops.
@@ -122,13 +125,12 @@ class RuleSet:
         except (OSError, UnicodeDecodeError) as error:
             raise ParseError(f"cannot read rules from {path}: {error}") from None
         added = read(text, str(path))
-        RuleSet(added).parse_all()
-        return RuleSet({**self.records, **added})
+        extended = RuleSet({**self.records, **added})
+        extended._check(added)
+        return extended
 
 
 def _checked(record: Record) -> Rule:
-    from spmdir.rules.check import check
-
     rule = parse_rule(record.text, record.file, record.line)
     check(rule)
     return rule

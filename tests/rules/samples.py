@@ -57,7 +57,7 @@ def written() -> list[Sample]:
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
     causal = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
     rms = torch.ops.aten._fused_rms_norm(f(5, 4, 3), [3], f(3), 1e-5)
-    samples = [
+    return [
         # pointwise
         sample("add.Tensor", f(5, 4), f(4), alpha=2),
         sample("add.Tensor", f(5, 4), f(5, 1), alpha=-1),
@@ -358,11 +358,10 @@ def written() -> list[Sample]:
         *(sample("cross_entropy_loss", f(5, 6), target, weight6, reduction=r) for r in (0, 1, 2)),
         sample("cross_entropy_loss", f(5, 6), torch.softmax(f(5, 6), 1)),
     ]  # fmt: skip
-    return samples
 
 
 def all_samples(rules: RuleSet) -> list[Sample]:
-    """The written samples, and one for every other op whose tensors are all pointwise and whose numbers have defaults."""
+    """The written samples, and one for every other op whose tensors are all pointwise."""
     samples = written()
     have = {s.op for s in samples}
     for name in rules.names:

@@ -10,7 +10,7 @@ import torch
 
 from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.mesh import Mesh
-from spmdir.placement import R, Placement, Shard
+from spmdir.placement import Placement, R, Shard
 from spmdir.rules import OpRule, RuleSet, Strategy, Value
 
 DTYPES = {

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from spmdir.rules import default
 from spmdir.rules.op_rule import fits
-from tests.rules.samples import all_samples
+from tests.rules.samples import all_samples, b, f, i, sample
 from tests.rules.soundness import Sample, call_of, unsound
 
 SAMPLES = all_samples(default())
@@ -19,3 +21,29 @@ def test_every_rule_has_a_sample():
     for call in calls:
         used.add(next(rule.location for rule in default().alternatives(call.name) if fits(rule, call)))
     assert not [str(rule.location) for rule in default().parse_all() if rule.location not in used]
+
+
+WRONG = [
+    ("aten.relu(self: *) -> *    linear self", sample("relu", f(5, 4)), "P(sum)"),
+    ("aten.abs(self: *) -> *    commutes max", sample("abs", f(5, 4)), "P(max)"),
+    ("aten.exp(self: *) -> *    swaps", sample("exp", f(5, 4)), "P(min)"),
+    ("aten.mul.Tensor(self: *, other: *) -> *    linear self other", sample("mul.Tensor", f(4), f(4)), "P(sum)"),
+    ("aten.addmm(self: n, mat1: m k, mat2: k n, beta, alpha) -> m n    sum k",
+     sample("addmm", f(3), f(5, 4), f(4, 3)), "(R, S(1), S(0))"),
+    ("aten.cumsum(self: *, dim, dtype) -> *", sample("cumsum", f(5, 4), dim=1), "S(1)"),
+    ("aten.mean(self: *, dtype) -> scalar    sum *", sample("mean", f(4, 4)), "P(sum)"),
+    ("aten.embedding(weight: v d, indices: *b, padding_idx, scale_grad_by_freq, sparse) -> *b d    sum v",
+     sample("embedding", f(6, 4), i(6, 5)), "(S(0), R)"),
+    ("aten.any(self: *) -> scalar    all *", sample("any", b(5, 4)), "P(all)"),
+    ("aten.amin(self: *, dim, keepdim=false) -> *-dim    max dim", sample("amin", f(5, 4), dim=(1,)), "P(max)"),
+    ("aten.sort(self: *, dim=-1, descending) -> *, *", sample("sort", f(5, 4)), "S(1)"),
+    ("aten.full(size, fill_value, dtype, layout, device, pin_memory) -> *", sample("full", size=(5, 4), fill_value=1),
+     "S(0)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "case", "row"), WRONG, ids=[case.op for _, case, _ in WRONG])
+def test_a_wrong_rule_is_found_out(tmp_path: Path, text: str, case: Sample, row: str):
+    path = tmp_path / "wrong.rules"
+    path.write_text(text)
+    assert any(row in fault for fault in unsound(case, default().with_file(path)))

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from spmdir.call import TensorMeta
+from spmdir.errors import RuleError, SpmdirError
+from spmdir.rules import default
+
+BAD = sorted((Path(__file__).parent / "bad").glob("*.rules"))
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_malformed_file_gets_all_its_errors_located(path: Path):
+    with pytest.raises(SpmdirError) as caught:
+        default().with_file(path)
+    assert str(caught.value).replace(str(path), path.name) + "\n" == path.with_suffix(".txt").read_text()
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
+    with pytest.raises(SpmdirError, match=r"cannot read rules from .*missing\.rules"):
+        default().with_file(tmp_path / "missing.rules")
+
+
+def test_rules_of_a_file_replace_the_packaged_ones_and_leave_these_alone(tmp_path: Path):
+    path = tmp_path / "own.rules"
+    path.write_text("aten.relu(self: *) -> *    whole *\nours.scale(x: *, by) -> *    linear x\n")
+    rules = default().with_file(path)
+    relu = rules.instantiate(rules.infer_call("aten.relu", (TensorMeta((4,), "f32"),), {}))
+    assert relu is not None and len(relu.strategies(2)) == 1
+    assert rules.lookup("ours.scale") is not None and default().lookup("ours.scale") is None
+
+
+MATRIX = TensorMeta((4, 6), "f32")
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "arguments", "message"),
+    [
+        ("aten.mm", (MATRIX, MATRIX), {}, "operand 'mat2' has k = 4, but another operand has 6"),
+        ("aten.mm", (MATRIX,), {}, "aten.mm was given no operand 'mat2'"),
+        ("aten.mm", (MATRIX,) * 3, {}, "was given 3 tensor operands; it takes 2"),
+        ("aten.mm", (MATRIX, TensorMeta((2, 6, 3), "f32")), {}, "rank 3; expected the dimensions `k n`"),
+        ("aten.relu", (MATRIX,), {"dmi": 1}, "no argument 'dmi'"),
+        ("aten.sum.dim_IntList", (MATRIX,), {"dim": (1,), "keep_dim": True}, r"did you mean 'keepdim'\?"),
+        ("aten.amax", (MATRIX,), {"dim": (2,)}, "selects dimension 2 of a tensor of rank 2"),
+        ("aten.add.Tensor", (MATRIX, TensorMeta((5,), "f32")), {}, "disagree in dimension -1 .*: 6 and 5"),
+        ("aten.view", (MATRIX,), {"size": (5, 5)}, r"24 elements cannot take the shape \[5, 5\]"),
+        ("aten.reluu", (MATRIX,), {}, r"no rule for aten.reluu \(did you mean 'aten.relu'\?\)"),
+        ("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, "must be a list of tensors"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused(op: str, operands: tuple, arguments: dict, message: str):
+    rules = default()
+    with pytest.raises(RuleError, match=message):
+        rules.instantiate(rules.infer_call(op, operands, arguments))
+
+
+def test_a_boolean_index_is_refused():
+    rules = default()
+    with pytest.raises(RuleError, match="depends on the data"):
+        rules.infer_call("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, (1, (1,)))
