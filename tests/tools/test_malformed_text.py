@@ -1,0 +1,34 @@
+"""Whatever text `spmd-opt` is given, it answers with IR that it reads back, or with a located error."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import GOLDEN, spmd_opt_on
+
+TEXTS = [
+    path.read_text()
+    for path in [GOLDEN.parents[1] / "examples" / "mlp.mlir", *sorted((GOLDEN / "dialects").glob("*.mlir"))]
+]
+PIECES = [
+    *"<>(){}[]@%#:,=\"?!^\n\0é", "0", "-1", "1e400", "dp", "S(0)", "P(sum)", "tensor<4xf32>", "none", "f32",
+    "aten.relu", "spmd.all_gather", "->", "loc(unknown)", "needs", "of", "on", "dim", "//", "true", "size(4, dp)", "async",
+    "module",
+]  # fmt: skip
+
+cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *PIECES]))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.sampled_from(TEXTS), st.lists(cuts, min_size=1, max_size=3))
+def test_cut_and_patched_text_is_read_or_refused_at_its_place(text: str, patches: list[tuple[float, int, str]]) -> None:
+    for where, length, piece in patches:
+        start = int(where * len(text))
+        text = text[:start] + piece + text[start + length :]
+    status, out, err = spmd_opt_on(text, [])
+    if status == 0:
+        assert spmd_opt_on(out, []) == (0, out, "")
+    else:
+        assert (status, out) == (1, "")
+        assert err.startswith("<stdin>:")
