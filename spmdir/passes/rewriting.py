@@ -158,8 +158,15 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
     if isinstance(term, Collective) and isinstance(op, CollectiveOp):
         for bound in _bind(term, op, bindings):
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
-    elif isinstance(term, Apply) and isinstance(op, AtenOp) and len(op.results) == 1 and op.needs is None:
+    elif isinstance(term, Apply) and isinstance(op, AtenOp) and _is_local_function(op):
         yield from _match_function(term.operand, op, bindings, (*ops, op))
+
+
+def _is_local_function(op: AtenOp) -> bool:
+    """Whether `op` has one result, and all about it is decided."""
+    values = (*op.operands, *op.results)
+    decided = all(meta_of(value.type) is not None and sharding_of(value) is not None for value in values)
+    return len(op.results) == 1 and op.needs is None and decided
 
 
 def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Found]:
@@ -335,7 +342,9 @@ def _well_typed(rule: OpRule, computed: Computed, mesh: Mesh) -> bool:
 
 def _sharding(node: Node) -> Sharding:
     if isinstance(node, SSAValue):
-        return sharding_of(node) or Sharding()
+        sharding = sharding_of(node)
+        assert sharding is not None
+        return sharding
     return node.step.target if isinstance(node, Move) else node.sharding
 
 

@@ -266,3 +266,25 @@ def test_wrong_options_are_refused(options: str, message: str) -> None:
     with pytest.raises(SpmdirError) as refusal:
         run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{{options}}}")
     assert message in str(refusal.value)
+
+
+def test_every_rewrite_is_in_the_documentation() -> None:
+    page = (GOLDEN.parents[2] / "docs" / "fuse_collectives.md").read_text()
+    for line in REWRITES.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, equation = line.partition(":")
+            assert f"{name}: {equation.strip()}\n" in page
+
+
+def test_an_op_whose_operands_are_not_decided_is_left_alone() -> None:
+    text = """spmd.mesh @mesh <tp = 2>
+func.func @main(%y: tensor<4xf32>,
+                %x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<4xf32> {
+  %a = spmd.all_reduce %x on [tp] op sum : tensor<4xf32> <>
+  %b = aten.add.Tensor(%a, %y) : tensor<4xf32> <>
+  %c = spmd.slice %b on [tp] dim 0 : tensor<4xf32> <tp: S(0)>
+  return %c : tensor<4xf32>
+}
+"""
+    before = ir.print_ir(ir.parse(text))
+    assert ir.print_ir(run_passes(ir.parse(text), "fuse-collectives")) == before
