@@ -139,6 +139,8 @@ class GraphBuilder:
         if "val" not in node.meta:
             raise UnsupportedError(f"node '{node.name}' has no shape (no meta['val']); trace the graph again", place)
         result = node.meta["val"]
+        if result is None and any("Tensor" in str(returned.type) for returned in target._schema.returns):
+            raise UnsupportedError(f"'{node.name}' calls {op_name(target)}, which gives no dense tensor", place)
         if type(result) in _LITERALS:
             return result
         leaves = result if isinstance(result, (tuple, list)) else (result,)
@@ -246,18 +248,19 @@ def tensor_meta(value: Tensor, node: fx.Node) -> TensorMeta:
     Raises:
         UnsupportedError: a size is symbolic, or the IR has no such tensors.
     """
-    shape = value.shape
-    if any(type(size) is not int for size in shape):
-        dim = next(index for index, size in enumerate(shape) if type(size) is not int)
-        what = "input" if node.op == "placeholder" else "result"
+    shape, place = value.shape, node_location(node)
+    dim = next((index for index, size in enumerate(shape) if type(size) is not int), None)
+    if dim is not None and node.op != "placeholder":
+        raise _data_dependent(node, str(node.target).removesuffix(".default"), place)
+    if dim is not None:
         raise UnsupportedError(
-            f"{what} '{node.name}' has the dynamic size {shape[dim]} in dimension {dim}; expected fixed sizes: "
-            "export or trace without dynamic_shapes",
-            node_location(node),
+            f"input '{node.name}' has the dynamic size {shape[dim]} in dimension {dim}; expected fixed sizes: "
+            "export or trace it without dynamic_shapes",
+            place,
         )
     if value.layout != torch.strided or value.is_quantized:
-        raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", node_location(node))
-    return _meta(shape, dtype_name(value.dtype, f"'{node.name}'", node_location(node)))
+        raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", place)
+    return _meta(shape, dtype_name(value.dtype, f"'{node.name}'", place))
 
 
 @lru_cache(maxsize=65536)

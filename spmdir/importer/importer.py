@@ -87,7 +87,7 @@ def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
     if isinstance(source, fx.GraphModule):
         return read_traced(source, example_inputs)
     raise UnsupportedError(
-        f"cannot import a {type(source).__name__}; expected an fx.GraphModule or a torch.export.ExportedProgram: "
+        f"cannot import an object of type {type(source).__name__}; expected an fx.GraphModule or an ExportedProgram: "
         "export the model with torch.export.export, or trace the function with make_fx"
     )
 
@@ -172,6 +172,9 @@ def _say_literals(function: FuncOp, returned: Returned) -> None:
         return
     flat, tensors = [], 0
     for value in user:
+        text = isinstance(value, str) and value.startswith("#")
+        if text or not isinstance(value, (SSAValue, bool, int, float, str, type(None))):
+            raise UnsupportedError(f"the program returns {value!r}; expected tensors, numbers, plain strings and None")
         flat.append(f"#{tensors}" if isinstance(value, SSAValue) else value)
         tensors += isinstance(value, SSAValue)
     function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(flat)),))

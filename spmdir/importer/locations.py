@@ -12,15 +12,15 @@ from xdsl.ir import Attribute
 from spmdir.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\]constrain\.py$|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 
 
 @lru_cache(maxsize=65536)
 def source_line(stack_trace: str | None) -> Location | None:
-    """The innermost frame outside torch, its file relative to the installed package, or else without folders."""
-    frames = [(_relative(file), int(line)) for file, line in _FRAME.findall(stack_trace or "")]
-    outside = [frame for frame in frames if not frame[0].startswith("torch/")] or frames
-    return Location(*outside[-1], 1) if outside else None
+    """The innermost frame of the user, its file relative to the installed package, or else without folders."""
+    frames = [(file, int(line)) for file, line in _FRAME.findall(stack_trace or "") if not _PASSED_OVER.search(file)]
+    return Location(_relative(frames[-1][0]), frames[-1][1], 1) if frames else None
 
 
 def _relative(file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch.export.graph_signature import InputKind, OutputKind
 
-from spmdir.errors import UnsupportedError
+from spmdir.errors import SpmdirError, UnsupportedError
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -86,6 +87,18 @@ def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
 
 
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Whatever torch raises inside becomes an UnsupportedError that says `what` failed."""
+    try:
+        yield
+    except SpmdirError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedError(f"{what}: {type(error).__name__}: {reason}") from error
+
+
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
@@ -96,7 +109,8 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
     """
     if needs_retrace(exported.graph_module):
-        exported = exported.run_decompositions({})
+        with refusing("the exported program cannot be made functional"):
+            exported = exported.run_decompositions({})
     signature = exported.graph_signature
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}

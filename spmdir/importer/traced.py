@@ -14,7 +14,10 @@ from torch.utils import _pytree as pytree
 
 from spmdir.errors import UnsupportedError
 from spmdir.importer.paths import Names, argument_names, result_names
-from spmdir.importer.program import Input, Output, Program, is_small, needs_retrace
+from spmdir.importer.program import Input, Output, Program, is_small, needs_retrace, refusing
+
+_CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
+"""What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
 
 
 def read_traced(module: fx.GraphModule, example_inputs: Sequence[Any] | None) -> Program:
@@ -49,7 +52,7 @@ def _user_input(node: fx.Node, path: Names) -> Input:
 
 def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
     """A copy of the module whose own tensors are its first placeholders, and what these are."""
-    state = {name for name, _ in module.named_parameters(remove_duplicate=False)} | set(module.state_dict())
+    state = {name for name in module.state_dict() if not _CAPTURED.fullmatch(name)}
     graph, renamed = fx.Graph(), {}
     lifted: dict[str, Input] = {}
     for node in module.graph.nodes:
@@ -98,7 +101,8 @@ def _ensure_values(
         node.meta["val"] = value
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = [*(entry.value for entry in lifted), *given]
-    _Values(module, mode).run(*(mode.from_tensor(v) if isinstance(v, Tensor) else v for v in values))
+    with refusing("the graph does not run on example_inputs"):
+        _Values(module, mode).run(*(mode.from_tensor(v) if isinstance(v, Tensor) else v for v in values))
 
 
 def _lacks_value(node: fx.Node) -> bool:
@@ -131,7 +135,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     with mode:
         values = [_like(node.meta.get("val")) for node in _placeholders(module)]
     run = torch.func.functionalize(fx.Interpreter(module).run, remove="mutations")
-    with preserve_node_meta():
+    with refusing("the graph cannot be made functional"), preserve_node_meta():
         traced, constants = _lift_tensors(make_fx(run)(*values))
     nodes = _placeholders(traced)[len(constants) :]
     changed = {node.args[0] for node in traced.graph.nodes if node.target is torch.ops.aten.copy_.default}

@@ -14,6 +14,8 @@ from spmdir.errors import UnsupportedError, did_you_mean
 State = dict[str, Any]
 """`parameters`, `buffers` and each moment of the optimizer by FQN, and the 0-d tensor `step`."""
 
+Moments = tuple[Tensor, ...]
+
 
 @attrs.frozen
 class Optimizer:
@@ -22,25 +24,31 @@ class Optimizer:
     Attributes:
         moments: the names of the tensors it keeps beside each parameter, shaped like it.
         defaults: option → value where the caller gives none.
-        update: (parameter, gradient, moments, step, options) → the new parameter and moments.
+        common: (step, options) → what the updates of all parameters share.
+        update: (parameter, gradient, moments, common, options) → the new parameter and moments.
     """
 
     moments: tuple[str, ...]
     defaults: Mapping[str, Any]
-    update: Callable[[Tensor, Tensor, tuple[Tensor, ...], Tensor, Mapping[str, Any]], tuple[Tensor, tuple[Tensor, ...]]]
+    common: Callable[[Tensor, Mapping[str, Any]], Moments]
+    update: Callable[[Tensor, Tensor, Moments, Moments, Mapping[str, Any]], tuple[Tensor, Moments]]
 
 
-def _adamw(p: Tensor, g: Tensor, moments: tuple[Tensor, ...], step: Tensor, o: Mapping[str, Any]) -> Any:
+def _bias_corrections(step: Tensor, o: Mapping[str, Any]) -> Moments:
+    """1 − βᵗ for both moments, in double precision: 1 − 0.999 has few digits left in single."""
+    return tuple(1 - beta ** step.double() for beta in o["betas"])
+
+
+def _adamw(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:
     """Loshchilov & Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2, with bias correction."""
     (beta1, beta2), (exp_avg, exp_avg_sq) = o["betas"], moments
     exp_avg = exp_avg * beta1 + g * (1 - beta1)
     exp_avg_sq = exp_avg_sq * beta2 + g * g * (1 - beta2)
-    size = exp_avg / (1 - beta1**step).to(p.dtype)
-    scale = (exp_avg_sq / (1 - beta2**step).to(p.dtype)).sqrt() + o["eps"]
-    return p * (1 - o["lr"] * o["weight_decay"]) - size / scale * o["lr"], (exp_avg, exp_avg_sq)
+    scale = (exp_avg_sq / common[1]).sqrt() + o["eps"]
+    return p * (1 - o["lr"] * o["weight_decay"]) - exp_avg / common[0] / scale * o["lr"], (exp_avg, exp_avg_sq)
 
 
-def _sgd(p: Tensor, g: Tensor, moments: tuple[Tensor, ...], step: Tensor, o: Mapping[str, Any]) -> Any:
+def _sgd(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:
     """Heavy-ball momentum as in torch.optim.SGD: v ← μ v + g, p ← p − lr v."""
     gradient = g + p * o["weight_decay"] if o["weight_decay"] else g
     velocity = moments[0] * o["momentum"] + gradient
@@ -49,9 +57,14 @@ def _sgd(p: Tensor, g: Tensor, moments: tuple[Tensor, ...], step: Tensor, o: Map
 
 OPTIMIZERS = {
     "adamw": Optimizer(
-        ("exp_avg", "exp_avg_sq"), {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}, _adamw
+        ("exp_avg", "exp_avg_sq"),
+        {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+        _bias_corrections,
+        _adamw,
     ),
-    "sgd": Optimizer(("momentum_buffer",), {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0}, _sgd),
+    "sgd": Optimizer(
+        ("momentum_buffer",), {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0}, lambda step, o: (), _sgd
+    ),
 }
 
 
@@ -107,11 +120,12 @@ def training_step(
             value = torch.func.functional_call(objective, held, args)
             gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
         new: State = {"parameters": {}, "buffers": buffers, **{m: {} for m in rule.moments}, "step": state["step"] + 1}
+        common = rule.common(new["step"], options)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             moments = tuple(state[moment][name] for moment in rule.moments)
             updated = parameter.detach()
             if gradient is not None:
-                updated, moments = rule.update(updated, gradient, moments, new["step"], options)
+                updated, moments = rule.update(updated, gradient, moments, common, options)
             new["parameters"][name] = updated
             for moment, tensor in zip(rule.moments, moments, strict=True):
                 new[moment][name] = tensor

@@ -213,12 +213,13 @@ def training_graph(
     batch: int = 4,
     sequence: int = 8,
     attention: str = "sdpa",
+    residual: str | None = None,
 ) -> tuple[fx.GraphModule, tuple[Tensor, ...], tuple[str, ...]]:
     """One training step as make_fx gives it, its flat arguments, and the name of each in the IR.
 
     The graph's outputs are the loss and the leaves of the new state.
     """
-    step, arguments = training_case(name, optimizer, dtype, batch, sequence, attention)
+    step, arguments = training_case(name, optimizer, dtype, batch, sequence, attention, residual)
     graph = make_fx(step, tracing_mode="fake")(*arguments)
     leaves, _ = pytree.tree_flatten_with_path(arguments)
     names = [".".join(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path[1:]) for path, _ in leaves]
@@ -226,9 +227,18 @@ def training_graph(
 
 
 def training_case(
-    name: str, optimizer: str, dtype: torch.dtype, batch: int, sequence: int, attention: str = "sdpa"
+    name: str,
+    optimizer: str,
+    dtype: torch.dtype,
+    batch: int,
+    sequence: int,
+    attention: str = "sdpa",
+    residual: str | None = None,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The eager training step of a model, and the arguments of its first call."""
     inputs = example_inputs(name, dtype, batch, sequence)
-    step, state = training_step(eager_model(name, dtype, attention), loss_of, optimizer, lr=0.1)
+    model = eager_model(name, dtype, attention)
+    if residual:
+        _constrain_residual(model, residual)
+    step, state = training_step(model, loss_of, optimizer, lr=0.1)
     return step, (state, *inputs, example_target(name, inputs, dtype))

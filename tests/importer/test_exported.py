@@ -1,0 +1,174 @@
+"""What an exported program becomes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from spmdir.dialects.ir import main_function
+from spmdir.importer import import_fx
+from spmdir.importer.program import CONSTANT_BYTES
+from spmdir.lowering import run_single
+from tests.importer.helpers import MESH, Function, arguments, export, op, ops, results
+
+X = torch.arange(24, dtype=torch.float64).reshape(4, 6)
+
+
+def test_parameters_buffers_and_inputs_are_arguments_by_fqn():
+    linear = nn.Linear(6, 3, dtype=torch.float64)
+    program = export(lambda s, x: s.layer(x) * s.scale, X, layer=linear, scale=nn.Buffer(torch.ones(3)))
+    module = import_fx(program, MESH)
+    expected = {"layer.weight": "parameter", "layer.bias": "parameter", "scale": "buffer", "args_0": "input"}
+    assert arguments(module, "kind") == expected
+
+
+def test_small_tensors_outside_the_state_dict_are_constants():
+    table = nn.Buffer(torch.arange(6.0), persistent=False)
+    module = import_fx(export(lambda s, x: x + s.table + torch.tensor([1.0] * 6), X, table=table), MESH)
+    assert list(arguments(module)) == ["args_0"]
+    assert [o.argument["value"] for o in ops(module) if o.name == "spmd.constant"] == [
+        bytes(torch.arange(6.0).view(torch.uint8).tolist()).hex(),
+        "0000803f" * 6,
+    ]
+
+
+def test_large_tensors_outside_the_state_dict_are_buffers():
+    table = nn.Buffer(torch.zeros(CONSTANT_BYTES // 4 + 1), persistent=False)
+    module = import_fx(export(lambda s, x: x + s.table[0], X, table=table), MESH)
+    assert arguments(module, "kind") == {"table": "buffer", "args_0": "input"}
+
+
+def test_tuples_are_flattened_and_literal_outputs_are_kept():
+    module = import_fx(export(lambda s, x: (x.split(2, 1)[1], None, [3, x, "a"]), X), MESH)
+    outputs = main_function(module).attributes["spmd.outputs"].data
+    assert outputs == (("outputs", ("#0", None, 3, "#1", "a")),)
+    first, none, three, second, text = run_single(module, [X])
+    assert torch.equal(first, X[:, 2:4])
+    assert torch.equal(second, X)
+    assert (none, three, text) == (None, 3, "a")
+
+
+def test_an_output_that_nothing_names_is_called_as_its_value_is():
+    assert results(import_fx(export(lambda s, x: x.exp(), X), MESH), "kind") == [("exp", "output")]
+
+
+def test_mutated_buffers_become_results_after_the_outputs():
+    program = export(lambda s, x: s.norm(x), X.float(), norm=nn.BatchNorm1d(6))
+    module = import_fx(program, MESH, {"norm.running_mean": "tp: S(0)"})
+    assert results(module, "kind")[1:] == [
+        ("norm.running_mean", "mutation"),
+        ("norm.running_var", "mutation"),
+        ("norm.num_batches_tracked", "mutation"),
+    ]
+    assert results(module)[1] == ("norm.running_mean", "tp: S(0)")
+
+
+def test_mutated_inputs_become_results_with_the_inputs_sharding():
+    module = import_fx(export(lambda s, x, y: (x.add_(1), x * y)[1], X.clone(), X), MESH, {"input:0": "dp: S(0)"})
+    assert results(module) == [("mul", None), ("args_0", "dp: S(0)")]
+    out, new = run_single(module, [X, X])
+    assert torch.equal(new, X + 1)
+    assert torch.equal(out, (X + 1) * X)
+
+
+def test_numbers_are_specialised_and_keep_their_position():
+    module = import_fx(export(lambda s, n, x: x * n, 3, X), MESH, {"input:1": "dp: S(0)"})
+    assert arguments(module) == {"args_1": "dp: S(0)"}
+    assert op(module, "aten.mul.Tensor").argument == {"other": 3}
+
+
+def test_sizes_are_spelled_out():
+    module = import_fx(export(lambda s, x: x.view(2, -1).expand(3, -1, -1).reshape(-1, 2), X), MESH)
+    assert [o.argument for o in ops(module)] == [{"size": (2, 12)}, {"size": (3, 2, 12)}, {"shape": (36, 2)}]
+
+
+def test_flatten_and_unflatten_are_reshapes():
+    module = import_fx(export(lambda s, x: x.unflatten(1, (2, -1)).flatten(0, 1), X), MESH)
+    assert [(o.name, o.argument["shape"]) for o in ops(module)] == [
+        ("aten.reshape", (4, 2, 3)),
+        ("aten.reshape", (8, 3)),
+    ]
+
+
+def test_element_types_are_literals_and_devices_are_dropped():
+    module = import_fx(export(lambda s, x: torch.zeros(2, dtype=torch.int64, device="cpu") + x.sum().long(), X), MESH)
+    assert str(op(module, "aten.zeros").argument["dtype"]) == "i64"
+    assert set(op(module, "aten.zeros").argument) == {"size", "dtype"}
+    assert str(op(module, "aten._to_copy").argument["dtype"]) == "i64"
+
+
+def test_a_memory_format_is_a_string_and_the_default_one_nothing():
+    image = torch.zeros(1, 2, 3, 3)
+    module = import_fx(export(lambda s, x: x.clone(memory_format=torch.channels_last).clone(), image), MESH)
+    assert [o.argument for o in ops(module)] == [{"memory_format": "channels_last"}, {}]
+
+
+def test_one_number_stands_for_a_list_of_equal_ones():
+    convolution = nn.Conv2d(2, 2, 3, padding=1)
+    module = import_fx(export(lambda s, x: s.c(x), torch.zeros(1, 2, 4, 4), c=convolution), MESH)
+    assert op(module, "aten.conv2d").argument["padding"] == (1, 1)
+
+
+def test_what_changes_no_value_is_dropped():
+    def forward(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(x.detach().to(x.dtype).view(4, 6), 0.5, training=False)
+        return x.expand(4, 6).detach() + 1
+
+    assert [o.name for o in ops(import_fx(export(forward, X), MESH))] == ["aten.add.Tensor"]
+
+
+def test_dropout_in_training_is_kept():
+    module = import_fx(export(lambda s, x: nn.functional.dropout(x, 0.5, training=True), X), MESH)
+    assert op(module, "aten.dropout").argument == {"p": 0.5, "train": True}
+
+
+def test_code_that_no_output_needs_is_dropped():
+    module = import_fx(export(lambda s, x: (x.exp(), x + 1)[1], X), MESH)
+    assert [o.name for o in ops(module)] == ["aten.add.Tensor"]
+
+
+def test_graphs_under_no_grad_are_inlined():
+    def forward(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x.cos()
+        return x * y
+
+    program = export(forward, X)
+    assert any("wrap_with_set_grad_enabled" in str(node.target) for node in program.graph.nodes)
+    assert [o.name for o in ops(import_fx(program, MESH))] == ["aten.cos", "aten.mul.Tensor"]
+
+
+def test_autocast_becomes_casts():
+    def forward(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x.t()
+
+    module = import_fx(export(forward, X.float()), MESH)
+    assert [o.name for o in ops(module)].count("aten._to_copy") == 2
+    assert run_single(module, [X.float()])[0].dtype == torch.bfloat16
+
+
+def test_as_strided_that_is_a_view_is_a_view():
+    module = import_fx(export(lambda s, x: x.as_strided((6, 4), (4, 1)), X), MESH)
+    assert op(module, "aten.view").argument == {"size": (6, 4)}
+
+
+def test_optional_tensors_keep_their_places():
+    index = torch.tensor([1, 0])
+    module = import_fx(export(lambda s, x, i: x[:, i], X, index), MESH)
+    assert op(module, "aten.index.Tensor").call().slots == (0, (None, 1))
+
+
+def test_a_missing_trailing_tensor_leaves_no_gap():
+    linear = nn.Linear(6, 3, bias=False, dtype=torch.float64)
+    call = op(import_fx(export(lambda s, x: s.l(x), X, l=linear), MESH), "aten.linear").call()
+    assert call.structure is None
+    assert len(call.operands) == 2
+
+
+def test_all_stages_of_an_exported_program_compute_what_eager_does():
+    model = Function(lambda s, x: nn.functional.layer_norm(s.l(x).relu(), (3,)), l=nn.Linear(6, 3, dtype=torch.float64))
+    program = torch.export.export(model, (X,))
+    for stage in (program, program.run_decompositions({}), program.run_decompositions()):
+        (out,) = run_single(import_fx(stage, MESH), [X], model.state_dict())
+        torch.testing.assert_close(out, model(X))

@@ -1,0 +1,52 @@
+"""Where imported ops say they come from."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import nn
+
+from spmdir.dialects.ir import parse, print_ir
+from spmdir.dialects.syntax import location_of
+from spmdir.importer import import_fx
+from spmdir.importer.locations import source_line
+from tests.importer.helpers import MESH, export, op
+
+
+class _Layer(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.exp()
+
+
+def test_an_op_knows_its_module_and_its_line():
+    module = import_fx(
+        export(lambda s, x: s.inner.layer(x), torch.ones(2), inner=nn.ModuleDict({"layer": _Layer()})), MESH
+    )
+    found = op(module, "aten.exp")
+    place = location_of(found)
+    assert place is not None
+    assert place.file == "test_locations.py"
+    assert place.line == inspect.getsourcelines(_Layer.forward)[1] + 1
+    assert found.location.desc.data == "inner.layer"
+
+
+def test_files_of_packages_are_relative_to_what_is_installed_and_others_have_no_folders():
+    trace = 'File "/home/me/model.py", line 3, in f\n File "/v/lib/python3.11/site-packages/lib/nn.py", line 7, in g'
+    assert str(source_line(trace)) == "lib/nn.py:7:1"
+    assert str(source_line(trace.partition("\n")[0])) == "model.py:3:1"
+
+
+def test_frames_inside_torch_are_passed_over():
+    trace = 'File "/a/model.py", line 3, in f\n File "/v/site-packages/torch/nn/linear.py", line 9, in forward'
+    assert str(source_line(trace)) == "model.py:3:1"
+    assert source_line(None) is None
+
+
+def test_locations_survive_the_text():
+    module = import_fx(export(lambda s, x: s.layer(x), torch.ones(2), layer=_Layer()), MESH)
+    text = print_ir(module, debuginfo=True)
+    assert 'loc("layer"("test_locations.py":' in text
+    again = print_ir(parse(text), debuginfo=True)
+    assert print_ir(parse(again), debuginfo=True) == again
+    assert location_of(op(parse(text), "aten.exp")) == location_of(op(module, "aten.exp"))

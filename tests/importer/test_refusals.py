@@ -1,0 +1,88 @@
+"""What cannot be imported is refused, with the reason and what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from spmdir.errors import UnsupportedError
+from spmdir.importer import import_fx
+from tests.importer.helpers import MESH, Function, export
+
+X = torch.ones(4, 6)
+
+
+def _dynamic():
+    batch = torch.export.Dim("batch", min=2, max=64)
+    return torch.export.export(Function(lambda s, x: x + 1), (X,), dynamic_shapes=(({0: batch},),))
+
+
+def _condition():
+    return export(lambda s, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), X)
+
+
+def _without_shapes():
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.ops.aten.t.default, (graph.placeholder("x"),)))
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def _sparse():
+    return make_fx(lambda x: x.to_sparse().to_dense())(X)
+
+
+def _own_generator():
+    generator = torch.Generator()
+    return make_fx(lambda x: torch.bernoulli(x, generator=generator), tracing_mode="fake")(X)
+
+
+REFUSED = {
+    "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
+    "dynamic shapes": (_dynamic, r"input 'args_0' has the dynamic size s\d+ in dimension 0; .*without dynamic_shapes"),
+    "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
+    "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),
+    "numbers read from tensors": (lambda: export(lambda s, x: x * x.sum().item(), X), "reads a number out of a tensor"),
+    "control flow": (_condition, "higher-order op cond; expected straight-line code"),
+    "strides": (lambda: export(lambda s, x: x.as_strided((3, 3), (1, 2)), X), r"strides \[1, 2\].*write it with view"),
+    "float8": (lambda: export(lambda s, x: x.to(torch.float8_e5m2), X), "element type float8_e5m2; expected one of"),
+    "sparse tensors": (_sparse, "_to_sparse, which gives no dense tensor"),
+    "generators": (_own_generator, "aten.bernoulli draws from its own generator; use the default one"),
+    "graphs without shapes": (_without_shapes, "node 'x' has no shape .*pass example_inputs"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused(case):
+    make, message = REFUSED[case]
+    with pytest.raises(UnsupportedError, match=message):
+        import_fx(make(), MESH)
+
+
+def test_graphs_of_modules_and_functions_are_refused():
+    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(6, 3)))
+    with pytest.raises(UnsupportedError, match=r"node '_0' is a call_module of '0'.*torch.export or make_fx"):
+        import_fx(traced, MESH, example_inputs=(X,))
+    traced = fx.symbolic_trace(lambda x: torch.relu(x))
+    with pytest.raises(UnsupportedError, match="calls the Python function relu; expected torch ops"):
+        import_fx(traced, MESH, example_inputs=(X,))
+
+
+def test_example_inputs_that_do_not_fit_are_refused():
+    with pytest.raises(UnsupportedError, match="example_inputs has 2 entries; the graph has 1 inputs"):
+        import_fx(_without_shapes(), MESH, example_inputs=(X, X))
+    with pytest.raises(UnsupportedError, match=r"the graph does not run on example_inputs: .*3D"):
+        import_fx(_without_shapes(), MESH, example_inputs=(torch.ones(2, 2, 2),))
+
+
+class _Nonzero(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero()
+
+
+def test_a_refusal_names_the_line_of_the_model():
+    with pytest.raises(UnsupportedError) as refusal:
+        import_fx(torch.export.export(_Nonzero(), (X,)), MESH)
+    assert refusal.value.location is not None
+    assert refusal.value.location.file == "test_refusals.py"

@@ -1,0 +1,85 @@
+"""Which sharding each argument and each output gets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+
+from spmdir.errors import ParseError, ShardingError
+from spmdir.importer import import_fx
+from tests.importer.helpers import MESH, arguments, export, results
+
+X = torch.ones(4, 6)
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    return export(lambda s, x, y: (s.a(x), s.b(y).sum(), 3), X, X, a=nn.Linear(6, 4), b=nn.Linear(6, 4))
+
+
+@pytest.mark.parametrize("value", ["dp: S(0)", {"dp": "S(0)", "tp": "R"}, [Shard(0), Replicate()]], ids=type)
+def test_a_sharding_is_text_a_dict_or_dtensor_placements(program, value):
+    assert arguments(import_fx(program, MESH, {"a.weight": value}))["a.weight"] == "dp: S(0)"
+
+
+def test_an_argument_without_sharding_is_open_and_one_with_none_is_replicated(program):
+    found = arguments(import_fx(program, MESH, {"a.weight": ""}))
+    assert found["a.weight"] == ""
+    assert found["a.bias"] is None
+
+
+@pytest.mark.parametrize("key", ["args_1", "input:1"])
+def test_an_input_is_known_by_name_and_by_position(program, key):
+    found = arguments(import_fx(program, MESH, {key: "dp: S(0)"}))
+    assert {name for name, sharding in found.items() if sharding} == {"args_1"}
+
+
+def test_an_argument_is_known_by_the_name_of_its_node(program):
+    assert arguments(import_fx(program, MESH, {"p_a_weight": "tp: S(1)"}))["a.weight"] == "tp: S(1)"
+
+
+def test_exact_keys_beat_globs_and_later_globs_earlier_ones(program):
+    given = {"a.weight": "tp: S(0)", "*.weight": "dp: S(0)", "b.*": "dp: S(0), tp: ?"}
+    found = arguments(import_fx(program, MESH, given))
+    assert [found[name] for name in ("a.weight", "b.weight", "b.bias")] == [
+        "tp: S(0)",
+        "dp: S(0), tp: ?",
+        "dp: S(0), tp: ?",
+    ]
+
+
+def test_none_opens_what_an_earlier_glob_gave(program):
+    found = arguments(import_fx(program, MESH, {"*.weight": "tp: S(0)", "b.weight": None}))
+    assert (found["a.weight"], found["b.weight"]) == ("tp: S(0)", None)
+
+
+def test_outputs_get_what_they_are_told_in_order(program):
+    found = import_fx(program, MESH, {"args_0": "dp: S(0)"}, ["like:args_0", "", None])
+    assert [sharding for _, sharding in results(found)] == ["dp: S(0)", ""]
+
+
+def test_an_output_can_be_like_an_open_input(program):
+    assert results(import_fx(program, MESH, {}, ["like:args_0", None, None]))[0][1] is None
+
+
+REFUSED = {
+    "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is no input.*did you mean 'a.weight'\?"),
+    "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which is no input"),
+    "position": ({"input:7": "tp: S(0)"}, None, r"'input:7', but the program has 2 tensor inputs"),
+    "axis": ({"a.weight": "ep: S(0)"}, None, r"sharding of 'a.weight' \(4x6xf32\): .*'ep'"),
+    "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' divides dimension 1"),
+    "text": ({"a.bias": "tp S(1)"}, None, r"sharding of 'a.bias'.*'tp S\(1\)' is no part of a sharding"),
+    "count of outputs": ({}, ["dp: S(0)"], r"out_shardings has 1 entries; the program has 3 outputs"),
+    "literal output": ({}, [None, None, "dp: S(0)"], r"out_shardings\[2\] is given for an output that is no tensor: 3"),
+    "rank of output": ({}, [None, "dp: S(0)", None], r"sharding of output 1 \(f32\): S\(0\)"),
+    "unknown like": ({}, ["like:args_3", None, None], r"like 'args_3', which is no input; did you mean 'args_"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_shardings_that_fit_nothing_are_refused(program, case):
+    shardings, out_shardings, message = REFUSED[case]
+    with pytest.raises((ShardingError, ParseError), match=message):
+        import_fx(program, MESH, shardings, out_shardings)

@@ -1,0 +1,123 @@
+"""What a traced GraphModule becomes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from spmdir.importer import import_fx
+from spmdir.lowering import run_single
+from tests.importer.helpers import MESH, arguments, op, ops, results
+
+X, W = torch.arange(24.0).reshape(4, 6), torch.arange(36.0).reshape(6, 6)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_mutations_are_made_functional(mode: str):
+    def function(a, b):
+        a.add_(1)
+        b.view(-1).mul_(2)
+        return a + b, a, b.view(-1)
+
+    traced = make_fx(function, tracing_mode=mode)(X.clone(), X.clone())
+    module = import_fx(traced, MESH, {"b": "dp: S(0)"})
+    assert results(module, "kind")[3:] == [("a_1", "mutation"), ("b_1", "mutation")]
+    assert results(module)[4] == ("b_1", "dp: S(0)")
+    for found, expected in zip(
+        run_single(module, [X, X]), (3 * X + 1, X + 1, 2 * X.view(-1), X + 1, 2 * X), strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
+def test_parameters_of_the_module_are_arguments_and_other_tensors_constants():
+    module = nn.Module()
+    module.weight, table = nn.Parameter(W), torch.ones(6)
+    traced = make_fx(lambda x: x @ module.weight + table)(X)
+    imported = import_fx(traced, MESH)
+    assert arguments(imported, "kind") == {"_param_constant0": "parameter", "x_1": "input"}
+    assert op(imported, "spmd.constant").argument["value"] == "0000803f" * 6
+
+
+def test_a_graph_without_shapes_takes_them_from_example_inputs():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.ops.aten.t.default, (x,))
+    graph.output((graph.call_function(torch.ops.aten.mm.default, (x, y)),))
+    module = import_fx(fx.GraphModule(nn.Module(), graph), MESH, {"x": "dp: S(0)"}, example_inputs=(X,))
+    assert str(op(module, "aten.mm").metas[0]) == "4x4xf32"
+
+
+def test_numbers_that_a_graph_takes_are_specialised():
+    module = import_fx(make_fx(lambda n, x: x * n, tracing_mode="fake")(2, X), MESH, {"input:1": "dp: S(0)"})
+    assert arguments(module) == {"x_1": "dp: S(0)"}
+
+
+def test_leaves_of_dicts_are_called_by_their_keys():
+    traced = make_fx(lambda state, x: x @ state["p"]["a.w"] + state["m"]["a.w"])(
+        {"p": {"a.w": W}, "m": {"a.w": W[0]}}, X
+    )
+    assert list(arguments(import_fx(traced, MESH))) == ["p.a.w", "m.a.w", "x_1"]
+    both = import_fx(traced, MESH, {"a.w": "tp: S(0)"})
+    assert arguments(both) == {"p.a.w": "tp: S(0)", "m.a.w": "tp: S(0)", "x_1": None}
+
+
+def test_leaves_of_lists_are_called_by_argument_and_index():
+    traced = make_fx(lambda ws, x: x @ ws[0] @ ws[1])([W, W], X)
+    assert list(arguments(import_fx(traced, MESH))) == ["ws.0", "ws.1", "x_1"]
+
+
+def test_equal_keys_in_two_arguments_are_told_apart():
+    traced = make_fx(lambda p, q: p["w"] + q["w"])({"w": W}, {"w": W})
+    assert list(arguments(import_fx(traced, MESH))) == ["p.w", "q.w"]
+
+
+def test_gradients_keyed_as_their_parameters_take_their_sharding():
+    def gradients(p, x):
+        held = {name: value.detach().requires_grad_() for name, value in p.items()}
+        return dict(zip(p, torch.autograd.grad((x @ held["w"] * held["b"]).sum(), list(held.values())), strict=True))
+
+    traced = make_fx(gradients)({"w": W, "b": W[0]}, X)
+    assert results(import_fx(traced, MESH, {"w": "tp: S(1)", "b": "tp: S(0)"})) == [
+        ("w", "tp: S(1)"),
+        ("b", "tp: S(0)"),
+    ]
+
+
+def test_gradients_after_a_loss_take_the_sharding_of_the_inputs_of_their_shapes():
+    def step(x, w, v):
+        w, v = w.detach().requires_grad_(), v.detach().requires_grad_()
+        loss = ((x @ w).relu() @ v).sum()
+        return (loss, *torch.autograd.grad(loss, (w, v)))
+
+    traced = make_fx(step)(X, W, torch.ones(6, 2))
+    found = import_fx(traced, MESH, {"x": "dp: S(0)", "w": "tp: S(1)", "v": "tp: S(0)"})
+    assert [sharding for _, sharding in results(found)] == [None, "tp: S(1)", "tp: S(0)"]
+
+
+def test_an_updated_parameter_takes_its_parameters_sharding():
+    traced = make_fx(lambda w, x: w * 0.99 - (x.t() @ x) * 0.1)(W, X)
+    assert results(import_fx(traced, MESH, {"w": "tp: S(1)"})) == [("sub", "tp: S(1)")]
+
+
+def test_a_residual_connection_is_no_update():
+    traced = make_fx(lambda x, w: x + x @ w)(X, W)
+    assert results(import_fx(traced, MESH, {"x": "dp: S(0)"})) == [("add", None)]
+
+
+def test_results_that_are_none_in_a_tuple_stay_usable():
+    def function(x, w):
+        w = w.detach().requires_grad_()
+        return torch.autograd.grad(nn.functional.conv2d(x, w).sum(), w)[0]
+
+    image, kernel = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 3, 3)
+    module = import_fx(make_fx(function)(image, kernel), MESH)
+    assert op(module, "aten.convolution_backward").metas.count(None) == 2
+    (found,) = run_single(module, [image, kernel])
+    torch.testing.assert_close(found, function(image, kernel))
+
+
+def test_values_are_called_as_their_nodes():
+    module = import_fx(make_fx(lambda x: x.exp().split(2))(X), MESH)
+    assert [result.name_hint for o in ops(module) for result in o.results] == ["exp", "getitem", "getitem_1"]

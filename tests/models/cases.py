@@ -1,0 +1,150 @@
+"""A model, a plan and a mesh as one case: partitioned, simulated, and compared with one device."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch.utils import _pytree as pytree
+
+import spmdir
+from tests.models import plans, zoo
+
+PIPELINE = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Largest error allowed, relative to the largest value of the output."""
+
+
+@attrs.frozen
+class Layout:
+    """A mesh, and which of its axes stand for the dp and tp of the plans."""
+
+    mesh: spmdir.Mesh
+    dp: tuple[str, ...] = ()
+    tp: tuple[str, ...] = ()
+
+    def adapt(self, sharding: str) -> str:
+        """A sharding over dp and tp as one over the axes of this mesh; several axes nest in mesh order."""
+        entries = re.findall(r"(dp|tp): (\S+?)(?:,|$)", sharding)
+        return ", ".join(f"{axis}: {placement}" for name, placement in entries for axis in getattr(self, name))
+
+
+def _layout(sizes: Mapping[str, int], dp: Sequence[str] = (), tp: Sequence[str] = ()) -> Layout:
+    return Layout(spmdir.Mesh(sizes), tuple(dp), tuple(tp))
+
+
+LAYOUTS: dict[str, Layout] = {
+    "8": _layout({"tp": 8}, tp=["tp"]),
+    "8dp": _layout({"dp": 8}, dp=["dp"]),
+    "2x4": _layout({"dp": 2, "tp": 4}, ["dp"], ["tp"]),
+    "4x2": _layout({"dp": 4, "tp": 2}, ["dp"], ["tp"]),
+    "2x2x2": _layout({"dp": 2, "cp": 2, "tp": 2}, ["dp"], ["cp", "tp"]),
+    "2x2x2dp": _layout({"node": 2, "dp": 2, "tp": 2}, ["node", "dp"], ["tp"]),
+    "2x2x2open": _layout({"dp": 2, "pp": 2, "tp": 2}, ["dp"], ["tp"]),
+    "3": _layout({"tp": 3}, tp=["tp"]),
+    "3dp": _layout({"dp": 3}, dp=["dp"]),
+}
+"""Name → mesh; on 2x2x2open no plan uses the middle axis."""
+
+SEQUENCE = "sequence_parallel"
+PLANS = (*plans.KINDS, SEQUENCE)
+"""The plans, and tensor parallelism with the sequence of the residual stream divided."""
+
+
+def shardings(model: str, plan: str, layout: Layout) -> dict[str, str]:
+    """What `import_fx` takes."""
+    found = plans.plan(model, "tensor_parallel" if plan == SEQUENCE else plan)
+    return {key: layout.adapt(value) for key, value in found.items()}
+
+
+@attrs.frozen
+class Program:
+    """What is traced, what it is run on, and what one device makes of it."""
+
+    traced: Any
+    inputs: list[torch.Tensor]
+    state: Mapping[str, torch.Tensor]
+    expected: list[Any]
+
+
+def forward(model: str, dtype: torch.dtype, sizes: tuple[int, int], residual: str | None = None) -> Program:
+    """The exported forward of a model for (batch, sequence)."""
+    exported, inputs = zoo.forward_program(model, dtype, *sizes, residual=residual)
+    eager = zoo.eager_model(model, dtype)
+    with torch.no_grad():
+        expected = pytree.tree_leaves(eager(*inputs))
+    return Program(exported, list(inputs), {**exported.state_dict, **exported.constants}, expected)
+
+
+def training(
+    model: str, dtype: torch.dtype, sizes: tuple[int, int], optimizer: str = "adamw", residual: str | None = None
+) -> Program:
+    """The traced training step of a model, in the middle of training."""
+    graph, leaves, names = zoo.training_graph(model, optimizer, dtype, *sizes, residual=residual)
+    step, arguments = zoo.training_case(model, optimizer, dtype, *sizes, residual=residual)
+    flat, spec = pytree.tree_flatten(arguments)
+    inputs = [_warm(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
+    assert len(flat) == len(inputs)
+    expected = pytree.tree_leaves(step(*pytree.tree_unflatten(inputs, spec)))
+    return Program(graph, inputs, {}, expected)
+
+
+def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Moments as some steps leave them: from zero, a gradient of rounding noise would decide an update by its sign."""
+    generator = torch.Generator().manual_seed(len(name))
+    if name.startswith(("exp_avg.", "exp_avg_sq.", "momentum_buffer.")):
+        return torch.rand(value.shape, generator=generator, dtype=value.dtype) * 0.1 + 0.01
+    return value + 3 if name == "step" else value
+
+
+def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
+    """The relative error of every output.
+
+    Raises:
+        SpmdirError: the program is refused.
+        AssertionError: an output has the wrong shape or element type.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", spmdir.errors.SpmdirWarning)
+        module = spmdir.import_fx(program.traced, layout.mesh, given, out)
+        spmdir.run_passes(module, PIPELINE, verify_each=True)
+    found = spmdir.simulate(module, program.inputs, program.state)
+    return [error(a, b) for a, b in zip(found[: len(program.expected)], program.expected, strict=True)]
+
+
+def error(found: Any, expected: Any) -> float:
+    """The largest difference between two outputs, relative to the largest value."""
+    if not isinstance(expected, torch.Tensor):
+        return 0.0 if found == expected else float("inf")
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (found.shape, expected.shape)
+    if not expected.numel():
+        return 0.0
+    difference = (found.double() - expected.double()).abs().max().item()
+    if difference != difference:
+        return float("inf")
+    return difference / (expected.double().abs().max().item() or 1.0)
+
+
+def program_of(
+    name: str, plan: str, layout: Layout, dtype: torch.dtype = torch.float64, sizes: tuple[int, int] = (4, 8)
+) -> Program:
+    """The program `llama` (the forward) or `llama:adamw` (the training step) under a plan."""
+    model, _, optimizer = name.partition(":")
+    residual = layout.adapt(plans.RESIDUAL) if plan == SEQUENCE else None
+    if optimizer:
+        return training(model, dtype, sizes, optimizer, residual)
+    return forward(model, dtype, sizes, residual)
+
+
+def worst_error(
+    name: str, plan: str, mesh: str, dtype: torch.dtype = torch.float64, sizes: tuple[int, int] = (4, 8)
+) -> float:
+    """The largest error of a case over all its outputs."""
+    layout = LAYOUTS[mesh]
+    program = program_of(name, plan, layout, dtype, sizes)
+    return max(errors(program, layout, shardings(name.partition(":")[0], plan, layout)))
