@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.call import Local, TensorMeta
+from spmdir.call import Literal, Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
@@ -145,7 +145,7 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
         new = op_class(piece.call.name).build_op(
             [values[value] for value in piece.operands],
             [_common(column) for column in zip(*metas, strict=True)],
-            piece.call.arguments,
+            tuple((name, _plain(value, mesh)) for name, value in piece.call.arguments),
             structure=piece.call.structure,
             location=op.location,
         )
@@ -156,6 +156,15 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             _take_over(op, index, values[value])
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
+
+
+def _plain(value: Literal, mesh: Mesh) -> Literal:
+    """`value` with the sizes on which all ranks agree as numbers."""
+    if isinstance(value, tuple):
+        return tuple(_plain(item, mesh) for item in value)
+    if isinstance(value, Local) and value.kind == "size" and value.extent % mesh.group_size(value.axes) == 0:
+        return value.evaluate(mesh, mesh.coordinate(0))
+    return value
 
 
 def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:

@@ -176,3 +176,22 @@ def test_groups_of_several_axes_are_those_of_the_flattened_mesh(pretended_ranks)
     )
     assert name == device_mesh._flatten().get_group().group_name
     assert parse_sharding("") == both.target
+
+
+@pytest.mark.cuda
+def test_programs_run_where_their_inputs_are():
+    text = """
+    spmd.mesh @mesh <a = 3>
+    func.func @main(%x: tensor<7x4xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> tensor<7x4xf64> {
+      %0 = aten.rand_like(%x) : tensor<7x4xf64>
+      %1 = aten.full() {size = [7, 4], fill_value = 2.0, dtype = f64} : tensor<7x4xf64>
+      %2 = spmd.constant value "000000000000f03f" : tensor<f64>
+      %3 = aten.add.Tensor(%0, %1) : tensor<7x4xf64>
+      %4 = aten.mul.Tensor(%3, %2) : tensor<7x4xf64>
+      %5 = aten.add.Tensor(%4, %x) : tensor<7x4xf64>
+      return %5 : tensor<7x4xf64>
+    }"""
+    x = torch.randn(7, 4, dtype=torch.float64, device="cuda")
+    (y,) = simulate(parse(text), [x])
+    assert y.device == x.device
+    torch.testing.assert_close(y, run_single(parse(text), [x])[0])
