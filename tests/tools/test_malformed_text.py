@@ -13,8 +13,8 @@ TEXTS = [
 ]
 PIECES = [
     *"<>(){}[]@%#:,=\"?!^\n\0é", "0", "-1", "1e400", "dp", "S(0)", "P(sum)", "tensor<4xf32>", "none", "f32",
-    "aten.relu", "spmd.all_gather", "->", "loc(unknown)", "needs", "of", "on", "dim", "//", "true", "size(4, dp)", "async",
-    "module",
+    "aten.relu", "spmd.all_gather", "->", "loc(unknown)", "needs", "of", "on", "dim", "//", "true", "size(4, dp)",
+    "async", "module",
 ]  # fmt: skip
 
 cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *PIECES]))
