@@ -228,21 +228,3 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
         if isinstance(error.orig_exc, ParseError):
             raise error.orig_exc from None
         raise
-
-
-HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
-
-
-def split_records(text: str) -> list[tuple[int, str, str | None]]:
-    """(first line, record, op name or None if the record begins like no rule) of every record in a .rules file."""
-    records: list[tuple[int, list[str], str | None]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            if records:
-                records[-1][1].append("")
-        elif line[0] in " \t" and records:
-            records[-1][1].append(line)
-        else:
-            head = HEAD.match(line)
-            records.append((number, [line], head.group(1) if head else None))
-    return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]

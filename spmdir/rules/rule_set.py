@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.layout import suggestion
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
-from spmdir.rules.parser import parse_rule, split_records
 from spmdir.rules.syntax import Rule
 
 PACKAGED = Path(__file__).parent.parent / "dialects" / "aten"
@@ -131,9 +131,29 @@ class RuleSet:
 
 
 def _checked(record: Record) -> Rule:
+    from spmdir.rules.parser import parse_rule  # lark costs most of the start-up, and many tools need no rule
+
     rule = parse_rule(record.text, record.file, record.line)
     check(rule)
     return rule
+
+
+HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
+
+
+def split_records(text: str) -> list[tuple[int, str, str | None]]:
+    """(first line, record, op name or None if the record begins like no rule) of every record in a .rules file."""
+    records: list[tuple[int, list[str], str | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            if records:
+                records[-1][1].append("")
+        elif line[0] in " \t" and records:
+            records[-1][1].append(line)
+        else:
+            head = HEAD.match(line)
+            records.append((number, [line], head.group(1) if head else None))
+    return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]
 
 
 def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
