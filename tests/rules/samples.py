@@ -148,6 +148,9 @@ def written() -> list[Sample]:
         sample("matmul", f(4), f(5, 4, 3)),
         sample("matmul", f(4), f(4)),
         sample("matmul", f(2, 5, 4), f(4)),
+        sample("einsum", [f(5, 4), f(4, 3)], equation="mk,kn->mn"),
+        sample("einsum", [f(2, 5, 3), f(2, 4, 3)], equation="bik, bjk -> bji"),
+        sample("einsum", [f(5, 4)], equation="ij->j"),
         # reduction
         *(sample(op, f(5, 4)) for op in ("sum", "mean", "max", "min", "prod")),
         sample("sum", i(9, 5, 4)),

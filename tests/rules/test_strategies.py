@@ -27,7 +27,7 @@ def rows(rule: OpRule, count: int, divided: dict[int, int] | None = None) -> lis
 CASES = [
     ("aten.mm", "16x1024xf32 1024x4096xf32", {},
      """
-        ([m, k], [k, n]) -> ([m, n]) {m = 16, k = 1024, n = 4096} sum {k} linear {self} linear {mat2}
+        ([m, k], [k, n]) -> ([m, n]) {m = 16, k = 1024, n = 4096} sum {k} multilinear {self, mat2}
         (R, R) -> (R)
         (S(0), R) -> (S(0))
         (S(1), S(0)) -> (P(sum))
@@ -126,7 +126,7 @@ CASES = [
         """),
     ("aten.expand", "4x1xf32", {'size': (2, 4, 6)},
      """
-        ([d0, d1]) -> ([n0, d0, n2]) {d0 = 4, d1 = 1, n0 = 2, n2 = 6} carries {self}
+        ([d0, d1]) -> ([n0, d0, n2]) {d0 = 4, d1 = 1, n0 = 2, n2 = 6} moves {self}
         (R) -> (R)
         (S(0)) -> (S(1))
         (R) -> (S(0))
