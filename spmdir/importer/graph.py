@@ -20,7 +20,7 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small
-from spmdir.importer.rewrites import IDENTITY, REWRITES
+from spmdir.importer.rewrites import REWRITES
 from spmdir.mesh import Mesh
 from spmdir.sharding import as_sharding
 
@@ -145,16 +145,17 @@ class GraphBuilder:
             return result
         leaves = result if isinstance(result, (tuple, list)) else (result,)
         metas = tuple(tensor_meta(leaf, node) if isinstance(leaf, Tensor) else None for leaf in leaves)
-        call: Bound | None = bind(target, args, kwargs, metas, place)
+        call = bind(target, args, kwargs, metas, place)
         if call.name == _CONSTRAIN:
             return self._constraint(node, call, place)
         if call.name in STATIC_UNLESS and STATIC_UNLESS[call.name](call):
             raise _data_dependent(node, call.name, place)
         if call.name in REWRITES:
             source = call.operands[0] if call.operands else None
-            call = REWRITES[call.name](call, node)
-            if call is IDENTITY:
+            rewritten = REWRITES[call.name](call, node)
+            if rewritten is None:
                 return source
+            call = rewritten
         op = op_class(call.name).build_op(
             call.operands,
             call.results,

@@ -127,7 +127,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     return Program(exported.graph, inputs, outputs)
 
 
-def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str]) -> Input:
+def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str | None]) -> Input:
     names = (spec.target or node.name,)
     if spec.kind == InputKind.PARAMETER:
         return Input(node, names, "parameter")

@@ -13,12 +13,9 @@ from spmdir.errors import UnsupportedError
 from spmdir.importer.binding import Bound
 from spmdir.importer.locations import node_location
 
-IDENTITY = None
-"""What a rewrite gives for a call whose result is its first operand."""
-
 
 def _identity(_: Bound, __: fx.Node) -> None:
-    return IDENTITY
+    return None
 
 
 def _cast(call: Bound, node: fx.Node) -> Bound | None:
@@ -27,7 +24,7 @@ def _cast(call: Bound, node: fx.Node) -> Bound | None:
     if _operand(node).dtype != node.meta["val"].dtype:
         assert result is not None
         return Bound("aten._to_copy", call.operands[:1], {"dtype": DType(result.dtype), **kept}, call.results, None)
-    return Bound("aten.clone", call.operands[:1], kept, call.results, None) if kept else IDENTITY
+    return Bound("aten.clone", call.operands[:1], kept, call.results, None) if kept else None
 
 
 def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]:
@@ -37,7 +34,7 @@ def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]
         (result,) = call.results
         assert isinstance(result, TensorMeta)
         if tuple(_operand(node).shape) == result.shape and _operand(node).dtype == node.meta["val"].dtype:
-            return IDENTITY
+            return None
         return Bound(name, call.operands[:1], {argument: result.shape}, call.results, None)
 
     return rewrite
@@ -55,7 +52,7 @@ def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
     source, result = _operand(node), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
     if source.storage_offset() == offset and source.shape == result.shape and source.stride() == result.stride():
-        return IDENTITY
+        return None
     whole = source.numel() == result.numel() and offset == 0 == source.storage_offset()
     if whole and source.is_contiguous() and result.is_contiguous():
         return _sized("aten.view", "size")(call, node)
@@ -67,7 +64,7 @@ def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
 
 
 def _dropout(call: Bound, _: fx.Node) -> Bound | None:
-    return call if call.arguments.get("train") and call.arguments.get("p") != 0 else IDENTITY
+    return call if call.arguments.get("train") and call.arguments.get("p") != 0 else None
 
 
 def _contiguous(call: Bound, _: fx.Node) -> Bound:
@@ -122,4 +119,4 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
         ["aten.as_strided_copy", "aten.as_strided_scatter"], _refused("which depends on how memory is laid out")
     ),
 }
-"""Op name → (call, its node) → the call in the IR's words, or IDENTITY."""
+"""Op name → (call, its node) → the call in the IR's words; None if its result is its first operand."""
