@@ -12,6 +12,7 @@ from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard
 from spmdir.rules import OpRule, RuleSet, Strategy, Value
+from tests.rules.references import REFERENCES
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -61,7 +62,9 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
         if argument.kwarg_only or argument.name not in values:
             break
         positional.append(values.pop(argument.name))
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CPU"):
+    if name in REFERENCES:
+        target = REFERENCES[name]
+    elif not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CPU"):
         target = torch._decomp.decomposition_table.get(target, target)
     result = target(*positional, **values)
     return list(result) if isinstance(result, (tuple, list)) else [result]
