@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.rules.binding import suggestion
 from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
-from spmdir.rules.layout import suggestion
 from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCall, Pattern, Rule, Sequence, Term
 

@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.call import DTYPE_BYTES, DType, Local, TensorMeta
 from spmdir.errors import RuleError
-from spmdir.rules.layout import Binding
+from spmdir.rules.binding import Binding
 from spmdir.rules.syntax import Binary, Condition, Constant, Expression, Function, Name, Sequence
 
 ELEMENT_TYPES = frozenset(DTYPE_BYTES)

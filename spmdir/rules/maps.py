@@ -297,7 +297,7 @@ def _join(layout: Layout, operands: str, argument: str) -> Dims:
 def _subscripts(layout: Layout, operands: str, argument: str) -> Dims:
     """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
     terms, _, result = layout.argument(argument).replace(" ", "").partition("->")
-    if not result.isalpha() and result or not terms.replace(",", "").isalpha():
+    if (not result.isalpha() and result) or not terms.replace(",", "").isalpha():
         layout.fail(f"equation '{layout.argument(argument)}' is not of the form ab,bc->ac")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)

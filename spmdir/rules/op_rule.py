@@ -11,8 +11,10 @@ import attrs
 
 from spmdir.call import Call, Literal, Local, TensorMeta
 from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.rules.binding import Binding, bind
+from spmdir.rules.dtypes import result_dtype
 from spmdir.rules.expressions import Scope, evaluate, holds
-from spmdir.rules.layout import Binding, Dims, Layout, bind
+from spmdir.rules.layout import Dims, Layout
 from spmdir.rules.syntax import Clause, Rule
 
 if TYPE_CHECKING:
@@ -250,7 +252,11 @@ class OpRule:
             names = clause.names or (self.rule.tensors[0].name,)
             members = tuple(i for name in names for i in self.binding.operands(name))
             if clause.kind == "multilinear":
-                yield from (self._row({i: Partial(op)}, Partial(op)) for i in members for op, _ in self._reductions(clause, (i,)))
+                yield from (
+                    self._row({i: Partial(op)}, Partial(op))
+                    for i in members
+                    for op, _ in self._reductions(clause, (i,))
+                )
                 continue
             numbers = [v for name in names if (v := self.binding.arguments.get(name)) is not None]
             if not members or any(number != 0 for number in numbers):
@@ -371,37 +377,5 @@ def infer(
     metas = []
     for index, dims in enumerate(layout.result_dims):
         shape = tuple(math.prod(layout.sizes[f] or 0 for f in d) for d in dims or ())
-        metas.append(TensorMeta(shape, _dtype(rule.results[index].dtype, binding, operands)))
+        metas.append(TensorMeta(shape, result_dtype(rule.results[index].dtype, binding, operands)))
     return tuple(metas)
-
-
-RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "bf16", "f16", "f32", "f64")
-
-
-def _dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> str:
-    if declared in RANKING:
-        return declared
-    if declared and binding.operands(declared):
-        return operands[binding.operands(declared)[0]].dtype
-    if declared and binding.arguments.get(declared) is not None:
-        return str(binding.arguments[declared])
-    if not operands:
-        literal = next((v for v in binding.arguments.values() if isinstance(v, (bool, int, float))), 0.0)
-        return "i1" if isinstance(literal, bool) else "i64" if isinstance(literal, int) else "f32"
-    numbers = [v for name, v in binding.arguments.items() if name in binding.tensors and v is not None]
-    return promote(operands, any(isinstance(v, float) for v in numbers))
-
-
-def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> str:
-    """The element type of an elementwise op, as torch promotes: tensors of rank 0 count only in a higher category."""
-
-    def category(dtype: str) -> int:
-        return 2 if dtype[0] in "fb" else int(dtype != "i1")
-
-    with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
-    highest = max(map(category, with_dims))
-    candidates = with_dims + [m.dtype for m in operands if category(m.dtype) > highest]
-    if {"bf16", "f16"} <= set(candidates):
-        return "f32"
-    best = max(candidates, key=RANKING.index)
-    return "f32" if float_number and category(best) < 2 else best

@@ -11,8 +11,8 @@ import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
-from spmdir.rules.layout import suggestion
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
 from spmdir.rules.syntax import Rule
 
