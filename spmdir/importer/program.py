@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,11 +72,14 @@ def is_small(value: Any) -> bool:
     return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
 
 
+_AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
+
+
 def needs_retrace(module: fx.GraphModule) -> bool:
     """Whether some op mutates, or computes under autocast, so that the graph does not say all that happens."""
     return any(
         getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-        or node.target is torch.ops.higher_order.wrap_with_autocast
+        or getattr(node.target, "__name__", "") in _AUTOCAST
         for node in _calls(module)
     )
 
@@ -115,6 +118,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}
     inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in signature.input_specs]
+    inputs = _without_ties(inputs, exported.state_dict)
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     outputs = []
     for value, spec in zip(returned, signature.output_specs, strict=True):
@@ -125,6 +129,24 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         else:
             outputs.append(Output(value, (), "output", spec.target))
     return Program(exported.graph, inputs, outputs)
+
+
+def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
+    """The inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
+    tied: dict[int, list[Input]] = {}
+    for entry in inputs:
+        if entry.names[0] in state:
+            tied.setdefault(id(state[entry.names[0]]), []).append(entry)
+    heirs: dict[str, Input | None] = {}
+    for group in tied.values():
+        used = next((entry for entry in group if entry.node.users), None)
+        if used is not None:
+            others = [entry for entry in group if entry is not used and not entry.node.users]
+            names = tuple(name for entry in others for name in entry.names)
+            heirs[used.names[0]] = attrs.evolve(used, names=used.names + names)
+            heirs |= dict.fromkeys(names)
+    merged = [heirs.get(entry.names[0], entry) for entry in inputs]
+    return [entry for entry in merged if entry is not None]
 
 
 def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str | None]) -> Input:

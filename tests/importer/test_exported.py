@@ -172,3 +172,22 @@ def test_all_stages_of_an_exported_program_compute_what_eager_does():
     for stage in (program, program.run_decompositions({}), program.run_decompositions()):
         (out,) = run_single(import_fx(stage, MESH), [X], model.state_dict())
         torch.testing.assert_close(out, model(X))
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+def test_a_tied_parameter_is_one_argument_that_each_of_its_names_finds():
+    model = _Tied().double()
+    program = torch.export.export(model, (X,))
+    for key in ("first.weight", "second.weight"):
+        module = import_fx(program, MESH, {key: "tp: S(0)"})
+        assert list(arguments(module).values()) == ["tp: S(0)", None]
+        torch.testing.assert_close(run_single(module, [X], program.state_dict)[0], model(X))

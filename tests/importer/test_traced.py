@@ -121,3 +121,13 @@ def test_results_that_are_none_in_a_tuple_stay_usable():
 def test_values_are_called_as_their_nodes():
     module = import_fx(make_fx(lambda x: x.exp().split(2))(X), MESH)
     assert [result.name_hint for o in ops(module) for result in o.results] == ["exp", "getitem", "getitem_1"]
+
+
+def test_autocast_in_a_graph_from_before_dispatch_becomes_casts():
+    def function(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x.t()
+
+    module = import_fx(make_fx(function, pre_dispatch=True)(X), MESH)
+    assert [str(meta) for o in ops(module) if "mm" in o.name for meta in o.call().operands] == ["4x6xbf16", "6x4xbf16"]
+    assert torch.equal(run_single(module, [X])[0], function(X))
