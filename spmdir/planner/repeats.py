@@ -22,6 +22,7 @@ class Quotient:
         value_weight: how many values each merges.
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
+        uses: part → the (operand index, merged value) pairs of all its nodes.
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
@@ -33,6 +34,7 @@ class Quotient:
     value_weight: list[int]
     producer: list[tuple[int, int]]
     users: list[list[tuple[int, int]]]
+    uses: list[list[tuple[int, int]]]
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
@@ -69,7 +71,10 @@ def quotient(problem: Problem) -> Quotient:
         part = node_class[index]
         for slot, value in enumerate(node.operands):
             users[value_class[value]].setdefault((part, slot))
+    uses: list[list[tuple[int, int]]] = [[] for _ in parts]
     for value, found in enumerate(users):
+        for part, slot in found:
+            uses[part].append((slot, value))
         members = dict.fromkeys([producer[value][0], *(part for part, _ in found)])
         for part in members:
             for other in members:
@@ -90,6 +95,7 @@ def quotient(problem: Problem) -> Quotient:
         [weight[part] for part, _ in producer],
         producer,
         [list(found) for found in users],
+        uses,
         [list(found) for found in neighbours],
         parts,
         node_class,

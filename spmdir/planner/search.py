@@ -16,9 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from spmdir.call import TensorMeta
 from spmdir.mesh import Mesh
-from spmdir.placement import REDUCTIONS, R, Partial, Placement, Shard
+from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Node, Problem, Row
 from spmdir.planner.repeats import Quotient, quotient
@@ -215,13 +214,12 @@ class _AxisSearch:
                 if cost < best_cost:
                     best, best_cost = choice, cost
             self._choose(index, best)
-            for slot, value in enumerate(node.operands):
-                decided[value].add(self._ask(index, slot, best))
+            for slot, value in self.shared.uses[index]:
+                decided[value].add(self._ask(value, index, slot, best))
 
-    def _ask(self, user: int, slot: int, choice: int) -> _Ask:
-        """What a node wants of its operand `slot` under one of its rows."""
-        placement = self.candidates[user][choice].operands[slot]
-        return placement, self.sizes[self.shared.nodes[user].operands[slot]][user, slot]
+    def _ask(self, value: int, user: int, slot: int, choice: int) -> _Ask:
+        """What a node under one of its rows wants of a value, its operand `slot`."""
+        return self.candidates[user][choice].operands[slot], self.sizes[value][user, slot]
 
     def _cover(self, made: int, asks: set[_Ask]) -> float:
         """Bytes to give a value made with placement `made` as all its users ask: one by one, or all from R."""
@@ -239,26 +237,28 @@ class _AxisSearch:
     def _asked(self, value: int, without: int = -1) -> set[_Ask]:
         """What the users of a value, but for one, ask of it."""
         return {
-            self._ask(user, slot, self.decision[user]) for user, slot in self.shared.users[value] if user != without
+            self._ask(value, user, slot, self.decision[user])
+            for user, slot in self.shared.users[value]
+            if user != without
         }
 
     def _cost_around(self, index: int, choice: int, asked: Mapping[int, set[_Ask]]) -> float:
         """What depends on the choice of one node: its compute and all reshards on its operands and results."""
         node, candidate = self.shared.nodes[index], self.candidates[index][choice]
-        cost = candidate.cost
-        for value, placement in zip(node.results, candidate.results, strict=True):
-            cost += self._cover(placement, asked[value])
+        made = dict(zip(node.results, candidate.results, strict=True))
         own: dict[int, set[_Ask]] = {}
-        for slot, value in enumerate(node.operands):
-            own.setdefault(value, set()).add(self._ask(index, slot, choice))
-        for value, asks in own.items():
-            cost += self._cover(self.made[value], asked[value] | asks)
+        for slot, value in self.shared.uses[index]:
+            own.setdefault(value, set()).add(self._ask(value, index, slot, choice))
+        cost = candidate.cost
+        for value, others in asked.items():
+            placement = made[value] if value in made else self.made[value]
+            cost += self._cover(placement, others | own[value] if value in own else others)
         return cost
 
     def _surroundings(self, index: int) -> dict[int, set[_Ask]]:
         """Value → what its other users ask, for the operands and results of a node."""
-        node = self.shared.nodes[index]
-        return {value: self._asked(value, index) for value in dict.fromkeys((*node.results, *node.operands))}
+        used = (value for _, value in self.shared.uses[index])
+        return {value: self._asked(value, index) for value in dict.fromkeys((*self.shared.nodes[index].results, *used))}
 
     def _improve(self, index: int) -> float:
         """Move one node to its best row; the bytes gained, 0 if it stays."""
@@ -351,9 +351,9 @@ class _AxisSearch:
             for value, made in zip(self.shared.nodes[node].results, candidate.results, strict=True):
                 for user, slot in self.shared.users[value]:
                     self._invite(user, "operands", slot, made, visited, frontier)
-            for value, wanted in zip(self.shared.nodes[node].operands, candidate.operands, strict=True):
+            for slot, value in self.shared.uses[node]:
                 producer, position = self.shared.producer[value]
-                self._invite(producer, "results", position, wanted, visited, frontier)
+                self._invite(producer, "results", position, candidate.operands[slot], visited, frontier)
         return gained
 
     def _invite(

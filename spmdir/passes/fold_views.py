@@ -1,0 +1,251 @@
+"""Contractions over reshaped tensors become einsums over the tensors themselves.
+
+    view(mm(view x, t w))  ⇒  einsum "abc,dc->abd" x, w
+
+A flattened dimension can be divided only along its outermost part; as dimensions of an einsum, batch, sequence
+and heads are divided each by itself. What is a view, and what is a product of its operands, the rules say.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.call import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp, op_class
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.syntax import IRContext
+from spmdir.rules import OpRule, RuleSet
+
+Letters = list[int]
+"""The factors of one dimension, major first."""
+
+
+@dataclass(frozen=True)
+class FoldViewsPass(ModulePass):
+    """Turns contractions over views into einsums over what is viewed, so that each dimension can be sharded."""
+
+    name = "fold-views"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        block = ir.main_function(op).body.block
+        for candidate in list(block.ops):
+            if isinstance(candidate, AtenOp) and candidate.parent is not None and len(candidate.operands) == 2:
+                _fold(candidate, ctx.rules)
+        for candidate in reversed(list(block.ops)):
+            if isinstance(candidate, AtenOp) and not any(result.has_one_use() or result.uses for result in candidate.results):
+                if _rule(candidate, ctx.rules, "is_view"):
+                    Rewriter.erase_op(candidate)
+
+
+@dataclass
+class _Tensor:
+    """An operand or the result of the contraction, looked at behind views.
+
+    Attributes:
+        value: the tensor.
+        dims: per dimension, its factors.
+    """
+
+    value: SSAValue
+    dims: list[Letters]
+
+
+@dataclass
+class _Contraction:
+    """A contraction being folded.
+
+    Attributes:
+        sizes: factor → size.
+        tensors: the two operands, then the result.
+    """
+
+    sizes: dict[int, int]
+    tensors: list[_Tensor]
+    split: dict[int, Letters] = field(default_factory=dict)
+
+    def cut(self, letters: Letters, sizes: Sequence[int]) -> list[Letters] | None:
+        """The letters of each of several parts that make up `letters`; splits letters where parts end inside one."""
+        parts: list[Letters] = []
+        rest = list(letters)
+        for size in sizes:
+            part: Letters = []
+            while size > 1:
+                if not rest:
+                    return None
+                first = rest.pop(0)
+                if size % self.sizes[first] == 0:
+                    size //= self.sizes[first]
+                    part.append(first)
+                elif self.sizes[first] % size == 0:
+                    major, minor = self.divide(first, size)
+                    part.append(major)
+                    rest.insert(0, minor)
+                    size = 1
+                else:
+                    return None
+            parts.append(part)
+        return parts if not rest else None
+
+    def divide(self, letter: int, major: int) -> tuple[int, int]:
+        """Replace a letter everywhere by two, the first of size `major`."""
+        new = max(self.sizes) + 1
+        self.sizes[new], self.sizes[new + 1] = major, self.sizes[letter] // major
+        for tensor in self.tensors:
+            tensor.dims = [[m for old in dim for m in ((new, new + 1) if old == letter else (old,))] for dim in tensor.dims]
+        self.split[letter] = [new, new + 1]
+        return new, new + 1
+
+    def expand(self, letters: Letters) -> Letters:
+        """`letters` with the splits made since."""
+        return [m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])]
+
+
+def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
+    if not isinstance(op, AtenOp) or len(op.results) != 1 or op.sharding is not None:
+        return None
+    rule = rules.instantiate(op.call())
+    return rule if rule is not None and getattr(rule, kind) else None
+
+
+def _fold(op: AtenOp, rules: RuleSet) -> None:
+    rule = _rule(op, rules, "is_product")
+    if rule is None:
+        return
+    start = [*zip(op.operands, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
+    work = _Contraction(
+        {index: factor.size for index, factor in enumerate(rule.factors)},
+        [_Tensor(value, [[f for f in dim if rule.factors[f].size != 1] for dim in dims]) for value, dims in start],
+    )
+    folded = False
+    for position in (0, 1):
+        while _through_producer(work, position, rules):
+            folded = True
+    while _through_user(work, rules):
+        folded = True
+    if folded and _is_einsum(work):
+        _emit(op, work)
+
+
+def _through_producer(work: _Contraction, position: int, rules: RuleSet) -> bool:
+    """Look at operand `position` behind the view that makes it."""
+    owner = work.tensors[position].value.owner
+    rule = _rule(owner, rules, "is_view") if isinstance(owner, AtenOp) else None
+    return rule is not None and _look_behind(work, position, rule, owner.operands[0], False)  # type: ignore
+
+
+def _through_user(work: _Contraction, rules: RuleSet) -> bool:
+    """Look at the result behind the view that alone uses it."""
+    value = work.tensors[2].value
+    users = [use.operation for use in value.uses]
+    rule = _rule(users[0], rules, "is_view") if len(users) == 1 else None
+    return rule is not None and _look_behind(work, 2, rule, users[0].results[0], True)
+
+
+def _look_behind(work: _Contraction, position: int, rule: OpRule, value: SSAValue, forward: bool) -> bool:
+    near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
+    if near is None or far is None or any(f.kind == "whole" for f in rule.factors):
+        return False
+    before = {letter: work.sizes[letter] for letter in work.sizes}
+    saved = [list(map(list, tensor.dims)) for tensor in work.tensors], dict(work.split)
+    found: dict[int, Letters] = {}
+    for dim, factors in enumerate(near):
+        parts = work.cut(work.tensors[position].dims[dim], [rule.factors[f].size for f in factors])
+        if parts is None:
+            break
+        found.update(zip(factors, parts, strict=True))
+    else:
+        needed = {f for factors in far for f in factors if rule.factors[f].size != 1}
+        if needed <= set(found):
+            dims = [[m for f in factors for m in work.expand(found.get(f, []))] for factors in far]
+            work.tensors[position] = _Tensor(value, dims)
+            return True
+    work.sizes, work.split = before, saved[1]
+    for tensor, dims in zip(work.tensors, saved[0], strict=True):
+        tensor.dims = dims
+    return False
+
+
+def _is_einsum(work: _Contraction) -> bool:
+    """Whether every letter of the result comes from an operand and is written with at most 26 letters."""
+    operands = {letter for tensor in work.tensors[:2] for dim in tensor.dims for letter in dim}
+    result = {letter for dim in work.tensors[2].dims for letter in dim}
+    alone = [letter for letter in operands - result if not all(_holds(tensor, letter) for tensor in work.tensors[:2])]
+    dropped = set(work.sizes) - set(work.split) - operands - result
+    summed_away = [letter for letter in dropped if work.sizes[letter] != 1]
+    return result <= operands and not alone and not summed_away and len(operands) <= 20
+
+
+def _holds(tensor: _Tensor, letter: int) -> bool:
+    return any(letter in dim for dim in tensor.dims)
+
+
+def _emit(op: AtenOp, work: _Contraction) -> None:
+    names = iter(string.ascii_lowercase)
+    letters: dict[int, str] = {}
+    terms, operands = [], []
+    result = work.tensors[2].value
+    anchor = op
+    for tensor in work.tensors[:2]:
+        operands.append(_apart(tensor, work.sizes, anchor))
+        term = ""
+        for dim in tensor.dims:
+            for letter in dim:
+                letters.setdefault(letter, "")
+                letters[letter] = letters[letter] or next(names)
+            term += "".join(letters[letter] for letter in dim) or next(names)
+        terms.append(term)
+    out = "".join(letters[letter] for dim in work.tensors[2].dims for letter in dim)
+    meta = meta_of(result.type)
+    assert meta is not None
+    shape = tuple(work.sizes[letter] for dim in work.tensors[2].dims for letter in dim)
+    equation = f"{terms[0]},{terms[1]}->{out}"
+    einsum = op_class("aten.einsum").build_op(
+        operands,
+        [TensorMeta(shape, meta.dtype)],
+        (("equation", equation),),
+        None,
+        ((1, 1),),
+        op.location,
+    )
+    Rewriter.insert_op(einsum, InsertPoint.before(anchor))
+    value = einsum.results[0]
+    if shape != meta.shape:
+        value = _view(value, meta.shape, anchor)
+    value.name_hint = None
+    value._name = result.name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see dialects.syntax.keep_name
+    result.replace_all_uses_with(value)
+    users = result.owner
+    while isinstance(users, AtenOp) and users is not op:
+        before = users.operands[0].owner
+        Rewriter.erase_op(users)
+        users = before
+    Rewriter.erase_op(op)
+
+
+def _apart(tensor: _Tensor, sizes: dict[int, int], anchor: AtenOp) -> SSAValue:
+    """The tensor with one dimension a letter; a view splits dimensions that hold several."""
+    if all(len(dim) <= 1 for dim in tensor.dims):
+        return tensor.value
+    shape = tuple(sizes[letter] for dim in tensor.dims for letter in dim)
+    tensor.dims = [[letter] for dim in tensor.dims for letter in dim]
+    return _view(tensor.value, shape, anchor)
+
+
+def _view(value: SSAValue, shape: tuple[int, ...], anchor: AtenOp) -> SSAValue:
+    meta = meta_of(value.type)
+    assert meta is not None
+    view = op_class("aten.reshape").build_op(
+        [value], [TensorMeta(shape, meta.dtype)], (("shape", shape),), None, None, anchor.location
+    )
+    Rewriter.insert_op(view, InsertPoint.before(anchor))
+    return view.results[0]
