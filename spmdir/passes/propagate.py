@@ -26,8 +26,12 @@ from spmdir.passes.nesting import Maker, annotate
 from spmdir.placement import R
 from spmdir.planner.problem import Given, Node, Offer, Problem, Row
 from spmdir.planner.search import Unsolvable, solve
-from spmdir.rules import OpRule, RuleSet
+from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
+
+DOUBLE = ("f64", "complex<f64>")
+"""Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32
+always, is not split, since another order of adding would show in the result."""
 
 _INTERNAL = 0.02
 """Bytes on the wire that moving one byte through local memory is worth."""
@@ -42,24 +46,37 @@ class OpOffer:
         operands: the number of operands.
         results: what the user fixed of each result.
         work: bytes on the wire that the op's compute is worth.
+        whole_sums: sums are not split among ranks, as long as something else can be done.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
     operands: int
     results: tuple[Sharding | None, ...]
     work: float
+    whole_sums: bool = False
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         if self.rule is None:
             return (Row((R,) * self.operands, (R,) * len(self.results)),)
-        return tuple(
-            Row(s.operands, s.results, s.factor, self._inner(s.factor) if s.rewrite == "expand" else ())
+        fitting = [
+            s
             for s in self.rule.strategies(count, divided)
             if all(
                 given is None or axis in given.open_axes or given[axis] == placement
                 for given, placement in zip(self.results, s.results, strict=True)
             )
+        ]
+        if self.whole_sums:
+            fitting = [s for s in fitting if not self._splits_a_sum(s)] or fitting
+        return tuple(
+            Row(s.operands, s.results, s.factor, self._inner(s.factor) if s.rewrite == "expand" else ())
+            for s in fitting
         )
+
+    def _splits_a_sum(self, strategy: Strategy) -> bool:
+        """Whether ranks add what one device adds in one go; what a rank alone holds, as in a lookup, is exact."""
+        pending = any(p.op in ("sum", "avg", "product") for p in strategy.results)
+        return strategy.factor is not None and (strategy.rewrite == "expand" or (pending and strategy.rewrite is None))
 
     def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None and factor is not None
@@ -116,9 +133,10 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     for argument in function.args:
         offer = Given(_meta(argument), sharding_of(argument), "input")
         add(argument, offer, (), (argument,))
+    double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_offer(op, rules, flop_bytes), op.operands, op.results)
+            add(op, _op_offer(op, rules, flop_bytes, double), op.operands, op.results)
         elif isinstance(op, ConstantOp):
             add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
@@ -138,7 +156,7 @@ def _meta(value: SSAValue) -> TensorMeta:
     return meta
 
 
-def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float) -> OpOffer:
+def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:
     try:
         rule = rules.instantiate(op.call())
     except SpmdirError as error:
@@ -147,7 +165,8 @@ def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float) -> OpOffer:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
-    return OpOffer(rule, len(op.operands), op.shardings, work)
+    narrow = any(meta.floating and meta.dtype not in DOUBLE for meta in op.metas if meta)
+    return OpOffer(rule, len(op.operands), op.shardings, work, double and narrow)
 
 
 def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:

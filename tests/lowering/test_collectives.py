@@ -6,9 +6,12 @@ import attrs
 import pytest
 import torch
 
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.ir import parse
 from spmdir.errors import UnsupportedError
 from spmdir.lowering import lower_to_fx, simulate
+from spmdir.lowering.simulate import run_single
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
@@ -149,3 +152,24 @@ def test_a_bucket_is_reduced_as_its_members_would_be():
     x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     for got, expected in zip(simulate(parse(text), [x, y]), (x, y), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+LAYER_NORM_BACKWARD = """
+spmd.mesh @mesh <a = 2>
+func.func @main(%dy: tensor<3x4x6xf64>, %x: tensor<3x4x6xf64>, %mean: tensor<3x4x1xf64>, %rstd: tensor<3x4x1xf64>,
+                %w: tensor<6xf64>, %b: tensor<6xf64>) -> (tensor<3x4x6xf64> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %dx, %dw, %db = aten.native_layer_norm_backward(%dy, %x, %mean, %rstd, %w, %b) \\
+{normalized_shape = [6], output_mask = [true, true, true]} \\
+: tensor<3x4x6xf64> <a: S(1)>, tensor<6xf64> <a: P(sum)>, tensor<6xf64> <a: P(sum)>
+  return %dx : tensor<3x4x6xf64>
+}
+"""
+
+
+def test_pieces_are_contiguous_because_some_kernels_ignore_strides():
+    module = parse(LAYER_NORM_BACKWARD)
+    generator = torch.Generator().manual_seed(0)
+    arguments = ir.main_function(module).args
+    inputs = [torch.rand(meta_of(a.type).shape, generator=generator, dtype=torch.float64) for a in arguments]
+    (found,), (expected,) = simulate(module, inputs), run_single(module, inputs)
+    torch.testing.assert_close(found, expected)
