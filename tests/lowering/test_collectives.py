@@ -158,8 +158,8 @@ LAYER_NORM_BACKWARD = """
 spmd.mesh @mesh <a = 2>
 func.func @main(%dy: tensor<3x4x6xf64>, %x: tensor<3x4x6xf64>, %mean: tensor<3x4x1xf64>, %rstd: tensor<3x4x1xf64>,
                 %w: tensor<6xf64>, %b: tensor<6xf64>) -> (tensor<3x4x6xf64> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  %dx, %dw, %db = aten.native_layer_norm_backward(%dy, %x, %mean, %rstd, %w, %b) \\
-{normalized_shape = [6], output_mask = [true, true, true]} \\
+  %dx, %dw, %db = aten.native_layer_norm_backward(%dy, %x, %mean, %rstd, %w, %b) \
+{normalized_shape = [6], output_mask = [true, true, true]} \
 : tensor<3x4x6xf64> <a: S(1)>, tensor<6xf64> <a: P(sum)>, tensor<6xf64> <a: P(sum)>
   return %dx : tensor<3x4x6xf64>
 }
