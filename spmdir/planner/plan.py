@@ -16,7 +16,7 @@ from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import H100X8, Topology, step_cost
+from spmdir.planner.cost import FLAT, Topology, step_cost
 from spmdir.planner.steps import Step, make_step, permuted_axes, senders
 from spmdir.sharding import Sharding, as_sharding
 
@@ -55,7 +55,7 @@ def plan_reshard(
         shape: the global shape.
         dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
         src, dst: shardings, in any form that the Python API takes.
-        topology: what the mesh runs on; H100X8 if not given.
+        topology: what the mesh runs on; `flat` if not given, so that the plan of fewest bytes is found.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
@@ -64,7 +64,7 @@ def plan_reshard(
     itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)
     if itemsize is None:
         raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
-    return _plan(tuple(shape), itemsize, as_sharding(src, mesh), as_sharding(dst, mesh), mesh, topology or H100X8)
+    return _plan(tuple(shape), itemsize, as_sharding(src, mesh), as_sharding(dst, mesh), mesh, topology or FLAT)
 
 
 @functools.cache

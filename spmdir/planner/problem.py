@@ -13,7 +13,7 @@ import attrs
 
 from spmdir.call import TensorMeta
 from spmdir.mesh import Mesh
-from spmdir.placement import R, Partial, Placement, Shard
+from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.sharding import Sharding
 
 

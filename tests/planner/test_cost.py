@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spmdir.mesh import Mesh
 from spmdir.placement import OPEN, Partial, R, Shard
-from spmdir.planner.cost import A100X8, CPU_GLOO, H100X8, TOPOLOGIES, step_cost
+from spmdir.planner.cost import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES, step_cost
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
 from spmdir.planner.steps import make_step
@@ -93,7 +93,7 @@ def test_every_topology_is_found_by_its_name_and_slower_machines_are_slower() ->
         for name in ("h100x8", "a100x8", "cpu-gloo")
     ]
     assert times == sorted(times)
-    assert list(TOPOLOGIES.values()) == [H100X8, A100X8, CPU_GLOO]
+    assert list(TOPOLOGIES.values()) == [FLAT, H100X8, A100X8, CPU_GLOO]
 
 
 PLACEMENTS = [R, Shard(0), Shard(1), Partial("sum"), Partial("avg")]

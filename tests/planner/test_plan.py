@@ -68,14 +68,14 @@ def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ra
 
 
 def test_a_small_tensor_takes_fewer_steps_and_more_bytes() -> None:
-    small, large = (plan_reshard((size, size), "f32", "a: S(0)", "b: S(0)", WIDE) for size in (16, 8192))
+    small, large = (plan_reshard((size, size), "f32", "a: S(0)", "b: S(0)", WIDE, H100X8) for size in (16, 8192))
     assert str(small) == "all_gather on [a] dim 0; slice on [b] dim 0"
     assert len(large.steps) == 3
 
 
 def test_ranks_with_equal_values_share_the_work_of_a_reduction() -> None:
     one, many = Mesh({"node": 4, "gpu": 8}), Mesh({"node": 4, "gpu": 8}, intra_node=("gpu",))
-    plans = [plan_reshard((8192, 8192), "f32", "node: P", "", mesh) for mesh in (one, many)]
+    plans = [plan_reshard((8192, 8192), "f32", "node: P", "", mesh, H100X8) for mesh in (one, many)]
     assert str(plans[0]) == "slice on [gpu] dim 0; all_reduce on [node] op sum; all_gather on [gpu] dim 0"
     assert plans[0].wire_bytes < 2 * 3 / 4 * 4 * 8192**2
     # Between nodes a ring over both axes lets all cards of a node share what crosses.
