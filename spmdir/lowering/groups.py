@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,32 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
         return part.get_group().group_name
 
     return name
+
+
+def connect(program: Any, device_mesh: Any) -> None:
+    """Make known in this process the groups that a program names by mesh axes, as those of a torch DeviceMesh.
+
+    Args:
+        program: an fx.GraphModule or an ExportedProgram that was made without a device mesh.
+
+    Raises:
+        ShardingError: the device mesh has no such axis.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
+    for name in sorted(texts):
+        axes = symbolic_axes(name)
+        if axes is None:
+            continue
+        known = device_mesh.mesh_dim_names or ()
+        unknown = [axis for axis in axes if axis not in known]
+        if unknown:
+            raise ShardingError(f"the program needs the axis '{unknown[0]}'; the device mesh has {', '.join(known)}")
+        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        with contextlib.suppress(RuntimeError, ValueError):
+            c10d._unregister_process_group(name)
+        c10d._register_process_group(name, part.get_group())
 
 
 def device_rank(device_mesh: Any) -> int:

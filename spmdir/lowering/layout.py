@@ -12,7 +12,7 @@ import torch
 
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.mesh import Mesh
-from spmdir.placement import Placement
+from spmdir.placement import Placement, R, Shard, chunk
 from spmdir.sharding import Sharding
 
 _ORDER = {"shard": 0, "partial": 1, "replicated": 2}
@@ -57,6 +57,21 @@ def distribute(
         }
     by_point = {frozenset(where): piece for where, piece in held.items()}
     return [by_point[frozenset(mesh.coordinate(rank).items())] for rank in range(mesh.world_size)]
+
+
+def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
+    """What `rank` holds of `tensor`, alone among the ranks: a view where its axes only divide.
+
+    A pending reduction is laid out without noise, so that every rank finds its addend for itself.
+    """
+    coordinate = mesh.coordinate(rank)
+    for axis, placement in _axes(sharding, mesh):
+        if isinstance(placement, Shard):
+            offset, length = chunk(tensor.shape[placement.dim], mesh.sizes[axis], coordinate[axis])
+            tensor = tensor.narrow(placement.dim, offset, length)
+        elif placement != R:
+            tensor = placement.distribute(tensor, mesh.sizes[axis], torch.zeros_like)[coordinate[axis]]
+    return tensor
 
 
 def collect(pieces: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> torch.Tensor:

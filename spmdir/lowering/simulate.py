@@ -121,7 +121,7 @@ def bind_inputs(
             raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
         meta = meta_of(value.type)
         assert meta is not None  # arguments are tensors
-        _check(name, source[name], global_shape(value, mesh), meta.dtype)
+        check_tensor(name, source[name], global_shape(value, mesh), meta.dtype)
         found.append((value, source[name]))
     extra = [name for name in given if name not in {names[value] for value in users}]
     if extra:
@@ -144,7 +144,8 @@ def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[A
     return [*outputs, *mutations]
 
 
-def _check(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is."""
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
     if tuple(tensor.shape) != shape:

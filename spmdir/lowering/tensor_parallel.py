@@ -1,0 +1,148 @@
+"""`tensor_parallel`: an exported program and the styles of its linear layers → the exported program of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, TensorArgument
+
+from spmdir.errors import ShardingError, did_you_mean
+from spmdir.importer import import_fx
+from spmdir.importer.program import needs_retrace, refusing
+from spmdir.lowering.emit import emit
+from spmdir.lowering.exported import rank_program, user_outputs
+from spmdir.lowering.groups import device_groups, device_rank, symbolic_group
+from spmdir.lowering.stages import localized
+from spmdir.mesh import Mesh
+from spmdir.placement import Placement, R, Shard
+from spmdir.sharding import Sharding
+
+aten = torch.ops.aten
+
+STYLES: dict[str, tuple[Placement, Placement]] = {
+    "colwise": (Shard(0), Shard(0)),
+    "rowwise": (Shard(1), R),
+    "ColwiseParallel": (Shard(0), Shard(0)),
+    "RowwiseParallel": (Shard(1), R),
+}
+"""Style, as text or as the class of torch's style → placements of the weight (out, in) and the bias."""
+
+_TRANSPOSES = (aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default)
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.default)
+
+
+def tensor_parallel(
+    program: ExportedProgram,
+    styles: Mapping[str, object],
+    mesh: Mesh,
+    rank: int,
+    *,
+    axis: str | None = None,
+    device_mesh: Any = None,
+) -> ExportedProgram:
+    """The program of one rank: the same inputs and outputs, whole on every rank, with its pieces of the weights.
+
+    Ranks that differ along other axes than `axis` are independent of each other, so they may have other inputs.
+    Where the values inside are gathered or reduced is the compiler's choice, as are layouts that torch's style
+    objects ask for.
+
+    Args:
+        program: what torch.export gives.
+        styles: FQN or glob of linear layers → "colwise" (weight and bias divided by output features), "rowwise"
+            (weight divided by input features), or torch's ColwiseParallel or RowwiseParallel.
+        axis: the mesh axis that divides the weights; "tp" or the only axis if None.
+        device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
+            name the group `mesh:<axis>`, which `connect(program, device_mesh)` makes known in the process that runs
+            the program; so a program can be made for any rank, saved and loaded.
+
+    Raises:
+        SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
+            be partitioned.
+    """
+    axis = _axis(mesh, axis)
+    if not 0 <= rank < mesh.world_size:
+        raise ShardingError(f"rank {rank} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}")
+    if device_mesh is not None and device_rank(device_mesh) != rank:
+        raise ShardingError(f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh")
+    group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)
+    if needs_retrace(program.graph_module):
+        with refusing("the exported program cannot be made functional"):
+            program = program.run_decompositions({})
+    alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
+    shardings = {"*": "", **_weight_shardings(program, styles, axis)}
+    whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
+    module = localized(import_fx(program, alone, shardings, whole))
+    return rank_program(program, module, emit(module, alone, place, group_name), place)
+
+
+def _axis(mesh: Mesh, axis: str | None) -> str:
+    if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
+        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which divides the weights by axis=")
+    axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
+    mesh.require(axis)
+    return axis
+
+
+def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], axis: str) -> dict[str, object]:
+    """Parameter name → sharding, for the layers that have a style."""
+    names = _argument_names(program)
+    linear = _linear_layers(program, names)
+    shardings: dict[str, object] = {}
+    for key, style in styles.items():
+        kind = style if isinstance(style, str) else type(style).__name__
+        if kind not in STYLES:
+            raise ShardingError(
+                f"'{key}' has the style {kind!r}; expected colwise or rowwise, or torch's ColwiseParallel or "
+                f"RowwiseParallel{did_you_mean(kind, STYLES)}"
+            )
+        found = [key] if key in linear else [name for name in linear if fnmatchcase(name, key)]
+        if not found and f"{key}.weight" in names:
+            raise ShardingError(f"'{key}' is no linear layer; only weights of linear layers can be {kind}")
+        if not found:
+            raise ShardingError(f"a style is given for '{key}', which is no linear layer{did_you_mean(key, linear)}")
+        for name, part, placement in (
+            (name, part, placement)
+            for name in found
+            for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True)
+            if f"{name}.{part}" in names
+        ):
+            shardings[names[f"{name}.{part}"]] = Sharding([(axis, placement)])
+    return shardings
+
+
+def _argument_names(program: ExportedProgram) -> dict[str, str]:
+    """Every name of a parameter, those of tied ones too → the name that the program's signature has for it."""
+    used = [spec.target for spec in program.graph_signature.input_specs if spec.kind == InputKind.PARAMETER]
+    by_tensor = {id(program.state_dict[name]): name for name in used}
+    return {name: by_tensor[id(t)] for name, t in program.state_dict.items() if id(t) in by_tensor}
+
+
+def _linear_layers(program: ExportedProgram, names: Mapping[str, str]) -> list[str]:
+    """The FQNs of modules whose weight the program uses as that of a linear layer."""
+    parameters = program.graph_signature.inputs_to_parameters
+    nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
+    found = []
+    for name, target in names.items():
+        layer, _, part = name.rpartition(".")
+        tied = {other.rpartition(".")[0] for other in names if names[other] == target and other != name}
+        users = [user for user in nodes[target].users if _module(user) not in tied]
+        if part == "weight" and any(_is_linear(nodes[target], user) for user in users):
+            found.append(layer)
+    return found
+
+
+def _is_linear(weight: fx.Node, user: fx.Node) -> bool:
+    if user.target is aten.linear.default:
+        return user.args[1] is weight
+    return user.target in _TRANSPOSES and any(product.target in _PRODUCTS for product in user.users)
+
+
+def _module(node: fx.Node) -> str | None:
+    """The FQN of the module whose code made a node, where that is known."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return stack[-1][0] if stack else None
