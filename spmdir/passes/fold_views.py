@@ -28,6 +28,9 @@ from spmdir.rules import OpRule, RuleSet
 Letters = list[int]
 """The factors of one dimension, major first."""
 
+Views = dict[tuple[SSAValue, tuple[int, ...]], SSAValue]
+"""(value, shape) → the view of it that was made; one serves all later contractions."""
+
 
 @dataclass(frozen=True)
 class FoldViewsPass(ModulePass):
@@ -38,13 +41,14 @@ class FoldViewsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         block = ir.main_function(op).body.block
+        views: Views = {}
         for candidate in list(block.ops):
             if isinstance(candidate, AtenOp) and candidate.parent is not None and len(candidate.operands) == 2:
-                _fold(candidate, ctx.rules)
+                _fold(candidate, ctx.rules, views)
         for candidate in reversed(list(block.ops)):
-            if isinstance(candidate, AtenOp) and not any(result.has_one_use() or result.uses for result in candidate.results):
-                if _rule(candidate, ctx.rules, "is_view"):
-                    Rewriter.erase_op(candidate)
+            unused = isinstance(candidate, AtenOp) and not any(result.uses for result in candidate.results)
+            if unused and _rule(candidate, ctx.rules, "is_view"):
+                Rewriter.erase_op(candidate)
 
 
 @dataclass
@@ -117,7 +121,7 @@ def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
     return rule if rule is not None and getattr(rule, kind) else None
 
 
-def _fold(op: AtenOp, rules: RuleSet) -> None:
+def _fold(op: AtenOp, rules: RuleSet, views: Views) -> None:
     rule = _rule(op, rules, "is_product")
     if rule is None:
         return
@@ -133,7 +137,7 @@ def _fold(op: AtenOp, rules: RuleSet) -> None:
     while _through_user(work, rules):
         folded = True
     if folded and _is_einsum(work):
-        _emit(op, work)
+        _emit(op, work, views)
 
 
 def _through_producer(work: _Contraction, position: int, rules: RuleSet) -> bool:
@@ -189,14 +193,14 @@ def _holds(tensor: _Tensor, letter: int) -> bool:
     return any(letter in dim for dim in tensor.dims)
 
 
-def _emit(op: AtenOp, work: _Contraction) -> None:
+def _emit(op: AtenOp, work: _Contraction, views: Views) -> None:
     names = iter(string.ascii_lowercase)
     letters: dict[int, str] = {}
     terms, operands = [], []
     result = work.tensors[2].value
     anchor = op
     for tensor in work.tensors[:2]:
-        operands.append(_apart(tensor, work.sizes, anchor))
+        operands.append(_apart(tensor, work.sizes, anchor, views))
         term = ""
         for dim in tensor.dims:
             for letter in dim:
@@ -220,7 +224,7 @@ def _emit(op: AtenOp, work: _Contraction) -> None:
     Rewriter.insert_op(einsum, InsertPoint.before(anchor))
     value = einsum.results[0]
     if shape != meta.shape:
-        value = _view(value, meta.shape, anchor)
+        value = _view(value, meta.shape, anchor, views)
     value.name_hint = None
     value._name = result.name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see dialects.syntax.keep_name
     result.replace_all_uses_with(value)
@@ -232,20 +236,22 @@ def _emit(op: AtenOp, work: _Contraction) -> None:
     Rewriter.erase_op(op)
 
 
-def _apart(tensor: _Tensor, sizes: dict[int, int], anchor: AtenOp) -> SSAValue:
+def _apart(tensor: _Tensor, sizes: dict[int, int], anchor: AtenOp, views: Views) -> SSAValue:
     """The tensor with one dimension a letter; a view splits dimensions that hold several."""
     if all(len(dim) <= 1 for dim in tensor.dims):
         return tensor.value
     shape = tuple(sizes[letter] for dim in tensor.dims for letter in dim)
     tensor.dims = [[letter] for dim in tensor.dims for letter in dim]
-    return _view(tensor.value, shape, anchor)
+    return _view(tensor.value, shape, anchor, views)
 
 
-def _view(value: SSAValue, shape: tuple[int, ...], anchor: AtenOp) -> SSAValue:
-    meta = meta_of(value.type)
-    assert meta is not None
-    view = op_class("aten.reshape").build_op(
-        [value], [TensorMeta(shape, meta.dtype)], (("shape", shape),), None, None, anchor.location
-    )
-    Rewriter.insert_op(view, InsertPoint.before(anchor))
-    return view.results[0]
+def _view(value: SSAValue, shape: tuple[int, ...], anchor: AtenOp, views: Views) -> SSAValue:
+    if (value, shape) not in views:
+        meta = meta_of(value.type)
+        assert meta is not None
+        view = op_class("aten.reshape").build_op(
+            [value], [TensorMeta(shape, meta.dtype)], (("shape", shape),), None, None, anchor.location
+        )
+        Rewriter.insert_op(view, InsertPoint.before(anchor))
+        views[value, shape] = view.results[0]
+    return views[value, shape]
