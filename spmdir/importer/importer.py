@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
-from spmdir.dialects.ir import collector_paused, verify
+from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.spmd import MeshOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import ShardingError, UnsupportedError
@@ -23,6 +23,7 @@ from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.traced import read_traced
 from spmdir.importer.updates import updated_inputs
 from spmdir.mesh import Mesh
+from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.sharding import Sharding
 
 
@@ -32,6 +33,7 @@ def import_fx(
     shardings: Mapping[str, object] | None = None,
     out_shardings: Sequence[object] | None = None,
     example_inputs: Sequence[Any] | None = None,
+    fold_views: bool = True,
 ) -> ModuleOp:
     """The module of a traced program, with the user's shardings on its arguments and results.
 
@@ -45,6 +47,7 @@ def import_fx(
         out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input. Where it is None,
             gradients, updated parameters and mutations take their input's sharding (`updates`), others are open.
         example_inputs: what to run the graph on where its nodes carry no shapes.
+        fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
 
     Raises:
         UnsupportedError: the program has dynamic shapes, control flow, or something else that the IR cannot say.
@@ -77,6 +80,8 @@ def import_fx(
         )
         _say_literals(function, returned)
         module = ModuleOp([MeshOp.of(mesh), function])
+        if fold_views:
+            FoldViewsPass().apply(context(), module)
     verify(module)
     return module
 

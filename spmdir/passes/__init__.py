@@ -21,6 +21,7 @@ PassTable = Mapping[str, "str | type[ModulePass]"]
 """Pass name → the class, or `module:class` where it is loaded from when first asked for."""
 
 PASSES: PassTable = {
+    "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
     "propagate": "spmdir.passes.propagate:PropagatePass",
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",

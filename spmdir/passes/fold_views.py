@@ -105,13 +105,17 @@ class _Contraction:
         new = max(self.sizes) + 1
         self.sizes[new], self.sizes[new + 1] = major, self.sizes[letter] // major
         for tensor in self.tensors:
-            tensor.dims = [[m for old in dim for m in ((new, new + 1) if old == letter else (old,))] for dim in tensor.dims]
+            tensor.dims = [
+                [m for old in dim for m in ((new, new + 1) if old == letter else (old,))] for dim in tensor.dims
+            ]
         self.split[letter] = [new, new + 1]
         return new, new + 1
 
     def expand(self, letters: Letters) -> Letters:
         """`letters` with the splits made since."""
-        return [m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])]
+        return [
+            m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])
+        ]
 
 
 def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
@@ -130,13 +134,12 @@ def _fold(op: AtenOp, rules: RuleSet, views: Views) -> None:
         {index: factor.size for index, factor in enumerate(rule.factors)},
         [_Tensor(value, [[f for f in dim if rule.factors[f].size != 1] for dim in dims]) for value, dims in start],
     )
-    folded = False
     for position in (0, 1):
         while _through_producer(work, position, rules):
-            folded = True
+            pass
     while _through_user(work, rules):
-        folded = True
-    if folded and _is_einsum(work):
+        pass
+    if work.split and _is_einsum(work):
         _emit(op, work, views)
 
 
