@@ -1,12 +1,14 @@
 """Writes a search result into the IR: shardings with the nesting order of their axes, and what operands need.
 
-The search places each axis by itself. Where several axes divide one dimension, an op keeps the order in which
-its largest operand already nests them; axes that join are innermost, as every collective adds them.
+The search places each axis by itself. Where several axes divide one dimension, their order is free unless the
+user gave it. Dimensions that ops pass on undisturbed share one order; it is the one that most of the bytes at
+their borders ask for: axes that leave or join there want to be innermost, shardings that were given want theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
@@ -24,6 +26,11 @@ from spmdir.sharding import Sharding
 Maker = SSAValue | ValueOp | int
 """What a node of the search stands for: a function argument, an op, or a function result by index."""
 
+Key = tuple[object, int]
+"""A divided dimension: (value, dimension), or (node, factor) for what an op divides."""
+
+Order = tuple[str, ...]
+
 
 def annotate(function: FuncOp, mesh: Mesh, makers: Sequence[Maker], rows: Mapping[str, Sequence[Row]]) -> None:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
@@ -32,37 +39,176 @@ def annotate(function: FuncOp, mesh: Mesh, makers: Sequence[Maker], rows: Mappin
         makers: what each node of the search stands for.
         rows: axis → the row of each node.
     """
-    shardings: dict[SSAValue, Sharding] = {}
     outputs = list(ir.terminator(function).operands)
-    wanted: dict[int, Sharding] = {}
-    for node, maker in enumerate(makers):
-        chosen = {axis: rows[axis][node] for axis in mesh.axis_names}
-        if isinstance(maker, int):
-            wanted[maker] = _assemble(
-                mesh,
-                chosen,
-                "operands",
-                0,
-                _order(mesh, chosen, [shardings[outputs[maker]]], [_given(function, "res_attrs", maker)]),
-            )
-        elif isinstance(maker, ValueOp):
-            _annotate_op(maker, mesh, chosen, shardings)
+    nodes = [_Node(index, maker, function, outputs, mesh, rows) for index, maker in enumerate(makers)]
+    orders = _Orders(mesh, nodes)
+    held: dict[SSAValue, Sharding] = {}
+    given: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
+    for node in nodes:
+        made = [_assemble(mesh, p, orders, lambda dim, _, v=v: (v, dim)) for v, p in node.results]
+        held.update(zip((value for value, _ in node.results), made, strict=True))
+        needed = [_assemble(mesh, p, orders, node.factor_key) for _, p in node.operands]
+        if isinstance(node.maker, int):
+            given["res_attrs"][node.maker] = needed[0]
+        elif isinstance(node.maker, ValueOp):
+            _annotate_op(node.maker, made, needed, [held[value] for value, _ in node.operands])
         else:
-            given = _given(function, "arg_attrs", maker.index)  # type: ignore  # a block argument
-            shardings[maker] = _assemble(mesh, chosen, "results", 0, _order(mesh, chosen, [], [given]))
-    arguments = {index: shardings[argument] for index, argument in enumerate(function.args)}
-    _write(function, "arg_attrs", len(function.args), arguments)
-    _write(function, "res_attrs", len(outputs), wanted)
+            given["arg_attrs"][node.maker.index] = made[0]  # type: ignore  # a block argument
+    for which, count in (("arg_attrs", len(function.args)), ("res_attrs", len(outputs))):
+        _write(function, which, count, given[which])
 
 
-def _annotate_op(op: ValueOp, mesh: Mesh, chosen: Mapping[str, Row], shardings: dict[SSAValue, Sharding]) -> None:
-    held = [shardings[operand] for operand in op.operands]
-    by_size = sorted(range(len(held)), key=lambda i: -_bytes(op.operands[i]))
-    order = _order(mesh, chosen, [held[i] for i in by_size], op.shardings)
-    needed = [_assemble(mesh, chosen, "operands", index, order) for index in range(len(held))]
-    results = [_assemble(mesh, chosen, "results", index, order) for index in range(len(op.results))]
-    shardings.update(zip(op.results, results, strict=True))
-    op.set_shardings(results)
+class _Node:
+    """A node of the search with its placements.
+
+    Attributes:
+        results, operands: (value, axis → placement) of each.
+        given: the shardings that the user gave it.
+        factors: axis → the factor that it divides.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        maker: Maker,
+        function: FuncOp,
+        outputs: Sequence[SSAValue],
+        mesh: Mesh,
+        rows: Mapping[str, Sequence[Row]],
+    ):
+        self.index, self.maker = index, maker
+        self.rows = {axis: rows[axis][index] for axis in mesh.axis_names}
+        if isinstance(maker, int):
+            results, operands, given = [], [outputs[maker]], [_given(function, "res_attrs", maker)]
+        elif isinstance(maker, ValueOp):
+            results, operands, given = list(maker.results), list(maker.operands), list(maker.shardings)
+        else:
+            results, operands, given = [maker], [], [_given(function, "arg_attrs", maker.index)]  # type: ignore
+        self.results = [(v, {a: row.results[i] for a, row in self.rows.items()}) for i, v in enumerate(results)]
+        self.operands = [(v, {a: row.operands[i] for a, row in self.rows.items()}) for i, v in enumerate(operands)]
+        self.given = [sharding for sharding in given if sharding is not None]
+        self.factors: dict[str, int] = {a: row.factor for a, row in self.rows.items() if row.factor is not None}
+
+    def factor_key(self, _dim: int, axes: Order) -> Key:
+        """The key of what the node divides by `axes`."""
+        return (self.index, self.factors[axes[0]])
+
+    def fixed(self) -> dict[int, Order]:
+        """Factor → the order in which the user nests its axes."""
+        found: dict[int, Order] = {}
+        for sharding in self.given:
+            for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
+                axes = sharding.dim_axes(dim)
+                if len(axes) > 1 and axes[0] in self.factors:
+                    found.setdefault(self.factors[axes[0]], axes)
+        return found
+
+
+class _Orders:
+    """The nesting order of every dimension that several axes divide."""
+
+    def __init__(self, mesh: Mesh, nodes: Sequence[_Node]):
+        self._mesh = mesh
+        self._parent: dict[Key, Key] = {}
+        self._fixed: dict[Key, Order] = {}
+        self._wishes: dict[Key, dict[Order, float]] = {}
+        made: dict[SSAValue, dict[str, Placement]] = {}
+        for node in nodes:
+            made.update(node.results)
+            fixed = node.fixed()
+            for factor, order in fixed.items():
+                self._fixed[node.index, factor] = order
+            for value, placed in node.results:
+                for dim, axes in _divided(placed).items():
+                    self._join((value, dim), node.factor_key(dim, axes), 0.0)
+            for value, wanted in node.operands:
+                self._meet(node, value, made[value], wanted)
+        self._chosen: dict[Key, Order] = {}
+
+    def _meet(
+        self, node: _Node, value: SSAValue, made: Mapping[str, Placement], wanted: Mapping[str, Placement]
+    ) -> None:
+        """Where a node uses a value: undisturbed dimensions are joined, others wish for an order."""
+        before, after = _divided(made, 1), _divided(wanted, 1)
+        for dim in {**before, **after}:
+            had, has = before.get(dim, ()), after.get(dim, ())
+            size = _bytes(value, self._mesh, made)
+            if set(had) == set(has):
+                if len(had) > 1:
+                    self._join((value, dim), node.factor_key(dim, has), size)
+                continue
+            kept = [axis for axis in had if axis in has]
+            for axes, key in ((had, (value, dim)), (has, node.factor_key(dim, has) if has else None)):
+                moved = [axis for axis in axes if axis not in kept]
+                if len(axes) > 1 and key is not None:
+                    for outer, inner in itertools.product(kept, moved):
+                        self._wish(key, (outer, inner), size)
+
+    def _find(self, key: Key) -> Key:
+        root = key
+        while self._parent.get(root, root) != root:
+            root = self._parent[root]
+        while self._parent.get(key, key) != root:
+            self._parent[key], key = root, self._parent[key]
+        return root
+
+    def _join(self, value: Key, factor: Key, size: float) -> None:
+        """One order for what a value and a node divide; given orders stay and are wished for."""
+        if factor in self._fixed and not size:
+            self._fixed[value] = self._fixed[factor]
+        elif factor in self._fixed or value in self._fixed:
+            for key, other in ((value, factor), (factor, value)):
+                if other in self._fixed and key not in self._fixed:
+                    self._wish(key, self._fixed[other], size)
+        else:
+            one, other = self._find(value), self._find(factor)
+            if one != other:
+                self._parent[other] = one
+                for order, weight in self._wishes.pop(other, {}).items():
+                    self._wish(one, order, weight)
+
+    def _wish(self, key: Key, order: Order, weight: float) -> None:
+        wishes = self._wishes.setdefault(self._find(key), {})
+        wishes[order] = wishes.get(order, 0.0) + weight
+
+    def order(self, key: Key, axes: Order) -> Order:
+        """The nesting order of `axes`, which divide what `key` names."""
+        if key in self._fixed and set(self._fixed[key]) == set(axes):
+            return self._fixed[key]
+        root = self._find(key)
+        if root not in self._chosen:
+            wishes = self._wishes.get(root, {})
+            self._chosen[root] = max(itertools.permutations(axes), key=lambda order: _granted(order, wishes))
+        return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
+
+
+def _granted(order: Order, wishes: Mapping[Order, float]) -> float:
+    """The weight of the wishes that `order` grants: those whose axes it nests alike."""
+    return sum(weight for wish, weight in wishes.items() if tuple(a for a in order if a in wish) == wish)
+
+
+def _divided(placed: Mapping[str, Placement], least: int = 2) -> dict[int, Order]:
+    """Dimension → the axes that divide it, in mesh order, where at least `least` do."""
+    found: dict[int, list[str]] = {}
+    for axis, placement in placed.items():
+        if placement.dim is not None:
+            found.setdefault(placement.dim, []).append(axis)
+    return {dim: tuple(axes) for dim, axes in found.items() if len(axes) >= least}
+
+
+def _assemble(
+    mesh: Mesh, placed: Mapping[str, Placement], orders: _Orders, key: Callable[[int, Order], Key]
+) -> Sharding:
+    entries = [(axis, placement) for axis, placement in placed.items() if placement.dim is None]
+    for dim, axes in _divided(placed, 1).items():
+        if len(axes) > 1:
+            axes = orders.order(key(dim, axes), axes)
+        entries += [(axis, placed[axis]) for axis in axes]
+    return Sharding(entries, mesh.name)
+
+
+def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], held: Sequence[Sharding]) -> None:
+    op.set_shardings(made)
     needs = tuple(None if need == has else need for need, has in zip(needed, held, strict=True))
     if any(need is not None for need in needs):
         op.properties["needs"] = shardings_attr(needs)
@@ -70,28 +216,10 @@ def _annotate_op(op: ValueOp, mesh: Mesh, chosen: Mapping[str, Row], shardings: 
         op.properties.pop("needs", None)
 
 
-def _bytes(value: SSAValue) -> int:
+def _bytes(value: SSAValue, mesh: Mesh, placed: Mapping[str, Placement]) -> float:
     meta = meta_of(value.type)
-    return meta.bytes if meta else 0
-
-
-def _order(
-    mesh: Mesh, chosen: Mapping[str, Row], held: Iterable[Sharding], given: Iterable[Sharding | None]
-) -> tuple[str, ...]:
-    """The mesh axes in the order in which this op nests them: as given, else as held, else as in the mesh."""
-    order: list[str] = []
-    for sharding in (*given, *held):
-        if sharding is None:
-            continue
-        for axis, placement in sharding.entries:
-            if placement.trait == "shard" and chosen[axis].factor is not None and axis not in order:
-                order.append(axis)
-    return (*order, *(axis for axis in mesh.axis_names if axis not in order))
-
-
-def _assemble(mesh: Mesh, chosen: Mapping[str, Row], which: str, index: int, order: Sequence[str]) -> Sharding:
-    entries: list[tuple[str, Placement]] = [(axis, getattr(chosen[axis], which)[index]) for axis in order]
-    return Sharding(entries, mesh.name)
+    pieces = mesh.group_size(axis for axis, placement in placed.items() if placement.dim is not None)
+    return (meta.bytes if meta else 0) / pieces
 
 
 def _given(function: FuncOp, which: str, index: int) -> Sharding | None:

@@ -23,6 +23,8 @@ class Quotient:
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
         uses: part → the (operand index, merged value) pairs of all its nodes.
+        operands: part → (merged value, operand indices) for each value that it uses.
+        own: part → {merged value: result index} for the values that it both makes and uses.
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
@@ -35,6 +37,8 @@ class Quotient:
     producer: list[tuple[int, int]]
     users: list[list[tuple[int, int]]]
     uses: list[list[tuple[int, int]]]
+    operands: list[list[tuple[int, list[int]]]]
+    own: list[dict[int, int]]
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
@@ -80,6 +84,16 @@ def quotient(problem: Problem) -> Quotient:
             for other in members:
                 if other != part:
                     neighbours[part].setdefault(other)
+    operands: list[list[tuple[int, list[int]]]] = []
+    for found in uses:
+        slots: dict[int, list[int]] = {}
+        for slot, value in found:
+            slots.setdefault(value, []).append(slot)
+        operands.append(list(slots.items()))
+    own = [
+        {value: producer[value][1] for value, _ in used if producer[value][0] == part}
+        for part, used in enumerate(operands)
+    ]
     nodes = [
         Node(
             problem.nodes[node].offer,
@@ -96,6 +110,8 @@ def quotient(problem: Problem) -> Quotient:
         producer,
         [list(found) for found in users],
         uses,
+        operands,
+        own,
         [list(found) for found in neighbours],
         parts,
         node_class,

@@ -12,7 +12,7 @@ placement that the users of a value want, plus compute that an axis repeats inst
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -22,6 +22,7 @@ from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Node, Problem, Row
 from spmdir.planner.repeats import Quotient, quotient
 
+SWEEPS = 6
 _DIMS = 12
 _PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
 _INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
@@ -89,6 +90,7 @@ class _AxisSearch:
         self.price = _price_table(count)
         self.sizes = [self._sizes(value) for value in range(len(shared.values))]
         self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
+        self._drop_idle()
         self.decision = [0] * len(shared.nodes)
         self.made = [0] * len(shared.values)
 
@@ -133,6 +135,28 @@ class _AxisSearch:
             raise Unsolvable(self.shared.first[index], self.axis)
         return found
 
+    def _drop_idle(self) -> None:
+        """Drop the rows that only pass on a pending reduction which none of their operands can have."""
+        pending: list[set[int]] = [set() for _ in self.shared.values]
+        changed = True
+        while changed:
+            changed = False
+            for index, node in enumerate(self.shared.nodes):
+                for candidate in self.candidates[index]:
+                    if self._idle(index, candidate, pending):
+                        continue
+                    for value, placement in zip(node.results, candidate.results, strict=True):
+                        if _KIND[placement] is not None and placement not in pending[value]:
+                            pending[value].add(placement)
+                            changed = True
+        for index, candidates in enumerate(self.candidates):
+            self.candidates[index] = [c for c in candidates if not self._idle(index, c, pending)]
+
+    def _idle(self, index: int, candidate: _Candidate, pending: Sequence[set[int]]) -> bool:
+        if candidate.row.factor is not None or all(_KIND[placement] is None for placement in candidate.operands):
+            return False
+        return not any(candidate.operands[slot] in pending[value] for slot, value in self.shared.uses[index])
+
     def _mixes(self, index: int, operands: tuple[int, ...], results: tuple[int, ...]) -> bool:
         """Whether a row would make a value pend by two kinds of reduction."""
         for which, placed in (("operands", operands), ("results", results)):
@@ -148,9 +172,15 @@ class _AxisSearch:
 
     def run(self, effort: int, start: Sequence[Row] | None) -> list[Row]:
         """The row of each distinct node."""
-        self._sweeps()
+        self._sweeps(False)
         self._settle(range(len(self.decision)))
         best, total = list(self.decision), self.total()
+        for _ in range(SWEEPS):
+            self._sweeps(True)
+            self._settle(range(len(self.decision)))
+            if self.total() > total - 1e-6:
+                break
+            best, total = list(self.decision), self.total()
         if start is not None and self._restart(start):
             self._settle(range(len(self.decision)))
             if self.total() < total - 1e-6:
@@ -179,8 +209,12 @@ class _AxisSearch:
         for value, placement in zip(self.shared.nodes[index].results, results, strict=True):
             self.made[value] = placement
 
-    def _sweeps(self) -> None:
-        """One forward sweep of cost-to-make, one backward decode."""
+    def _sweeps(self, again: bool) -> None:
+        """One forward sweep of cost-to-make, one backward decode.
+
+        The first time the users of a value share its cost equally; `again`, each is charged what its wish adds to
+        the wishes that the others have now.
+        """
         nodes, users = self.shared.nodes, self.shared.users
         cheapest: list[dict[int, float]] = [{} for _ in self.shared.values]
         totals: list[list[float]] = []
@@ -192,7 +226,12 @@ class _AxisSearch:
                 for slot, (value, wanted) in enumerate(zip(node.operands, candidate.operands, strict=True)):
                     key = (slot, wanted)
                     if key not in entry:
-                        share, sizes = max(len(users[value]), 1), self.sizes[value][index, slot]
+                        sizes = self.sizes[value][index, slot]
+                        if again and len(users[value]) > 1:
+                            entry[key] = self._surcharge(cheapest[value], self._asked(value, index), (wanted, sizes))
+                            cost += entry[key]
+                            continue
+                        share = max(len(users[value]), 1)
                         entry[key] = min(
                             made / share + self.price[placement][wanted] * sizes[_GATHERS[placement][wanted]]
                             for placement, made in cheapest[value].items()
@@ -216,6 +255,15 @@ class _AxisSearch:
             self._choose(index, best)
             for slot, value in self.shared.uses[index]:
                 decided[value].add(self._ask(value, index, slot, best))
+
+    def _surcharge(self, cheapest: Mapping[int, float], others: set[_Ask], ask: _Ask) -> float:
+        """What one more wish adds to the cost of making a value and giving it to its other users."""
+        with_it = without = math.inf
+        wider = others | {ask}
+        for placement, made in cheapest.items():
+            without = min(without, made + self._cover(placement, others))
+            with_it = min(with_it, made + self._cover(placement, wider))
+        return with_it - without
 
     def _ask(self, value: int, user: int, slot: int, choice: int) -> _Ask:
         """What a node under one of its rows wants of a value, its operand `slot`."""
@@ -242,41 +290,53 @@ class _AxisSearch:
             if user != without
         }
 
-    def _cost_around(self, index: int, choice: int, asked: Mapping[int, set[_Ask]]) -> float:
-        """What depends on the choice of one node: its compute and all reshards on its operands and results."""
-        node, candidate = self.shared.nodes[index], self.candidates[index][choice]
-        made = dict(zip(node.results, candidate.results, strict=True))
-        own: dict[int, set[_Ask]] = {}
-        for slot, value in self.shared.uses[index]:
-            own.setdefault(value, set()).add(self._ask(value, index, slot, choice))
-        cost = candidate.cost
-        for value, others in asked.items():
-            placement = made[value] if value in made else self.made[value]
-            cost += self._cover(placement, others | own[value] if value in own else others)
-        return cost
+    def _costs(self, index: int) -> list[float]:
+        """For each row of a node what depends on it: its compute and all reshards on its operands and results."""
+        candidates, made = self.candidates[index], self.made
+        costs = [candidate.cost for candidate in candidates]
+        for position, value in enumerate(self.shared.nodes[index].results):
+            if value not in self.shared.own[index]:
+                asks = self._asked(value)
+                if asks:
+                    self._add(costs, [c.results[position] for c in candidates], lambda p, a=asks: self._cover(p, a))
+        for value, slots in self.shared.operands[index]:
+            others = self._asked(value, index)
+            if len(slots) == 1 and value not in self.shared.own[index]:
+                sizes, placed = self.sizes[value][index, slots[0]], made[value]
+                wanted = [c.operands[slots[0]] for c in candidates]
+                if others:
+                    self._add(costs, wanted, lambda q, o=others, s=sizes, p=placed: self._cover(p, o | {(q, s)}))
+                else:
+                    prices, gathers = self.price[placed], _GATHERS[placed]
+                    for choice, want in enumerate(wanted):
+                        costs[choice] += prices[want] * sizes[gathers[want]]
+                continue
+            position = self.shared.own[index].get(value)
+            for choice, candidate in enumerate(candidates):
+                asks = others | {(candidate.operands[slot], self.sizes[value][index, slot]) for slot in slots}
+                costs[choice] += self._cover(made[value] if position is None else candidate.results[position], asks)
+        return costs
 
-    def _surroundings(self, index: int) -> dict[int, set[_Ask]]:
-        """Value → what its other users ask, for the operands and results of a node."""
-        used = (value for _, value in self.shared.uses[index])
-        return {value: self._asked(value, index) for value in dict.fromkeys((*self.shared.nodes[index].results, *used))}
+    @staticmethod
+    def _add(costs: list[float], keys: Sequence[int], price: Callable[[int], float]) -> None:
+        """Add `price(key)` to each cost, asking once for each key."""
+        known: dict[int, float] = {}
+        for choice, key in enumerate(keys):
+            if key not in known:
+                known[key] = price(key)
+            costs[choice] += known[key]
 
     def _improve(self, index: int) -> float:
         """Move one node to its best row; the bytes gained, 0 if it stays."""
         if len(self.candidates[index]) == 1:
             return 0.0
-        around = self._surroundings(index)
-        now = self.decision[index]
-        cost_now = self._cost_around(index, now, around)
-        best, best_cost = now, cost_now - 1e-6
-        for choice in range(len(self.candidates[index])):
-            if choice != now:
-                cost = self._cost_around(index, choice, around)
-                if cost < best_cost:
-                    best, best_cost = choice, cost
-        if best == now:
+        costs, now = self._costs(index), self.decision[index]
+        best = min(range(len(costs)), key=costs.__getitem__)
+        gain = costs[now] - costs[best]
+        if gain <= 1e-6:
             return 0.0
         self._choose(index, best)
-        return cost_now - best_cost
+        return gain
 
     def _settle(
         self, start: Iterable[int], pinned: int = -1, limit: int = 0, moves: list[tuple[int, int]] | None = None
@@ -342,9 +402,8 @@ class _AxisSearch:
         frontier = [(index, choice)]
         while frontier:
             node, row = frontier.pop(0)
-            around = self._surroundings(node)
-            former = self.decision[node]
-            gained += self._cost_around(node, former, around) - self._cost_around(node, row, around)
+            costs, former = self._costs(node), self.decision[node]
+            gained += costs[former] - costs[row]
             moves.append((node, former))
             self._choose(node, row)
             candidate = self.candidates[node][row]
@@ -368,8 +427,7 @@ class _AxisSearch:
         visited.add(node)
         agreeing = [choice for choice, row in enumerate(rows) if getattr(row, which)[position] == placement]
         if agreeing:
-            around = self._surroundings(node)
-            frontier.append((node, min(agreeing, key=lambda choice: self._cost_around(node, choice, around))))
+            frontier.append((node, min(agreeing, key=self._costs(node).__getitem__)))
 
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""
