@@ -100,7 +100,8 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...]) -> Capture:
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_args)
     convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
-    return Capture(program, convention, [], {**program.constants, **program.state_dict}, outputs)
+    own: dict[str, Any] = {**program.constants, **program.state_dict}
+    return Capture(program, convention, [], own, outputs)
 
 
 def capture_step(step: Callable[..., Any], state: Any, example_args: tuple[Any, ...], device: torch.device) -> Capture:

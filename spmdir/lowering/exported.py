@@ -75,9 +75,17 @@ def _local_state(
     source: ExportedProgram, shardings: Mapping[str, Sharding], mesh: Mesh, rank: int
 ) -> dict[str, Tensor]:
     """The state dict of `rank`; tied entries stay tied."""
-    whole = {id(source.state_dict[name]): name for name in shardings if name in source.state_dict}
-    pieces = {key: _own_piece(source.state_dict[name], shardings[name], mesh, rank) for key, name in whole.items()}
-    return {name: pieces.get(id(tensor), tensor) for name, tensor in source.state_dict.items()}
+    whole: dict[str, Any] = source.state_dict
+    by_tensor = {id(whole[name]): sharding for name, sharding in shardings.items() if name in whole}
+    pieces: dict[tuple[int, Sharding], Any] = {}
+    state = {}
+    for name, tensor in whole.items():
+        sharding = shardings.get(name) or by_tensor.get(id(tensor)) or Sharding()
+        key = id(tensor), sharding
+        if key not in pieces:
+            pieces[key] = _own_piece(tensor, sharding, mesh, rank)
+        state[name] = pieces[key]
+    return state
 
 
 class _RankGraph:
@@ -109,10 +117,11 @@ class _RankGraph:
         kept = [spec for spec in specs if spec not in user and spec.target in places]
         taken = {spec.arg.name for spec in (*kept, *user)}
         for spec in kept:
-            whole = self.state[spec.target] if spec.target in self.state else self.source.constants[spec.target]
-            if spec.target in self.source.constants:
-                self.constants[str(spec.target)] = whole
-            self._place(spec.arg.name, self._fake(whole), places[str(spec.target)])
+            name = str(spec.target)
+            if name not in self.state:
+                self.constants[name] = self.source.constants[name]
+            value: Any = self.state[name] if name in self.state else self.constants[name]
+            self._place(spec.arg.name, self._fake(value), places[name])
         for node in nodes:
             if node.op == "get_attr":
                 kept.append(self._lift(node, self.local.get_buffer(str(node.target)), taken))

@@ -58,7 +58,7 @@ def connect(program: Any, device_mesh: Any) -> None:
     Raises:
         ShardingError: the device mesh has no such axis.
     """
-    from torch.distributed import distributed_c10d as c10d
+    from torch._C import _distributed_c10d as c10d
 
     texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
     for name in sorted(texts):
@@ -71,8 +71,8 @@ def connect(program: Any, device_mesh: Any) -> None:
             raise ShardingError(f"the program needs the axis '{unknown[0]}'; the device mesh has {', '.join(known)}")
         part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
         with contextlib.suppress(RuntimeError, ValueError):
-            c10d._unregister_process_group(name)
-        c10d._register_process_group(name, part.get_group())
+            c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
+        c10d._register_process_group(name, part.get_group())  # type: ignore
 
 
 def device_rank(device_mesh: Any) -> int:

@@ -11,6 +11,7 @@ import attrs
 import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -213,7 +214,8 @@ def _device(device_mesh: Any) -> torch.device:
 
 def _group(mesh: Mesh, device_mesh: Any) -> Any:
     """The process group of all ranks of the mesh."""
-    return dist.distributed_c10d._resolve_process_group(device_groups(mesh, device_mesh)(mesh.axis_names))
+    name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
+    return _resolve_process_group(name)
 
 
 def _check_agreement(module: ModuleOp, group: Any) -> None:

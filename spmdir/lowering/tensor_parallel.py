@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, TensorArgument
+from torch.export.graph_signature import TensorArgument
 
 from spmdir.errors import ShardingError, did_you_mean
 from spmdir.importer import import_fx
@@ -90,8 +90,7 @@ def _axis(mesh: Mesh, axis: str | None) -> str:
 
 def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], axis: str) -> dict[str, object]:
     """Parameter name → sharding, for the layers that have a style."""
-    names = _argument_names(program)
-    linear = _linear_layers(program, names)
+    linear = _linear_layers(program)
     shardings: dict[str, object] = {}
     for key, style in styles.items():
         kind = style if isinstance(style, str) else type(style).__name__
@@ -101,37 +100,28 @@ def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], ax
                 f"RowwiseParallel{did_you_mean(kind, STYLES)}"
             )
         found = [key] if key in linear else [name for name in linear if fnmatchcase(name, key)]
-        if not found and f"{key}.weight" in names:
+        if not found and f"{key}.weight" in program.state_dict:
             raise ShardingError(f"'{key}' is no linear layer; only weights of linear layers can be {kind}")
         if not found:
             raise ShardingError(f"a style is given for '{key}', which is no linear layer{did_you_mean(key, linear)}")
-        for name, part, placement in (
-            (name, part, placement)
-            for name in found
-            for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True)
-            if f"{name}.{part}" in names
-        ):
-            shardings[names[f"{name}.{part}"]] = Sharding([(axis, placement)])
+        for name in found:
+            for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True):
+                if f"{name}.{part}" in program.graph_signature.parameters:
+                    shardings[f"{name}.{part}"] = Sharding([(axis, placement)])
     return shardings
 
 
-def _argument_names(program: ExportedProgram) -> dict[str, str]:
-    """Every name of a parameter, those of tied ones too → the name that the program's signature has for it."""
-    used = [spec.target for spec in program.graph_signature.input_specs if spec.kind == InputKind.PARAMETER]
-    by_tensor = {id(program.state_dict[name]): name for name in used}
-    return {name: by_tensor[id(t)] for name, t in program.state_dict.items() if id(t) in by_tensor}
-
-
-def _linear_layers(program: ExportedProgram, names: Mapping[str, str]) -> list[str]:
+def _linear_layers(program: ExportedProgram) -> list[str]:
     """The FQNs of modules whose weight the program uses as that of a linear layer."""
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
     found = []
-    for name, target in names.items():
-        layer, _, part = name.rpartition(".")
-        tied = {other.rpartition(".")[0] for other in names if names[other] == target and other != name}
-        users = [user for user in nodes[target].users if _module(user) not in tied]
-        if part == "weight" and any(_is_linear(nodes[target], user) for user in users):
+    for name in nodes:
+        tied = [other for other in nodes if program.state_dict[other] is program.state_dict[name]]
+        layer, *others = [other.rpartition(".")[0] for other in (name, *tied)]
+        uses = [(nodes[other], user) for other in tied for user in nodes[other].users]
+        elsewhere = {other for other in others if other != layer}
+        if name.endswith(".weight") and any(_is_linear(*use) for use in uses if _module(use[1]) not in elsewhere):
             found.append(layer)
     return found
 
