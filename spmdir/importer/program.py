@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ from torch import Tensor, fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer.locations import source_line
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -73,15 +75,43 @@ def is_small(value: Any) -> bool:
 
 
 _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
+_FOREACH = "aten._foreach_"
+_FUSED = "aten._fused_"
 
 
 def needs_retrace(module: fx.GraphModule) -> bool:
-    """Whether some op mutates, or computes under autocast, so that the graph does not say all that happens."""
+    """Whether some op mutates, computes under autocast or works on lists, so that the graph does not say all there is.
+
+    Raises:
+        UnsupportedError: an op updates lists of tensors in one kernel.
+    """
+    fused = next((node for node in _calls(module) if _updates_lists(node.target)), None)
+    if fused is not None:
+        raise UnsupportedError(
+            f"'{fused.name}' calls {fused.target}, which updates lists of tensors in one kernel; "
+            "make the optimizer with fused=False, or trace a spmdir.training_step",
+            source_line(fused.meta.get("stack_trace")),
+        )
     return any(
         getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         or getattr(node.target, "__name__", "") in _AUTOCAST
+        or str(node.target).startswith(_FOREACH)
         for node in _calls(module)
     )
+
+
+def _updates_lists(target: Any) -> bool:
+    arguments = target._schema.arguments if str(target).startswith(_FUSED) else ()
+    return bool(arguments) and str(arguments[0].type) == "List[Tensor]"
+
+
+def list_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
+    """Each op on lists of tensors in the graph, in functional form → the same as ops on the entries, for a trace."""
+    ops: dict[Any, None] = {}
+    for target in (node.target for node in _calls(module) if str(node.target).startswith(_FOREACH)):
+        packet = target._schema.name.removeprefix("aten::").removesuffix("_")  # type: ignore  # an OpOverload
+        ops[getattr(getattr(torch.ops.aten, packet), target._overloadname)] = None  # type: ignore
+    return {op: partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
 
 
 def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
@@ -113,7 +143,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     """
     if needs_retrace(exported.graph_module):
         with refusing("the exported program cannot be made functional"):
-            exported = exported.run_decompositions({})
+            exported = exported.run_decompositions(list_decompositions(exported.graph_module))
     signature = exported.graph_signature
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}
