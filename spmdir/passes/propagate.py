@@ -92,10 +92,10 @@ class PropagatePass(ModulePass):
 
     flop_bytes: float = 0.0225
     """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
-    rounds: int = 2
+    rounds: int = 3
     """How often each mesh axis is decided."""
-    effort: int = 4
-    """Neighbourhood moves tried on each axis, in units of the number of distinct nodes."""
+    effort: int = 20
+    """Neighbourhood moves tried on each axis in each round."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)

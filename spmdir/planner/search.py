@@ -56,12 +56,12 @@ class Unsolvable(Exception):
         self.node, self.axis = node, axis
 
 
-def solve(problem: Problem, rounds: int = 2, effort: int = 4) -> dict[str, list[Row]]:
+def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list[Row]]:
     """Axis → the row of each node.
 
     Args:
         rounds: how often each axis is decided; later rounds see the other axes' decisions.
-        effort: neighbourhood moves tried, in units of the number of distinct nodes.
+        effort: neighbourhood moves tried on each axis in each round.
 
     Raises:
         Unsolvable: what is fixed leaves a node without a row.
@@ -186,7 +186,7 @@ class _AxisSearch:
             if self.total() < total - 1e-6:
                 best = list(self.decision)
         self._assume(best)
-        self._move_neighbourhoods(effort * len(self.decision))
+        self._move_neighbourhoods(effort)
         return [self.candidates[index][choice].row for index, choice in enumerate(self.decision)]
 
     def _restart(self, start: Sequence[Row]) -> bool:
