@@ -200,11 +200,12 @@ def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCal
 
 
 def _own_piece(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> Tensor:
-    """The piece in storage of its own; what is not divided stays the tensor that it is."""
-    if not sharding.entries:
+    """The piece in storage of its own; a parameter that is not divided stays the one that it is."""
+    parameter = isinstance(tensor, nn.Parameter)
+    if parameter and not sharding.entries:
         return tensor
     piece = held_piece(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
-    return nn.Parameter(piece, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else piece
+    return nn.Parameter(piece, tensor.requires_grad) if parameter else piece
 
 
 def _name(function: FuncOp, which: str, index: int) -> str:

@@ -112,7 +112,7 @@ def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], ax
 
 
 def _linear_layers(program: ExportedProgram) -> list[str]:
-    """The FQNs of modules whose weight the program uses as that of a linear layer."""
+    """The FQNs of modules whose weight the program uses as that of a linear layer, or not at all."""
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
     found = []
@@ -121,7 +121,8 @@ def _linear_layers(program: ExportedProgram) -> list[str]:
         layer, *others = [other.rpartition(".")[0] for other in (name, *tied)]
         uses = [(nodes[other], user) for other in tied for user in nodes[other].users]
         elsewhere = {other for other in others if other != layer}
-        if name.endswith(".weight") and any(_is_linear(*use) for use in uses if _module(use[1]) not in elsewhere):
+        linear = not uses or any(_is_linear(*use) for use in uses if _module(use[1]) not in elsewhere)
+        if name.endswith(".weight") and linear:
             found.append(layer)
     return found
 
