@@ -208,7 +208,7 @@ def _assemble(
 
 
 def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], held: Sequence[Sharding]) -> None:
-    op.set_shardings(made)
+    op.set_shardings([sharding if meta else None for sharding, meta in zip(made, op.metas, strict=True)])
     needs = tuple(None if need == has else need for need, has in zip(needed, held, strict=True))
     if any(need is not None for need in needs):
         op.properties["needs"] = shardings_attr(needs)
