@@ -54,13 +54,24 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     return shapes | {"norm": (config.dim,), "lm_head": (config.dim, config.vocab)}
 
 
-def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """x / rms(x) * weight over the last dimension."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * weight
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of the last dimension, whose halves are the real and imaginary parts."""
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-right, left], dim=-1) * sin
+
+
+def rotary(config: Config, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles, each (seq, head size)."""
+    head = config.dim // config.heads
+    frequency = 10000.0 ** (-torch.arange(0, head, 2, device=device, dtype=torch.float32) / head)
+    angles = torch.arange(config.seq, device=device, dtype=torch.float32)[:, None] * frequency
+    angles = torch.cat([angles, angles], dim=-1).to(dtype)
+    return angles.cos(), angles.sin()
 
 
 def _attention(config: Config, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -68,16 +79,16 @@ def _attention(config: Config, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin
     batch, seq, _ = q.shape
     head, group = config.dim // config.heads, config.heads // config.kv_heads
     if config.attention == "einsum":
-        q = _rotate(q.view(batch, seq, config.kv_heads, group, head), cos[:, None, None], sin[:, None, None])
-        k = _rotate(k.view(batch, seq, config.kv_heads, head), cos[:, None], sin[:, None])
+        q = rotate(q.view(batch, seq, config.kv_heads, group, head), cos[:, None, None], sin[:, None, None])
+        k = rotate(k.view(batch, seq, config.kv_heads, head), cos[:, None], sin[:, None])
         v = v.view(batch, seq, config.kv_heads, head)
         scores = torch.einsum("bqhgd,bkhd->bhgqk", q, k) * head**-0.5
         positions = torch.arange(seq, device=q.device)
         scores = torch.where(positions[:, None] >= positions[None, :], scores, torch.finfo(q.dtype).min)
         out = torch.einsum("bhgqk,bkhd->bqhgd", torch.softmax(scores, dim=-1), v)
         return out.reshape(batch, seq, config.heads * head)
-    q = _rotate(q.view(batch, seq, config.heads, head), cos[:, None], sin[:, None]).transpose(1, 2)
-    k = _rotate(k.view(batch, seq, config.kv_heads, head), cos[:, None], sin[:, None]).transpose(1, 2)
+    q = rotate(q.view(batch, seq, config.heads, head), cos[:, None], sin[:, None]).transpose(1, 2)
+    k = rotate(k.view(batch, seq, config.kv_heads, head), cos[:, None], sin[:, None]).transpose(1, 2)
     k = k.repeat_interleave(group, dim=1)
     v = v.view(batch, seq, config.kv_heads, head).transpose(1, 2).repeat_interleave(group, dim=1)
     if config.attention == "sdpa":
@@ -102,19 +113,15 @@ def loss_and_gradients(config: Config, residual: str | None) -> Callable[..., di
 
     def step(parameters: dict[str, Tensor], tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
         leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-        head = config.dim // config.heads
-        frequency = 10000.0 ** (-torch.arange(0, head, 2, device=tokens.device, dtype=torch.float32) / head)
-        angles = torch.arange(config.seq, device=tokens.device, dtype=torch.float32)[:, None] * frequency
-        angles = torch.cat([angles, angles], dim=-1).to(leaves["embed"].dtype)
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = rotary(config, tokens.device, leaves["embed"].dtype)
         x = keep(F.embedding(tokens, leaves["embed"]))
         for layer in range(config.layers):
             w = {n.split(".")[1]: p for n, p in leaves.items() if n.startswith(f"l{layer}.")}
-            h = _rms_norm(x, w["norm1"])
+            h = rms_norm(x, w["norm1"])
             x = keep(x + _attention(config, h @ w["wq"], h @ w["wk"], h @ w["wv"], cos, sin) @ w["wo"])
-            h = _rms_norm(x, w["norm2"])
+            h = rms_norm(x, w["norm2"])
             x = keep(x + (F.silu(h @ w["w1"]) * (h @ w["w3"])) @ w["w2"])
-        logits = _rms_norm(x, leaves["norm"]) @ leaves["lm_head"]
+        logits = rms_norm(x, leaves["norm"]) @ leaves["lm_head"]
         picked = logits.gather(-1, labels[..., None])[..., 0]
         loss = (torch.logsumexp(logits, dim=-1) - picked).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()))

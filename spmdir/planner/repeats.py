@@ -23,7 +23,7 @@ class Quotient:
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
         uses: part → the (operand index, merged value) pairs of all its nodes.
-        operands: part → (merged value, operand indices) for each value that it uses.
+        operands: part → {merged value: operand indices} for each value that it uses.
         own: part → {merged value: result index} for the values that it both makes and uses.
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
@@ -37,7 +37,7 @@ class Quotient:
     producer: list[tuple[int, int]]
     users: list[list[tuple[int, int]]]
     uses: list[list[tuple[int, int]]]
-    operands: list[list[tuple[int, list[int]]]]
+    operands: list[dict[int, list[int]]]
     own: list[dict[int, int]]
     neighbours: list[list[int]]
     first: list[int]
@@ -84,14 +84,14 @@ def quotient(problem: Problem) -> Quotient:
             for other in members:
                 if other != part:
                     neighbours[part].setdefault(other)
-    operands: list[list[tuple[int, list[int]]]] = []
+    operands: list[dict[int, list[int]]] = []
     for found in uses:
         slots: dict[int, list[int]] = {}
         for slot, value in found:
             slots.setdefault(value, []).append(slot)
-        operands.append(list(slots.items()))
+        operands.append(slots)
     own = [
-        {value: producer[value][1] for value, _ in used if producer[value][0] == part}
+        {value: producer[value][1] for value in used if producer[value][0] == part}
         for part, used in enumerate(operands)
     ]
     nodes = [

@@ -29,8 +29,8 @@ _INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
 _KIND = [None if p.op is None else "sum" if p.op == "avg" else p.op for p in _PLACEMENTS]
 
 _GATHERS = [[int(a.trait == "shard" and b.trait != "shard") for b in _PLACEMENTS] for a in _PLACEMENTS]
-_Ask = tuple[int, tuple[float, float]]
-"""A placement that a user wants, and the bytes that a move to it would reduce, or gather."""
+_WIDTH = len(_PLACEMENTS)
+"""A wish is a placement's index plus _WIDTH × the number of its sizes among those of the value."""
 
 
 @attrs.frozen
@@ -88,30 +88,61 @@ class _AxisSearch:
         self.shared, self.mesh, self.others = shared, mesh, others
         self.axis, self.count = axis, count
         self.price = _price_table(count)
-        self.sizes = [self._sizes(value) for value in range(len(shared.values))]
+        self.sizes: list[list[tuple[float, float]]] = []
+        self.offset: list[dict[tuple[int, int], int]] = []
+        for value in range(len(shared.values)):
+            self._size(value)
+        self.prices: list[dict[int, list[float]]] = [{} for _ in shared.values]
         self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
         self._drop_idle()
-        self.decision = [0] * len(shared.nodes)
+        self.decision = [-1] * len(shared.nodes)
         self.made = [0] * len(shared.values)
+        self.wishes: list[dict[int, int]] = [{} for _ in shared.values]
 
-    def _sizes(self, value: int) -> dict[tuple[int, int], tuple[float, float]]:
-        """User of a value → its bytes on a rank, this axis replicated: (to be reduced or moved, to be gathered).
+    def _size(self, value: int) -> None:
+        """Find the bytes that moving a value for each of its users takes, and number the different ones.
 
-        Another axis makes the value smaller for a gather if it still divides it afterwards, and for a reduction
-        if it divides it before or after, since reductions come first.
+        Sizes are of the value on a rank with this axis replicated: (to be reduced or moved, to be gathered). Another
+        axis makes it smaller for a gather if it still divides it afterwards, and for a reduction if it divides it
+        before or after, since reductions come first.
         """
         node, position = self.shared.producer[value]
-        whole = self.shared.values[value].bytes * self.shared.value_weight[value]
-        found = {}
+        whole = float(self.shared.values[value].bytes * self.shared.value_weight[value])
+        divides = [(self.mesh.sizes[a], rows[node].results[position].dim is not None) for a, rows in self.others.items()]
+        known: dict[tuple[float, float], int] = {}
+        offsets = {}
         for user, slot in self.shared.users[value]:
             gathered = reduced = whole
-            for axis, rows in self.others.items():
-                after = rows[user].operands[slot].trait == "shard"
-                before = rows[node].results[position].trait == "shard"
-                gathered /= self.mesh.sizes[axis] if after else 1
-                reduced /= self.mesh.sizes[axis] if after or before else 1
-            found[user, slot] = (reduced, gathered)
-        return found
+            for (size, before), rows in zip(divides, self.others.values(), strict=True):
+                after = rows[user].operands[slot].dim is not None
+                gathered /= size if after else 1
+                reduced /= size if after or before else 1
+            offsets[user, slot] = known.setdefault((reduced, gathered), len(known)) * _WIDTH
+        self.sizes.append(list(known))
+        self.offset.append(offsets)
+
+    def _bill(self, value: int, made: int) -> list[float]:
+        """Wish → bytes to grant it from placement `made`."""
+        bill = self.prices[value].get(made)
+        if bill is None:
+            prices, gathers = self.price[made], _GATHERS[made]
+            bill = [p * sizes[g] for sizes in self.sizes[value] for p, g in zip(prices, gathers, strict=True)]
+            self.prices[value][made] = bill
+        return bill
+
+    def _cap(self, value: int, bill: Sequence[float], wishes: Iterable[int]) -> float:
+        """Bytes to replicate a value, after which every wish is free."""
+        if len(self.sizes[value]) == 1:
+            return bill[0]
+        return max((bill[wish - wish % _WIDTH] for wish in wishes), default=0.0)
+
+    def _grant(self, value: int, made: int, wishes: Iterable[int]) -> float:
+        """Bytes to give a value made with placement `made` as all wish: one by one, or all from R."""
+        bill = self._bill(value, made)
+        direct = 0.0
+        for wish in wishes:
+            direct += bill[wish]
+        return min(direct, self._cap(value, bill, wishes)) if direct else 0.0
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
         divided: dict[int, int] = {}
@@ -172,17 +203,18 @@ class _AxisSearch:
 
     def run(self, effort: int, start: Sequence[Row] | None) -> list[Row]:
         """The row of each distinct node."""
+        everything = range(len(self.decision))
         self._sweeps(False)
-        self._settle(range(len(self.decision)))
+        self._settle(everything)
         best, total = list(self.decision), self.total()
         for _ in range(SWEEPS):
             self._sweeps(True)
-            self._settle(range(len(self.decision)))
+            self._settle(everything)
             if self.total() > total - 1e-6:
                 break
             best, total = list(self.decision), self.total()
         if start is not None and self._restart(start):
-            self._settle(range(len(self.decision)))
+            self._settle(everything)
             if self.total() < total - 1e-6:
                 best = list(self.decision)
         self._assume(best)
@@ -204,9 +236,21 @@ class _AxisSearch:
             self._choose(index, choice)
 
     def _choose(self, index: int, choice: int) -> None:
+        former = self.decision[index]
+        if former == choice:
+            return
+        candidates = self.candidates[index]
         self.decision[index] = choice
-        results = self.candidates[index][choice].results
-        for value, placement in zip(self.shared.nodes[index].results, results, strict=True):
+        for slot, value in self.shared.uses[index]:
+            wishes, offset = self.wishes[value], self.offset[value][index, slot]
+            if former >= 0:
+                wish = candidates[former].operands[slot] + offset
+                wishes[wish] -= 1
+                if not wishes[wish]:
+                    del wishes[wish]
+            wish = candidates[choice].operands[slot] + offset
+            wishes[wish] = wishes.get(wish, 0) + 1
+        for value, placement in zip(self.shared.nodes[index].results, candidates[choice].results, strict=True):
             self.made[value] = placement
 
     def _sweeps(self, again: bool) -> None:
@@ -223,108 +267,83 @@ class _AxisSearch:
             costs = []
             for candidate in self.candidates[index]:
                 cost = candidate.cost
-                for slot, (value, wanted) in enumerate(zip(node.operands, candidate.operands, strict=True)):
-                    key = (slot, wanted)
-                    if key not in entry:
-                        sizes = self.sizes[value][index, slot]
+                for slot, wanted in enumerate(candidate.operands):
+                    price = entry.get((slot, wanted))
+                    if price is None:
+                        value = node.operands[slot]
+                        wish = wanted + self.offset[value][index, slot]
                         if again and len(users[value]) > 1:
-                            entry[key] = self._surcharge(cheapest[value], self._asked(value, index), (wanted, sizes))
-                            cost += entry[key]
-                            continue
-                        share = max(len(users[value]), 1)
-                        entry[key] = min(
-                            made / share + self.price[placement][wanted] * sizes[_GATHERS[placement][wanted]]
-                            for placement, made in cheapest[value].items()
-                        )
-                    cost += entry[key]
+                            price = self._surcharge(value, cheapest[value], self._others(value, index), wish)
+                        else:
+                            share = max(len(users[value]), 1)
+                            price = min([m / share + self._bill(value, p)[wish] for p, m in cheapest[value].items()])
+                        entry[slot, wanted] = price
+                    cost += price
                 costs.append(cost)
                 for value, placement in zip(node.results, candidate.results, strict=True):
                     known = cheapest[value].get(placement, math.inf)
                     cheapest[value][placement] = min(known, cost / len(node.results))
             totals.append(costs)
-        decided: list[set[_Ask]] = [set() for _ in self.shared.values]
+        decided: list[dict[int, None]] = [{} for _ in self.shared.values]
         for index in range(len(nodes) - 1, -1, -1):
-            node = nodes[index]
-            best, best_cost = 0, math.inf
+            node, best, best_cost = nodes[index], 0, math.inf
             for choice, candidate in enumerate(self.candidates[index]):
                 cost = totals[index][choice]
                 for value, placement in zip(node.results, candidate.results, strict=True):
-                    cost += self._cover(placement, decided[value])
+                    cost += self._grant(value, placement, decided[value])
                 if cost < best_cost:
                     best, best_cost = choice, cost
             self._choose(index, best)
             for slot, value in self.shared.uses[index]:
-                decided[value].add(self._ask(value, index, slot, best))
+                decided[value][self.candidates[index][best].operands[slot] + self.offset[value][index, slot]] = None
 
-    def _surcharge(self, cheapest: Mapping[int, float], others: set[_Ask], ask: _Ask) -> float:
+    def _surcharge(self, value: int, cheapest: Mapping[int, float], others: Sequence[int], wish: int) -> float:
         """What one more wish adds to the cost of making a value and giving it to its other users."""
-        with_it = without = math.inf
-        wider = others | {ask}
-        for placement, made in cheapest.items():
-            without = min(without, made + self._cover(placement, others))
-            with_it = min(with_it, made + self._cover(placement, wider))
-        return with_it - without
+        wider = others if wish in others else [*others, wish]
+        without = min([made + self._grant(value, placement, others) for placement, made in cheapest.items()])
+        return min([made + self._grant(value, placement, wider) for placement, made in cheapest.items()]) - without
 
-    def _ask(self, value: int, user: int, slot: int, choice: int) -> _Ask:
-        """What a node under one of its rows wants of a value, its operand `slot`."""
-        return self.candidates[user][choice].operands[slot], self.sizes[value][user, slot]
-
-    def _cover(self, made: int, asks: set[_Ask]) -> float:
-        """Bytes to give a value made with placement `made` as all its users ask: one by one, or all from R."""
-        prices, gathers = self.price[made], _GATHERS[made]
-        if len(asks) == 1:
-            ((placement, sizes),) = asks
-            return prices[placement] * sizes[gathers[placement]]
-        direct = largest = 0.0
-        for placement, sizes in asks:
-            direct += prices[placement] * sizes[gathers[placement]]
-            if sizes[gathers[0]] > largest:
-                largest = sizes[gathers[0]]
-        return min(direct, prices[0] * largest) if direct else 0.0
-
-    def _asked(self, value: int, without: int = -1) -> set[_Ask]:
-        """What the users of a value, but for one, ask of it."""
-        return {
-            self._ask(value, user, slot, self.decision[user])
-            for user, slot in self.shared.users[value]
-            if user != without
-        }
+    def _others(self, value: int, index: int) -> list[int]:
+        """What the users of a value but for one node wish."""
+        own: dict[int, int] = {}
+        operands = self.candidates[index][self.decision[index]].operands
+        for slot in self.shared.operands[index][value]:
+            wish = operands[slot] + self.offset[value][index, slot]
+            own[wish] = own.get(wish, 0) + 1
+        return [wish for wish, count in self.wishes[value].items() if count > own.get(wish, 0)]
 
     def _costs(self, index: int) -> list[float]:
         """For each row of a node what depends on it: its compute and all reshards on its operands and results."""
-        candidates, made = self.candidates[index], self.made
+        candidates, made, owned = self.candidates[index], self.made, self.shared.own[index]
         costs = [candidate.cost for candidate in candidates]
         for position, value in enumerate(self.shared.nodes[index].results):
-            if value not in self.shared.own[index]:
-                asks = self._asked(value)
-                if asks:
-                    self._add(costs, [c.results[position] for c in candidates], lambda p, a=asks: self._cover(p, a))
-        for value, slots in self.shared.operands[index]:
-            others = self._asked(value, index)
-            if len(slots) == 1 and value not in self.shared.own[index]:
-                sizes, placed = self.sizes[value][index, slots[0]], made[value]
-                wanted = [c.operands[slots[0]] for c in candidates]
-                if others:
-                    self._add(costs, wanted, lambda q, o=others, s=sizes, p=placed: self._cover(p, o | {(q, s)}))
-                else:
-                    prices, gathers = self.price[placed], _GATHERS[placed]
-                    for choice, want in enumerate(wanted):
-                        costs[choice] += prices[want] * sizes[gathers[want]]
+            wishes = self.wishes[value]
+            if value in owned or not wishes:
                 continue
-            position = self.shared.own[index].get(value)
+            known: dict[int, float] = {}
             for choice, candidate in enumerate(candidates):
-                asks = others | {(candidate.operands[slot], self.sizes[value][index, slot]) for slot in slots}
-                costs[choice] += self._cover(made[value] if position is None else candidate.results[position], asks)
+                placement = candidate.results[position]
+                if placement not in known:
+                    known[placement] = self._grant(value, placement, wishes)
+                costs[choice] += known[placement]
+        for value, slots in self.shared.operands[index].items():
+            others = self._others(value, index)
+            if len(slots) == 1 and value not in owned:
+                slot, offset = slots[0], self.offset[value][index, slots[0]]
+                bill = self._bill(value, made[value])
+                direct = sum([bill[wish] for wish in others])
+                cap = self._cap(value, bill, [*others, offset])
+                for choice, candidate in enumerate(candidates):
+                    wish = candidate.operands[slot] + offset
+                    cost = direct if wish in others else direct + bill[wish]
+                    costs[choice] += cost if cost < cap else cap
+                continue
+            position = owned.get(value)
+            for choice, candidate in enumerate(candidates):
+                wishes = {*others, *(candidate.operands[slot] + self.offset[value][index, slot] for slot in slots)}
+                placement = made[value] if position is None else candidate.results[position]
+                costs[choice] += self._grant(value, placement, wishes)
         return costs
-
-    @staticmethod
-    def _add(costs: list[float], keys: Sequence[int], price: Callable[[int], float]) -> None:
-        """Add `price(key)` to each cost, asking once for each key."""
-        known: dict[int, float] = {}
-        for choice, key in enumerate(keys):
-            if key not in known:
-                known[key] = price(key)
-            costs[choice] += known[key]
 
     def _improve(self, index: int) -> float:
         """Move one node to its best row; the bytes gained, 0 if it stays."""
@@ -365,7 +384,7 @@ class _AxisSearch:
     def total(self) -> float:
         """The whole program's cost on this axis, in bytes."""
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
-        return cost + sum(self._cover(self.made[value], self._asked(value)) for value in range(len(self.made)))
+        return cost + sum(self._grant(value, self.made[value], self.wishes[value]) for value in range(len(self.made)))
 
     def _move_neighbourhoods(self, budget: int) -> None:
         """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
@@ -431,7 +450,7 @@ class _AxisSearch:
 
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""
-        bills = [(self._cover(self.made[v], self._asked(v)), v) for v in range(len(self.made))]
+        bills = [(self._grant(v, self.made[v], self.wishes[v]), v) for v in range(len(self.made))]
         beside: dict[int, None] = {}
         for cost, value in sorted(bills, key=lambda bill: (-bill[0], bill[1])):
             if cost <= 0:

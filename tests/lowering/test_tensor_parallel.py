@@ -150,6 +150,17 @@ def test_llama_is_partitioned_exactly_with_a_quarter_of_each_projection():
             assert program.state_dict[name].numel() * (4 if divided else 1) == whole.numel(), name
 
 
+@pytest.mark.parametrize("x", [X, X.reshape(2, 3, 8)], ids=["2-D", "3-D"])
+@torch.no_grad()
+def test_linear_layers_are_found_in_decomposed_programs_too(x):
+    exported = torch.export.export(MLP(), (x,)).run_decompositions()
+    assert all(node.target is not torch.ops.aten.linear.default for node in exported.graph.nodes)
+    programs = ranks_of(exported, BOTH)
+    assert [program.state_dict["up.weight"].shape for program in programs] == [(4, 8)] * 4
+    for (found,) in run_together(programs, (x,), {}):
+        torch.testing.assert_close(found, exported.module()(x))
+
+
 def test_the_signature_says_what_the_graph_has():
     exported = torch.export.export(Several(), ({"a": X}, 0.5), {"shift": torch.ones(6)})
     program = spmdir.tensor_parallel(exported, {"up": "colwise", "down": "rowwise"}, MESH, 3)
