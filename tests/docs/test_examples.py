@@ -1,0 +1,126 @@
+"""The examples of README.md and docs/ do what the pages show.
+
+Blocks marked `console` hold shell commands after `$ ` and what they print; blocks marked `pycon` hold a Python
+session, one a page. They run in a folder that has `examples/`, and later blocks of a page see what earlier ones
+made. `...` stands for anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOOLS = {"spmd-opt": "spmd_opt", "spmd-run": "spmd_run", "spmd-translate": "spmd_translate"}
+_BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"[^\n]*<<'END'[^\n]*\n.*?^END\n|(?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE | re.DOTALL)
+_CHECKER = doctest.OutputChecker()
+
+
+@attrs.frozen
+class Command:
+    """A shell command and what it prints, stderr included."""
+
+    line: int
+    text: str
+    expected: str
+
+
+def blocks(page: Path) -> Iterator[tuple[str, int, str]]:
+    """Kind, first line and text of each block that is an example."""
+    text = page.read_text()
+    for match in _BLOCK.finditer(text):
+        yield match[1], text.count("\n", 0, match.start()) + 2, match[2]
+
+
+def commands(text: str, line: int) -> Iterator[Command]:
+    """The commands of a console block; one goes on where a line ends in a backslash, or to the END of its input."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        head = _COMMAND.match(part)
+        assert head is not None
+        yield Command(line, head[0], part[head.end() :])
+        line += part.count("\n")
+
+
+def same(found: str, expected: str) -> bool:
+    found, expected = ("\n".join(map(str.rstrip, text.strip().splitlines())) + "\n" for text in (found, expected))
+    return _CHECKER.check_output(expected, found, doctest.ELLIPSIS)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the tools of this checkout are commands."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name, module in TOOLS.items():
+        program = f"import sys; from spmdir.tools.{module} import main; sys.exit(main())"
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}" "$@"\n')
+        (folder / name).chmod(0o755)
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: page.stem)
+def test_a_page_shows_what_its_examples_print(
+    page: Path, shell: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for kind, line, text in blocks(page):
+        if kind == "pycon":
+            run_session(page, line, text, names)
+            continue
+        for command in commands(text, line):
+            done = subprocess.run(
+                ["sh", "-c", command.text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=shell,
+                timeout=120, check=False,
+            )  # fmt: skip
+            assert same(done.stdout, command.expected), f"{page.name}:{command.line} prints\n{done.stdout}"
+
+
+def run_session(page: Path, line: int, text: str, names: dict[str, Any]) -> None:
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    session = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line - 1)
+    session.globs = names
+    report = io.StringIO()
+    runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
+    with contextlib.redirect_stdout(io.StringIO()):
+        runner.run(session, out=report.write, clear_globs=False)
+    assert not runner.failures, report.getvalue()
+
+
+def test_a_wrong_example_is_found_out() -> None:
+    assert same("a 1.5\nb\n", "a ...\nb\n")
+    assert not same("a\nb\n", "a\n")
+    assert [c.text for c in commands("$ echo a\\\n  b\na b\n$ true\n", 1)] == ["echo a\\\n  b\n", "true\n"]
+    with pytest.raises(AssertionError, match="Expected"):
+        run_session(PAGES[0], 1, ">>> 1 + 1\n3\n", {})
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_and_tests_that_pages_name_exist() -> None:
+    """`spmdir/…`, `tests/…`, `examples/…` and `benchmarks/…` in backticks, and `file::test` among them."""
+    for page in PAGES:
+        for name in re.findall(r"`((?:spmdir|tests|examples|benchmarks)/[\w./<>*-]+(?:::\w+)?)`", page.read_text()):
+            file, _, test = name.partition("::")
+            if "*" in file or "<" in file:
+                continue
+            assert (ROOT / file).exists(), f"{page.name} names {file}"
+            assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{page.name} names {name}"
