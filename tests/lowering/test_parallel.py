@@ -1,5 +1,9 @@
 """`parallelize` on real ranks is the single-device program, with divided state."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +13,9 @@ from torch.utils import _pytree as pytree
 import spmdir
 from spmdir.mesh import Mesh
 from tests.lowering import parallel_cases
-from tests.lowering.ranks import on_ranks
+from tests.lowering.ranks import LIMIT, on_ranks
 
+ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
@@ -135,6 +140,16 @@ def test_ranks_that_disagree_are_refused(ranks):
         assert f"has {mesh.world_size} ranks" in result["refusals"]["size"]
         assert f"has {3 * mesh.world_size};" in result["refusals"]["size"]
         assert "would run different programs" in result["refusals"]["programs"]
+
+
+@pytest.mark.gloo
+def test_the_training_example_agrees_with_one_device_under_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    script = str(ROOT / "examples" / "train_torchrun.py")
+    done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "mesh <dp = 1, tp = 2> on cpu" in done.stdout
 
 
 def test_a_process_without_a_group_is_told_how_to_make_one():

@@ -1,0 +1,167 @@
+"""What needs a GPU; the same code on the CPU, smaller, wherever there is none. `docs/cuda.md` says what it is for."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+
+import spmdir
+from spmdir.dialects import ir
+from spmdir.dialects.spmd import sharding_of
+from spmdir.lowering.layout import held_piece
+from spmdir.mesh import Mesh
+
+ROOT = Path(__file__).parents[2]
+MESH = Mesh({"dp": 2, "tp": 4})
+BOTH_DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+
+
+@attrs.frozen
+class Sizes:
+    """How large the step is, and by what it is compiled."""
+
+    batch: int
+    width: int
+    backend: str
+    calls: int
+
+
+SIZES = {"cpu": Sizes(8, 16, "aot_eager", 1), "cuda": Sizes(8192, 4096, "inductor", 20)}
+"""On CUDA matrix products dwarf the launches, so that a rank's share of the time can be seen."""
+
+
+class MLP(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.gelu(self.up(x)))
+
+
+def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return (model(x) - y).square().mean()
+
+
+SHARDINGS = {
+    "arg*": "dp: S(0)",
+    "up.*": "tp: S(0)",
+    "down.weight": "tp: S(1)",
+    "down.bias": "",
+}
+
+
+def traced_step(device: str) -> tuple[fx.GraphModule, list[Any]]:
+    """A training step on `device` and its flat arguments."""
+    sizes = SIZES[device]
+    torch.manual_seed(0)
+    with torch.device(device):
+        x, y = torch.randn(sizes.batch, sizes.width), torch.randn(sizes.batch, sizes.width)
+        step, state = spmdir.training_step(MLP(sizes.width), mean_square, "sgd", lr=0.1)
+    graph = make_fx(step, tracing_mode="fake")(state, x, y)
+    return graph, pytree.tree_leaves((state, x, y))
+
+
+@pytest.fixture
+def alone_of_eight() -> Iterator[None]:
+    """This process as rank 0 of eight, whose collectives reach nobody."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=MESH.world_size)
+    yield
+    dist.destroy_process_group()
+
+
+def seconds(call: Callable[[], Any], device: str, calls: int) -> float:
+    """The mean time of a call, after one that warms up."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    call()
+    wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait()
+    return (time.perf_counter() - start) / calls
+
+
+@BOTH_DEVICES
+def test_a_ranks_program_compiles_and_is_what_it_is_uncompiled(device, alone_of_eight, capsys):
+    sizes = SIZES[device]
+    graph, tensors = traced_step(device)
+    module = spmdir.import_fx(graph, MESH, SHARDINGS)
+    spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
+    device_mesh = init_device_mesh(device, tuple(MESH.sizes.values()), mesh_dim_names=MESH.axis_names)
+    program = spmdir.lower_to_fx(module, device_mesh=device_mesh)
+    arguments = ir.main_function(module).args
+    pieces = [held_piece(t, sharding_of(a), MESH, 0).clone() for t, a in zip(tensors, arguments, strict=True)]
+    compiled = torch.compile(program, backend=sizes.backend, fullgraph=True)
+    for found, expected in zip(compiled(*pieces), program(*pieces), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+    whole = torch.compile(fx.GraphModule(graph, flat_graph(graph)), backend=sizes.backend, fullgraph=True)
+    of_one = seconds(lambda: whole(*tensors), device, sizes.calls)
+    of_rank = seconds(lambda: compiled(*pieces), device, sizes.calls)
+    if device == "cuda":
+        share = of_one / MESH.world_size
+        with capsys.disabled():
+            print(f"\na rank's step {of_rank * 1e3:.2f} ms, an eighth of the whole step {share * 1e3:.2f} ms")
+        # The rank has an eighth of the products; launches and what is not divided keep it from an eighth of the time.
+        assert of_rank < of_one / 2
+
+
+def flat_graph(traced: fx.GraphModule) -> fx.Graph:
+    """The graph as a function of its flat arguments."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph, {}))
+    return graph
+
+
+@BOTH_DEVICES
+@torch.no_grad()
+def test_eight_ranks_simulated_on_the_device_compute_the_step(device):
+    graph, tensors = traced_step(device)
+    module = spmdir.import_fx(graph, MESH, SHARDINGS)
+    found = spmdir.simulate(module, tensors)
+    expected = pytree.tree_leaves(fx.GraphModule(graph, flat_graph(graph))(*tensors))
+    for one, other in zip(found, expected, strict=True):
+        assert one.device.type == device
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_eight_ranks_of_the_demo_simulated_on_cuda_compute_its_logits():
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import demo
+    finally:
+        sys.path.pop(0)
+    model, ids = demo.small_llama()
+    program = torch.export.export(model, (ids,))
+    module = spmdir.import_fx(program, demo.MESH, demo.SHARDINGS)
+    state = {name: tensor.detach().cuda() for name, tensor in program.state_dict.items()}
+    (found,) = spmdir.simulate(module, [ids.cuda()], state)
+    assert found.device.type == "cuda"
+    torch.testing.assert_close(found.cpu(), model(ids).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_the_training_example_runs_in_one_process_with_nccl():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    script = str(ROOT / "examples" / "train_torchrun.py")
+    done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "on cuda" in done.stdout
