@@ -1,0 +1,91 @@
+"""How long compiling takes beside tracing: `python benchmarks/compile_time.py --layers 2,8,32`.
+
+The model is a Llama of width 4096, forward + loss + backward, on a mesh of 2×4. `plain` is make_fx on one device,
+`spmdir` is import, all passes and the lowering of one rank, `DTensor` is make_fx of the same model with DTensors.
+Everything is measured cold, each in a process of its own, twice, in both orders; the faster run counts. CPU seconds.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from benchmarks.measure import Row, Stopwatch, cold_in_both_orders, listed, options, print_table
+
+TARGETS = {"sdpa": 0.8, "matmul": 0.2}
+"""Attention → the most that plain trace + spmdir may take, as a share of DTensor's trace."""
+PIPELINE = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
+
+
+def plain(layers: int, attention: str) -> dict[str, float]:
+    """Seconds to trace the model on one device, without any constraint."""
+    from benchmarks.programs import LLAMA_7B_WIDE, trace
+
+    watch = Stopwatch()
+    trace(attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention), None)
+    watch.lap("trace")
+    return watch.seconds
+
+
+def ours(layers: int, attention: str) -> dict[str, float]:
+    """Seconds of every stage from the traced graph to the graph of one rank."""
+    import spmdir
+    from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
+
+    config = attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention)
+    given, residual = shardings(config, "tp_fsdp")
+    graph, *_ = trace(config, residual)
+    watch = Stopwatch()
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
+    watch.lap("import")
+    spmdir.run_passes(module, PIPELINE, after=lambda name, _: watch.lap(name))
+    lowered = spmdir.lower_to_fx(module)
+    watch.lap("lowering")
+    return watch.seconds | {"nodes": len(lowered.graph.nodes)}
+
+
+def dtensor(layers: int, attention: str) -> dict[str, float]:
+    """Seconds to trace the model written for DTensor."""
+    from benchmarks import dtensor_programs
+    from benchmarks.programs import LLAMA_7B_WIDE
+
+    watch = Stopwatch()
+    graph = dtensor_programs.trace(attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention))
+    watch.lap("trace")
+    return watch.seconds | {"nodes": len(graph.graph.nodes)}
+
+
+def compare(layers: int, attention: str) -> list[Row]:
+    """The two ratios of one model, with the stages of ours."""
+    calls = [(function, layers, attention) for function in (plain, ours, dtensor)]
+    traced, compiled, peer = (min(runs, key=_total) for runs in cold_in_both_orders(*calls))
+    stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in compiled.items() if stage != "nodes")
+    name = f"L={layers} {attention}"
+    both = _total(traced) + _total(compiled)
+    return [
+        Row(
+            f"{name}: spmdir / plain", _total(compiled) / _total(traced), 1.0, detail=f"{stages}; {_total(traced):.2f}"
+        ),
+        Row(
+            f"{name}: (plain + spmdir) / DTensor",
+            both / _total(peer),
+            TARGETS[attention],
+            detail=f"{both:.2f} / {_total(peer):.2f} s; {compiled['nodes']} / {peer['nodes']} nodes",
+        ),
+    ]
+
+
+def _total(seconds: dict[str, float]) -> float:
+    return sum(time for stage, time in seconds.items() if stage != "nodes")
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--layers", type=listed(int), default=[2, 8], help="2,8,32")
+    parser.add_argument("--attention", type=listed(str), default=list(TARGETS), help=",".join(TARGETS))
+    chosen = parser.parse_args()
+    rows = [row for attention in chosen.attention for layers in chosen.layers for row in compare(layers, attention)]
+    print_table("compile time", rows)
+
+
+if __name__ == "__main__":
+    main()
