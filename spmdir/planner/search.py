@@ -202,21 +202,24 @@ class _AxisSearch:
         return False
 
     def run(self, effort: int, start: Sequence[Row] | None) -> list[Row]:
-        """The row of each distinct node."""
+        """The row of each distinct node.
+
+        Args:
+            effort: neighbourhood moves to try.
+            start: rows to begin with; those of a sweep if None, or if one of them is not to be had any more.
+        """
         everything = range(len(self.decision))
-        self._sweeps(False)
+        sweeps = SWEEPS if effort or start else 0
+        if start is None or not self._restart(start):
+            self._sweeps(False)
         self._settle(everything)
         best, total = list(self.decision), self.total()
-        for _ in range(SWEEPS):
+        for _ in range(sweeps):
             self._sweeps(True)
             self._settle(everything)
             if self.total() > total - 1e-6:
                 break
             best, total = list(self.decision), self.total()
-        if start is not None and self._restart(start):
-            self._settle(everything)
-            if self.total() < total - 1e-6:
-                best = list(self.decision)
         self._assume(best)
         self._move_neighbourhoods(effort)
         return [self.candidates[index][choice].row for index, choice in enumerate(self.decision)]
