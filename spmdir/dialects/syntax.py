@@ -15,12 +15,13 @@ from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError as XdslParseError
-from xdsl.utils.lexer import Input
+from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
 from spmdir.dialects.spmd import MeshOp
+from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import Location
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class IRLexer(MLIRLexer):
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 
 
+_HEAD = re.compile(r"(%[\w$.-]+(?:, %[\w$.-]+)*) = ([a-z_]\w*(?:\.\w+)+)(?=[ (])", re.ASCII)
+
+
+@lru_cache(maxsize=65536)
+def _int_attr(value: int) -> IntAttr:
+    return IntAttr(value)
+
+
 class IRParser(Parser):
     """Parses a module; every op without a location gets its place in the text."""
 
@@ -64,6 +73,7 @@ class IRParser(Parser):
         self.mesh = "mesh"
         self._file = StringAttr(name)
         self._first_line = first_line
+        self._tensor_ops: dict[str, type[ValueOp] | None] = {}
         self._lines = [0, *(position + 1 for position, character in enumerate(text) if character == "\n")]
 
     def place(self, position: int) -> tuple[int, int]:
@@ -73,12 +83,37 @@ class IRParser(Parser):
 
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)
-        op = super().parse_operation()
-        if op.location == UNKNOWN_LOC:
-            op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
+        op = self._parse_tensor_op() or super().parse_operation()
+        if op.location is UNKNOWN_LOC or op.location == UNKNOWN_LOC:
+            op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
         if isinstance(op, MeshOp):
             self.mesh = op.sym_name.data
         return op
+
+    def _parse_tensor_op(self) -> Operation | None:
+        """The op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of it."""
+        start = self.pos
+        head = _HEAD.match(self.lexer.input.content, start)
+        kind = self._tensor_op_class(head[2]) if head else None
+        if head is None or kind is None:
+            return None
+        op = kind.parse_from(self, head.end())
+        location = self.parse_optional_location()
+        if location is not None:
+            op.location = location
+        names = head[1].replace("%", "").split(", ")
+        if len(names) != len(op.results):
+            message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."
+            self.raise_error(message, start, head.end())
+        for name, result in zip(names, op.results, strict=True):
+            self._register_ssa_definition(name, (result,), Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
+        if name not in self._tensor_ops:
+            kind = self.ctx.get_optional_op(name)
+            self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
+        return self._tensor_ops[name]
 
     def _register_ssa_definition(self, name: str, values: Any, span: Any) -> None:
         super()._register_ssa_definition(name, values, span)

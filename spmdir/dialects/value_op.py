@@ -46,6 +46,7 @@ _BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
 _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
 _TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
 _SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+_CONTINUED = re.compile(r"\s*(needs|of)\b")
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
 
 
@@ -159,12 +160,19 @@ class ValueOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ValueOp:
-        text, start = parser.lexer.input.content, parser.pos
+        return cls.parse_from(parser, parser.pos)
+
+    @classmethod
+    def parse_from(cls, parser: Parser, start: int) -> ValueOp:
+        """The op whose name ends at `start` of the parser's text."""
+        text = parser.lexer.input.content
         pattern = _OPERANDS if cls.PARENTHESISED else _BARE_OPERANDS
         match = pattern.match(text, start)
         if match is None:
-            parser.raise_error(f"expected the operands of {cls.name} in parentheses, as in {cls.name}(%x, %y)")
-        names, structure = _parse_operands(parser, match[1], match.start(1))
+            parser.raise_error(
+                f"expected the operands of {cls.name} in parentheses, as in {cls.name}(%x, %y)", start, start + 1
+            )
+        operands, structure = _parse_operands(parser, match[1], match.start(1))
         end = _tail_end(text, match.end())
         try:
             properties, types = _parse_tail(cls.CLAUSES, text[match.end() : end], getattr(parser, "mesh", "mesh"))
@@ -174,7 +182,6 @@ class ValueOp(IRDLOperation):
         if structure is not None:
             properties = {**properties, "structure": StructureAttr(structure)}
         extra = parser.parse_optional_attr_dict_with_keyword()
-        operands = [_resolve(parser, name, position) for name, position in names]
         return cls.create(
             operands=operands, result_types=types, properties=properties, attributes=extra.data if extra else {}
         )
@@ -233,8 +240,12 @@ def _print_operands(printer: Printer, values: Any, structure: Structure) -> None
             printer.print_string("none")
 
 
-def _parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[tuple[str, int]], Structure | None]:
-    names: list[tuple[str, int]] = []
+def _parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
+    if "[" not in text and "none" not in text:
+        values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
+        if all(value is not None and len(value) == 1 for value in values):
+            return [value[0] for value in values if value], None
+    operands: list[SSAValue] = []
     structure: list[Any] = []
     current: list[Any] | None = None
     position = 0
@@ -253,10 +264,10 @@ def _parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[tuple[
         elif token != ",":
             (structure if current is None else current).append(int(token != "none"))
             if token != "none":
-                names.append((token[1:], offset + match.start(1)))
+                operands.append(_resolve(parser, token[1:], offset + match.start(1)))
     if current is not None:
         parser.raise_error("list of operands is never closed", offset, offset + 1)
-    return names, None if all(entry == 1 for entry in structure) else tuple(structure)
+    return operands, None if all(entry == 1 for entry in structure) else tuple(structure)
 
 
 def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
@@ -271,11 +282,24 @@ def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
 
 def _tail_end(text: str, start: int) -> int:
     """The end of an op: the last line before one that begins something else, brackets balanced."""
+    line = text.find("\n", start)
+    if line >= 0 and _is_whole(text[start:line]) and not _CONTINUED.match(text, line):
+        return line
+    return _scan_tail(text, start)
+
+
+@lru_cache(maxsize=65536)
+def _is_whole(line: str) -> bool:
+    """Whether nothing in `line` ends the op or goes on after it; memoised, since repeated layers repeat it."""
+    return _scan_tail(line, 0) == len(line)
+
+
+def _scan_tail(text: str, start: int) -> int:
     position = start
     while True:
         match = _TAIL_END.match(text, position)
         if match:
-            following = re.compile(r"\s*(needs|of)\b").match(text, match.end()) if match[0].endswith("\n") else None
+            following = _CONTINUED.match(text, match.end()) if match[0].endswith("\n") else None
             if following is None:
                 return position
             position = following.end()

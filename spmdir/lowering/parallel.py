@@ -73,10 +73,7 @@ class Parallel:
         pieces = [self.state[a.name] if a.held else self._piece(a, given[a.name]) for a in self._signature.arguments]
         if self._draws:
             self._share_generator()
-        results = self.graph(*pieces)
-        held = {tensor.untyped_storage().data_ptr() for tensor in self.state.values()}
-        # A result may be the old value of an argument that is about to be overwritten.
-        results = [r.clone() if r.untyped_storage().data_ptr() in held else r for r in results]
+        results = self._apart(self.graph(*pieces))
         for argument, result in self._signature.renewed:
             (self.state if argument.held else given)[argument.name].copy_(results[result.index])
         flat = [results[leaf.index] if isinstance(leaf, Result) else leaf for leaf in self._signature.outputs]
@@ -86,7 +83,8 @@ class Parallel:
     def state_dict(self) -> dict[str, Tensor]:
         """The whole state by name, gathered on every rank; all ranks must call it."""
         names = [argument.name for argument in self._signature.held]
-        whole = dict(zip(names, self._gather(*(self.state[name] for name in names)), strict=True))
+        gathered = self._apart(self._gather(*(self.state[name] for name in names)))
+        whole = dict(zip(names, gathered, strict=True))
         return {**whole, **{alias: whole[name] for alias, name in self._aliases.items()}}
 
     def gather_state(self) -> Any:
@@ -105,6 +103,11 @@ class Parallel:
         check_tensor(argument.name, tensor, shape, argument.meta.dtype)
         piece = tensor if self._local_inputs else held_piece(tensor, sharding, self.mesh, self.rank)
         return piece.to(self.device)
+
+    def _apart(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """The results, with copies of those that are held state, which later calls overwrite."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in self.state.values()}
+        return [r.detach().clone() if r.untyped_storage().data_ptr() in held else r for r in results]
 
     @cached_property
     def _gather(self) -> fx.GraphModule:

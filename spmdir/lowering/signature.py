@@ -84,8 +84,10 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
     end = len(capture.outputs) + len(capture.state)
     rest = iter(of_state)
     state = tuple(next(rest) if isinstance(leaf, Tensor) else leaf for leaf in capture.state)
-    pairs = [*zip(state, flat[len(capture.outputs) : end], strict=True), *_mutations(function, arguments, flat[end:])]
-    renewed = tuple((argument, result) for argument, result in pairs if isinstance(argument, Argument))
+    new = dict(_mutations(function, arguments, flat[end:]))
+    # What a step returns as its new state counts, whatever it did to the old one.
+    new.update(pair for pair in zip(state, flat[len(capture.outputs) : end], strict=True) if pair[0] in of_state)
+    renewed = tuple(new.items())
     return Signature(tuple(arguments), tuple(flat[: len(capture.outputs)]), state, renewed)
 
 

@@ -69,7 +69,9 @@ class OpOffer:
         if self.whole_sums:
             fitting = [s for s in fitting if not self._splits_a_sum(s)] or fitting
         return tuple(
-            Row(s.operands, s.results, s.factor, self._inner(s.factor) if s.rewrite == "expand" else ())
+            Row(s.operands, s.results, s.factor, self._inner(s.factor), True)
+            if s.rewrite == "expand"
+            else Row(s.operands, s.results, s.factor)
             for s in fitting
         )
 
@@ -107,8 +109,9 @@ class PropagatePass(ModulePass):
             except Unsolvable as error:
                 raise _refusal(makers[error.node], error) from None
             annotate(function, mesh, makers, rows)
-            for value_op in [o for o in function.body.block.ops if isinstance(o, AtenOp)]:
-                expand(value_op, mesh, ctx.rules)
+            for node, maker in enumerate(makers):
+                if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
+                    expand(maker, mesh, ctx.rules)
 
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:

@@ -26,12 +26,14 @@ class Row:
         results: the placement of each result.
         factor: the factor that is divided, if any.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
+        expands: the op is replaced by several, as its rule says.
     """
 
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
     factor: int | None = None
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    expands: bool = False
 
 
 class Offer(Protocol):

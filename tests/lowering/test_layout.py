@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.errors import SpmdirError, UnsupportedError
-from spmdir.lowering.layout import collect, distribute, random_like
+from spmdir.lowering.layout import collect, distribute, held_piece, random_like
 from spmdir.mesh import Mesh
 from spmdir.sharding import parse_sharding
 from tests.lowering.programs import shardings
@@ -40,6 +40,17 @@ def test_collect_undoes_distribute(sharding, shape, dtype):
     assert torch.allclose(x.double(), y.double(), rtol=rounding, atol=100 * rounding)
     for rank, piece in enumerate(pieces):
         assert piece.shape == sharding.local_shape(shape, MESH, MESH.coordinate(rank))
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "min", "product"])
+def test_a_rank_alone_finds_a_piece_that_fits_those_of_the_others(op):
+    x = values(torch.float64, (5, 4))
+    for sharding in shardings(MESH, 2, (op,)):
+        pieces = [held_piece(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
+        torch.testing.assert_close(collect(pieces, sharding, MESH), x)
+        if not sharding.partial:
+            for piece, expected in zip(pieces, distribute(x, sharding, MESH, noise()), strict=True):
+                assert torch.equal(piece, expected)
 
 
 @pytest.mark.parametrize("op", ["any", "all"])
