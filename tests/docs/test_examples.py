@@ -21,6 +21,8 @@ from typing import Any
 import attrs
 import pytest
 
+from spmdir.passes import PASSES, load_pass, pass_options
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOOLS = {"spmd-opt": "spmd_opt", "spmd-run": "spmd_run", "spmd-translate": "spmd_translate"}
@@ -106,6 +108,14 @@ def test_a_wrong_example_is_found_out() -> None:
     assert [c.text for c in commands("$ echo a\\\n  b\na b\n$ true\n", 1)] == ["echo a\\\n  b\n", "true\n"]
     with pytest.raises(AssertionError, match="Expected"):
         run_session(PAGES[0], 1, ">>> 1 + 1\n3\n", {})
+
+
+def test_every_pass_and_option_is_on_the_page_of_passes() -> None:
+    page = (ROOT / "docs/passes.md").read_text()
+    for name in PASSES:
+        assert f"| `{name}`" in page or re.search(rf"^## .*\b{name}\b", page, re.MULTILINE), name
+        for option in pass_options(load_pass(name)):
+            assert f"`{option.replace('_', '-')}`" in page, f"{name}: {option}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
