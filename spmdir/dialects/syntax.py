@@ -74,7 +74,7 @@ class IRParser(Parser):
         self._file = StringAttr(name)
         self._first_line = first_line
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
-        self._lines = [0, *(position + 1 for position, character in enumerate(text) if character == "\n")]
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def place(self, position: int) -> tuple[int, int]:
         """1-based line and column of a text position."""
@@ -84,7 +84,7 @@ class IRParser(Parser):
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)
         op = self._parse_tensor_op() or super().parse_operation()
-        if op.location is UNKNOWN_LOC or op.location == UNKNOWN_LOC:
+        if op.location == UNKNOWN_LOC:
             op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
         if isinstance(op, MeshOp):
             self.mesh = op.sym_name.data
@@ -92,15 +92,14 @@ class IRParser(Parser):
 
     def _parse_tensor_op(self) -> Operation | None:
         """The op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of it."""
-        start = self.pos
-        head = _HEAD.match(self.lexer.input.content, start)
+        text, start = self.lexer.input.content, self.pos
+        head = _HEAD.match(text, start)
         kind = self._tensor_op_class(head[2]) if head else None
         if head is None or kind is None:
             return None
         op = kind.parse_from(self, head.end())
-        location = self.parse_optional_location()
-        if location is not None:
-            op.location = location
+        if text.startswith("loc", self.pos):
+            op.location = self.parse_optional_location() or UNKNOWN_LOC
         names = head[1].replace("%", "").split(", ")
         if len(names) != len(op.results):
             message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."

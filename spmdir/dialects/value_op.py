@@ -181,7 +181,8 @@ class ValueOp(IRDLOperation):
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
         if structure is not None:
             properties = {**properties, "structure": StructureAttr(structure)}
-        extra = parser.parse_optional_attr_dict_with_keyword()
+        noted = text.startswith("attributes", parser.pos)
+        extra = parser.parse_optional_attr_dict_with_keyword() if noted else None
         return cls.create(
             operands=operands, result_types=types, properties=properties, attributes=extra.data if extra else {}
         )
