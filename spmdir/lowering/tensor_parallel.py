@@ -57,8 +57,8 @@ def tensor_parallel(
             (weight divided by input features), or torch's ColwiseParallel or RowwiseParallel.
         axis: the mesh axis that divides the weights; "tp" or the only axis if None.
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
-            name the group `mesh:<axis>`, which `connect(program, device_mesh)` makes known in the process that runs
-            the program; so a program can be made for any rank, saved and loaded.
+            name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
+            that runs it makes the name known by `spmdir.lowering.connect(program, device_mesh)`.
 
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot

@@ -2,6 +2,7 @@
 
 import io
 import re
+import types
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.errors import SpmdirError
+from spmdir.lowering import connect
 from spmdir.lowering.lockstep import run_lockstep
 from spmdir.mesh import Mesh
 from tests.lowering.parallel_cases import transformer
@@ -277,3 +279,9 @@ def test_a_rank_or_axis_that_the_mesh_lacks_is_refused(mesh, rank, axis, message
     exported = torch.export.export(MLP(), (X,))
     with pytest.raises(SpmdirError, match=re.escape(message)):
         spmdir.tensor_parallel(exported, BOTH, mesh, rank, axis=axis)
+
+
+def test_a_device_mesh_without_the_axis_of_a_program_is_refused():
+    program = spmdir.tensor_parallel(torch.export.export(MLP(), (X,)), BOTH, MESH, 0)
+    with pytest.raises(SpmdirError, match="needs the axis 'tp'; the device mesh has dp"):
+        connect(program, types.SimpleNamespace(mesh_dim_names=("dp",)))
