@@ -54,9 +54,16 @@ def type_of(meta: TensorMeta | None) -> Attribute:
     return NoneType() if meta is None else TensorType(ELEMENT_TYPES[meta.dtype], meta.shape)
 
 
-@lru_cache(maxsize=65536)
 def meta_of(type_: Attribute) -> TensorMeta | None:
     """The inverse of `type_of`; None for anything that is no tensor of a known element type."""
+    known = type_.__dict__
+    if "_meta" not in known:
+        # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
+        object.__setattr__(type_, "_meta", _read_type(type_))
+    return known["_meta"]
+
+
+def _read_type(type_: Attribute) -> TensorMeta | None:
     if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES:
         return None
     return TensorMeta(tuple(type_.get_shape()), _ELEMENT_NAMES[type_.element_type])

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, i64
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, OpResult
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -385,12 +385,11 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
 
 def sharding_of(value: Any) -> Sharding | None:
     """The sharding of a value; None where undecided."""
-    owner = value.owner
-    if isinstance(owner, ValueOp):
-        return owner.shardings[value.index]
-    attrs = function_attrs(owner.parent_op(), "arg_attrs", value.index)
-    attribute = attrs.get("spmd.sharding")
-    return attribute.data if isinstance(attribute, ShardingAttr) else None
+    if type(value) is OpResult:  # told by its class, for asking what an op is an instance of is slow
+        held: Any = value.op.properties.get("sharding")
+        return held.data[value.index] if isinstance(held, ShardingsAttr) else None
+    given = function_attrs(value.owner.parent_op(), "arg_attrs", value.index).get("spmd.sharding")
+    return given.data if isinstance(given, ShardingAttr) else None
 
 
 def is_local(function: Any) -> bool:

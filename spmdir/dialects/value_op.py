@@ -71,12 +71,14 @@ class ValueOp(IRDLOperation):
     @property
     def argument(self) -> dict[str, Literal]:
         """Argument name → literal."""
-        return dict(self.arguments.data) if self.arguments else {}
+        given: Any = self.properties.get("arguments")
+        return dict(given.data) if given is not None else {}
 
     @property
     def shardings(self) -> tuple[Sharding | None, ...]:
         """The sharding of each result; None where undecided."""
-        return self.sharding.data if self.sharding else (None,) * len(self.results)
+        held: Any = self.properties.get("sharding")
+        return held.data if held is not None else (None,) * len(self.results)
 
     @property
     def metas(self) -> tuple[TensorMeta | None, ...]:

@@ -63,6 +63,21 @@ def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
     )
 
 
+def _as_strided_scatter(call: Bound, node: fx.Node) -> Bound:
+    """What is scattered into all of a contiguous tensor replaces it."""
+    source, written, result = _operand(node), _operand(node, 1), node.meta["val"]
+    offset = call.arguments.get("storage_offset") or 0
+    part = source.as_strided(call.arguments["size"], call.arguments["stride"], offset)
+    whole = source.is_contiguous() and part.is_contiguous() and part.numel() == source.numel() and offset == 0
+    if not whole or written.numel() != result.numel():
+        raise UnsupportedError(
+            f"'{node.name}' is as_strided_scatter into a part with strides {list(part.stride())}, which depends on how "
+            "memory is laid out; expected the whole contiguous tensor: write it with slice_scatter or select_scatter",
+            node_location(node),
+        )
+    return Bound("aten.view", call.operands[1:], {"size": tuple(result.shape)}, call.results, None)
+
+
 def _dropout(call: Bound, _: fx.Node) -> Bound | None:
     return call if call.arguments.get("train") and call.arguments.get("p") != 0 else None
 
@@ -78,8 +93,8 @@ def _refused(why: str) -> Callable[[Bound, fx.Node], Bound]:
     return rewrite
 
 
-def _operand(node: fx.Node) -> Any:
-    source = node.args[0] if node.args else node.kwargs["self"]
+def _operand(node: fx.Node, position: int = 0) -> Any:
+    source = node.args[position] if node.args else node.kwargs["self"]
     assert isinstance(source, fx.Node)
     return source.meta["val"]
 
@@ -113,10 +128,9 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     # Strides matter to no value.
     "aten.contiguous": _contiguous,
     "aten.as_strided": _as_strided,
+    "aten.as_strided_scatter": _as_strided_scatter,
     "aten.empty_strided": _without_strides("aten.empty.memory_format"),
     "aten.new_empty_strided": _without_strides("aten.new_empty"),
-    **dict.fromkeys(
-        ["aten.as_strided_copy", "aten.as_strided_scatter"], _refused("which depends on how memory is laid out")
-    ),
+    "aten.as_strided_copy": _refused("which depends on how memory is laid out"),
 }
 """Op name → (call, its node) → the call in the IR's words; None if its result is its first operand."""

@@ -65,11 +65,12 @@ def run_passes(
 
     context = context or ir.context()
     steps = list(parse_pipeline(pipeline, passes))
-    for position, step in enumerate(steps, 1):
-        step.apply(context, module)
-        if verify_each or position == len(steps):
-            ir.verify(module)
-        after(step.name, module)
+    with ir.collector_paused():
+        for position, step in enumerate(steps, 1):
+            step.apply(context, module)
+            if verify_each or position == len(steps):
+                ir.verify(module)
+            after(step.name, module)
     return module
 
 

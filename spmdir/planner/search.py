@@ -12,15 +12,18 @@ placement that the users of a value want, plus compute that an axis repeats inst
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
+from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Node, Problem, Row
 from spmdir.planner.repeats import Quotient, quotient
+from spmdir.sharding import Sharding
 
 SWEEPS = 6
 _DIMS = 12
@@ -69,16 +72,46 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
     shared = quotient(problem)
     axes = problem.mesh.axes
     chosen = {axis: _AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None) for axis, count in axes}
+    best, best_cost = chosen, math.inf
     for _ in range(rounds):
         before = dict(chosen)
         for axis, count in axes:
             others = {a: rows for a, rows in chosen.items() if a != axis}
-            chosen[axis] = _AxisSearch(problem.mesh, shared, axis, count, others).run(effort, chosen.get(axis))
+            chosen = {**chosen, axis: _AxisSearch(problem.mesh, shared, axis, count, others).run(effort, chosen[axis])}
+        cost = joint_cost(problem.mesh, shared, chosen)
+        if cost < best_cost:
+            best, best_cost = chosen, cost
         if chosen == before:
             break
-    return {
-        axis: [rows[shared.node_class[node]] for node in range(len(problem.nodes))] for axis, rows in chosen.items()
-    }
+    return {axis: [rows[shared.node_class[node]] for node in range(len(problem.nodes))] for axis, rows in best.items()}
+
+
+def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
+    """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
+    cost = 0.0
+    for part, node in enumerate(shared.nodes):
+        divided = mesh.group_size(axis for axis, rows in chosen.items() if rows[part].factor is not None)
+        cost += shared.weight[part] * node.offer.work / divided
+    for value, meta in enumerate(shared.values):
+        part, position = shared.producer[value]
+        made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()})
+        wanted = {
+            _sharding(mesh, {axis: rows[user].operands[slot] for axis, rows in chosen.items()}): None
+            for user, slot in shared.users[value]
+        }
+        for target in wanted:
+            if target != made:
+                cost += shared.value_weight[value] * plan_reshard(meta.shape, meta.dtype, made, target, mesh).wire_bytes
+    return cost
+
+
+@lru_cache(maxsize=65536)
+def _sharding_of(entries: tuple[tuple[str, Placement], ...], mesh: str) -> Sharding:
+    return Sharding(entries, mesh)
+
+
+def _sharding(mesh: Mesh, placed: Mapping[str, Placement]) -> Sharding:
+    return _sharding_of(tuple(placed.items()), mesh.name)
 
 
 class _AxisSearch:
