@@ -7,6 +7,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spmdir.errors import UnsupportedError
 from spmdir.importer import import_fx
 from spmdir.lowering import run_single
 from tests.importer.helpers import MESH, arguments, op, ops, results
@@ -29,6 +30,26 @@ def test_mutations_are_made_functional(mode: str):
         run_single(module, [X, X]), (3 * X + 1, X + 1, 2 * X.view(-1), X + 1, 2 * X), strict=True
     ):
         assert torch.equal(found, expected)
+
+
+def test_a_copy_into_a_strided_view_of_a_whole_tensor_replaces_it():
+    def function(a):
+        whole = a.new_zeros(4, 6)
+        whole.as_strided((6, 4), (4, 1)).copy_(a.t().contiguous())
+        return whole + 1
+
+    (found,) = run_single(import_fx(make_fx(function)(X), MESH), [X])
+    assert torch.equal(found, X.t().reshape(4, 6) + 1)
+
+
+def test_a_copy_into_a_part_with_strides_is_refused():
+    def function(a):
+        whole = a.new_zeros(5, 6)
+        whole.as_strided((4, 6), (6, 1)).copy_(a)
+        return whole
+
+    with pytest.raises(UnsupportedError, match=r"strides \[6, 1\]"):
+        import_fx(make_fx(function)(X), MESH)
 
 
 def test_parameters_of_the_module_are_arguments_and_other_tensors_constants():
