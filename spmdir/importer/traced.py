@@ -51,7 +51,9 @@ def _user_input(node: fx.Node, path: Names) -> Input:
 
 
 def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
-    """A copy of the module whose own tensors are its first placeholders, and what these are."""
+    """The module with its own tensors as its first placeholders, a copy if it has any, and what these are."""
+    if all(node.op != "get_attr" for node in module.graph.nodes):
+        return module, []
     state = {name for name in module.state_dict() if not _CAPTURED.fullmatch(name)}
     graph, renamed = fx.Graph(), {}
     lifted: dict[str, Input] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,11 +58,12 @@ def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.
     Raises:
         SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
     """
-    module = localized(module)
-    mesh = ir.mesh(module)
-    if device_mesh is None:
-        return emit(module, mesh, rank, symbolic_group)
-    return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+    with ir.collector_paused():
+        module = localized(module)
+        mesh = ir.mesh(module)
+        if device_mesh is None:
+            return emit(module, mesh, rank, symbolic_group)
+        return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
 
 
 def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.GraphModule:
@@ -126,8 +128,7 @@ class _Emitter:
 
     def emit_op(self, op: ValueOp) -> None:
         self.meta = _meta(op)
-        emitter = next(emitter for kind, emitter in _EMITTERS if isinstance(op, kind))
-        for result, node in zip(op.results, emitter(self, op), strict=True):
+        for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
             fresh = isinstance(node, fx.Node) and node is self.graph._root.prev
             if fresh and result.name_hint is not None:
@@ -245,6 +246,11 @@ _EMITTERS = (
     ((ReshardOp, ConstraintOp), _Emitter.emit_identity),
 )
 """Op class → what emits it; reshards and constraints are left only where the program is emitted for one device."""
+
+
+@cache
+def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
+    return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
 
 
 def _filled(slot: Any, operands: list[fx.Node]) -> Any:

@@ -14,14 +14,13 @@ from spmdir.passes import run_passes
 
 
 def localized(module: ModuleOp) -> ModuleOp:
-    """A copy of `module`, which may be at any stage, after all the passes that it still needs.
+    """`module`, which may be at any stage, after all the passes that it still needs: a copy unless it needs none.
 
     Raises:
         SpmdirError: a pass refuses the module.
     """
-    module = copied(module)
     pipeline = ",".join(missing_passes(ir.main_function(module)))
-    return run_passes(module, pipeline) if pipeline else module
+    return run_passes(copied(module), pipeline) if pipeline else module
 
 
 def missing_passes(function: FuncOp) -> tuple[str, ...]:

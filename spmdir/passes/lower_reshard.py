@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -69,7 +70,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh) -> None:
             plan_reshard(meta.shape, meta.dtype, source, target, mesh)
         except SpmdirError as error:
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
-    tree = _cheapest_tree(meta, source, list(reversed(targets)), mesh)
+    tree = _cheapest_tree(meta, source, tuple(reversed(targets)), mesh)
     made = {source: value}
     for reshard in reshards:
         result = _made(_target(reshard), tree, made, reshard)
@@ -88,7 +89,8 @@ def _target(op: SpmdOp) -> Sharding:
     return target
 
 
-def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: Sequence[Sharding], mesh: Mesh) -> Tree:
+@lru_cache(maxsize=65536)
+def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], mesh: Mesh) -> Tree:
     """Steps to all `targets`: fewest wire bytes, then fewest steps that send, then least time.
 
     The targets are planned one after the other, each from whichever sharding reached so far is cheapest. Several

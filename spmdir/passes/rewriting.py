@@ -8,7 +8,7 @@ what it builds, with the transitions of the planner and the rules of the ops, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import attrs
@@ -121,30 +121,36 @@ class Engine:
         meta, sharding = op.metas[0], op.shardings[0]
         assert meta is not None and sharding is not None
         return (
-            self._step_cost(step_of(op, self.mesh), meta)
+            _step_cost(step_of(op, self.mesh), meta, self.mesh)
             if isinstance(op, CollectiveOp)
-            else self._touched(sharding, meta)
+            else _touched(sharding, meta, self.mesh)
         )
 
     def _node_cost(self, node: Move | Computed) -> Cost:
         meta = _meta(node)
-        return self._step_cost(node.step, meta) if isinstance(node, Move) else self._touched(node.sharding, meta)
-
-    def _step_cost(self, step: Step, meta: TensorMeta) -> Cost:
-        """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
-        sizes, traffic = step_sizes(step, meta.shape, DTYPE_BYTES[meta.dtype], self.mesh), TRAFFIC[step.kind]
-        if sizes.group == 1:
-            return 0.0, 0, 0.0, 1
-        packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
-        return traffic.wire(sizes), int(traffic.crossing is not None), packed, 1
-
-    def _touched(self, sharding: Sharding, meta: TensorMeta) -> Cost:
-        return 0.0, 0, local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], self.mesh), 1
+        if isinstance(node, Move):
+            return _step_cost(node.step, meta, self.mesh)
+        return _touched(node.sharding, meta, self.mesh)
 
     @staticmethod
     def _sum(costs: Iterable[Cost]) -> Cost:
         wire, sends, touched, ops = zip(_FREE, *costs, strict=True)
         return sum(wire), sum(sends), sum(touched), sum(ops)
+
+
+@lru_cache(maxsize=65536)
+def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> Cost:
+    """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
+    sizes, traffic = step_sizes(step, meta.shape, DTYPE_BYTES[meta.dtype], mesh), TRAFFIC[step.kind]
+    if sizes.group == 1:
+        return 0.0, 0, 0.0, 1
+    packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
+    return traffic.wire(sizes), int(traffic.crossing is not None), packed, 1
+
+
+@lru_cache(maxsize=65536)
+def _touched(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> Cost:
+    return 0.0, 0, local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], mesh), 1
 
 
 def _difference(after: Cost, before: Cost) -> Cost:
@@ -158,8 +164,16 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
     if isinstance(term, Collective) and isinstance(op, CollectiveOp):
         for bound in _bind(term, op, bindings):
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
-    elif isinstance(term, Apply) and isinstance(op, AtenOp) and _is_local_function(op):
-        yield from _match_function(term.operand, op, bindings, (*ops, op))
+    elif isinstance(term, Apply) and isinstance(op, AtenOp):
+        if any(_may_match(term.operand, value) for value in op.operands) and _is_local_function(op):
+            yield from _match_function(term.operand, op, bindings, (*ops, op))
+
+
+def _may_match(term: Term, value: SSAValue) -> bool:
+    """Whether the op that makes `value` is of the kind of `term`: most are not, and all else costs more to ask."""
+    if isinstance(term, Collective):
+        return getattr(value.owner, "name", None) == f"spmd.{term.kind}"
+    return True
 
 
 def _is_local_function(op: AtenOp) -> bool:
@@ -295,9 +309,9 @@ class _Builder:
                 options = [*(self._made(form, value) if value is not None else ()), old]
                 operands += [node for node in options if _sharding(node)[self.axis] == wanted][:1]
             if len(operands) == len(function.operands) and operands != list(function.operands):
-                computed = Computed(function, tuple(operands), target)
-                if _well_typed(rule, computed, self.engine.mesh):  # type: ignore  # rows come from a rule
-                    yield computed
+                held = tuple(map(_sharding, operands))
+                if _well_typed(rule, held, target, self.engine.mesh):  # type: ignore  # rows come from a rule
+                    yield Computed(function, tuple(operands), target)
 
     def _axes(self, term: Collective) -> tuple[str, ...]:
         return tuple(axis for name, _ in term.axes for axis in self.found.bindings[name])
@@ -314,10 +328,22 @@ class _Builder:
     def _step(
         self, kind: str, source: Sharding, meta: TensorMeta, axes: tuple[str, ...], given: dict[str, Any]
     ) -> Step | None:
-        try:
-            return make_step(kind, source, self.engine.mesh, meta.shape, axes=axes, **given)
-        except ShardingError:
-            return None
+        return _legal_step(kind, source, self.engine.mesh, meta.shape, axes, tuple(given.items()))
+
+
+@lru_cache(maxsize=65536)
+def _legal_step(
+    kind: str,
+    source: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    given: tuple[tuple[str, Any], ...],
+) -> Step | None:
+    try:
+        return make_step(kind, source, mesh, shape, axes=axes, **dict(given))
+    except ShardingError:
+        return None
 
 
 def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str, Any]) -> Sharding:
@@ -331,10 +357,11 @@ def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str,
     return Sharding(rest, target.mesh)
 
 
-def _well_typed(rule: OpRule, computed: Computed, mesh: Mesh) -> bool:
+@lru_cache(maxsize=65536)
+def _well_typed(rule: OpRule, operands: tuple[Sharding, ...], result: Sharding, mesh: Mesh) -> bool:
     """Whether the op may run as it is; strategies that need it replaced are those of an earlier pass."""
     try:
-        choice = match(rule, [_sharding(node) for node in computed.operands], [computed.sharding], mesh)
+        choice = match(rule, operands, [result], mesh)
     except ShardingError:
         return False
     return all(strategy.rewrite != "expand" for strategy in choice.values())

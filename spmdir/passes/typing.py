@@ -8,6 +8,7 @@ order in every operand and result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.syntax import location_of
@@ -41,6 +42,13 @@ def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding
     Raises:
         ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
     """
+    return _match(rule, tuple(operands), tuple(results), mesh)
+
+
+@lru_cache(maxsize=65536)
+def _match(
+    rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
+) -> Choice:
     choice: dict[str, Strategy] = {}
     for axis, size in mesh.axes:
         choice[axis] = _match_axis(rule, axis, size, operands, results)
@@ -152,31 +160,39 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
     Raises:
         ShardingError: no strategies of the op's rule give its results; located.
     """
-    rule = rules.instantiate(op.call())
-    location = location_of(op)
     if _undecided(op):
-        raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location)
+        raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
+    rule = rules.instantiate(op.call())
     if rule is None:
         return tuple(Sharding((), mesh.name) for _ in held)
-    order = list(dict.fromkeys(axis for s in (*op.shardings, *held) for axis, _ in (s.entries if s else ())))
+    try:
+        return _cheapest(rule, tuple(held), op.shardings, mesh)
+    except ShardingError as error:
+        raise error.about(op.name, location_of(op)) from None
+
+
+@lru_cache(maxsize=65536)
+def _cheapest(
+    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
+) -> tuple[Sharding, ...]:
+    order = list(dict.fromkeys(axis for s in (*made, *held) for axis, _ in (s.entries if s else ())))
     choice: dict[str, Strategy] = {}
     for axis in order:
-        results = tuple(sharding[axis] if sharding else R for sharding in op.shardings)
+        results = tuple(sharding[axis] if sharding else R for sharding in made)
         rows = [r for r in rule.strategies(mesh.sizes[axis], divided_factors(choice, mesh)) if r.results == results]
         if not rows:
             raise ShardingError(
-                f"'{op.name}': no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
-                "give the op a sharding it can make and reshard the result",
-                location,
+                f"no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
+                "give the op a sharding it can make and reshard the result"
             )
-        choice[axis] = min(rows, key=lambda row: _price(op, row, axis, held, mesh))
+        choice[axis] = min(rows, key=lambda row: _price(rule, row, axis, held, mesh))
     return tuple(
         Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name) for index in range(len(held))
     )
 
 
-def _price(op: ValueOp, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
+def _price(rule: OpRule, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
     return sum(
         axis_price(has[axis], wanted, meta.bytes, mesh.sizes[axis])
-        for has, wanted, meta in zip(held, row.operands, op.call().operands, strict=True)
+        for has, wanted, meta in zip(held, row.operands, rule.call.operands, strict=True)
     )

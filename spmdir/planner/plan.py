@@ -64,7 +64,8 @@ def plan_reshard(
     itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)
     if itemsize is None:
         raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
-    return _plan(tuple(shape), itemsize, as_sharding(src, mesh), as_sharding(dst, mesh), mesh, topology or FLAT)
+    source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
+    return _plan(tuple(shape), itemsize, source, target, mesh, topology or FLAT)
 
 
 @functools.cache

@@ -71,13 +71,15 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
     """
     shared = quotient(problem)
     axes = problem.mesh.axes
-    chosen = {axis: _AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None) for axis, count in axes}
+    chosen = {axis: _AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None, set()) for axis, count in axes}
     best, best_cost = chosen, math.inf
+    tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis, _ in axes}
     for _ in range(rounds):
         before = dict(chosen)
         for axis, count in axes:
             others = {a: rows for a, rows in chosen.items() if a != axis}
-            chosen = {**chosen, axis: _AxisSearch(problem.mesh, shared, axis, count, others).run(effort, chosen[axis])}
+            search = _AxisSearch(problem.mesh, shared, axis, count, others)
+            chosen = {**chosen, axis: search.run(effort, chosen[axis], tried[axis])}
         cost = joint_cost(problem.mesh, shared, chosen)
         if cost < best_cost:
             best, best_cost = chosen, cost
@@ -234,12 +236,13 @@ class _AxisSearch:
                         return True
         return False
 
-    def run(self, effort: int, start: Sequence[Row] | None) -> list[Row]:
+    def run(self, effort: int, start: Sequence[Row] | None, tried: set[tuple[int, Row]]) -> list[Row]:
         """The row of each distinct node.
 
         Args:
             effort: neighbourhood moves to try.
             start: rows to begin with; those of a sweep if None, or if one of them is not to be had any more.
+            tried: (node, row) of the moves tried in earlier rounds, which are not tried again; grows.
         """
         everything = range(len(self.decision))
         sweeps = SWEEPS if effort or start else 0
@@ -254,7 +257,7 @@ class _AxisSearch:
                 break
             best, total = list(self.decision), self.total()
         self._assume(best)
-        self._move_neighbourhoods(effort)
+        self._move_neighbourhoods(effort, tried)
         return [self.candidates[index][choice].row for index, choice in enumerate(self.decision)]
 
     def _restart(self, start: Sequence[Row]) -> bool:
@@ -422,16 +425,17 @@ class _AxisSearch:
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
         return cost + sum(self._grant(value, self.made[value], self.wishes[value]) for value in range(len(self.made)))
 
-    def _move_neighbourhoods(self, budget: int) -> None:
+    def _move_neighbourhoods(self, budget: int, tried: set[tuple[int, Row]]) -> None:
         """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
         changed = True
         while changed and budget > 0:
             changed = False
             for index in self._paying():
-                for choice in range(len(self.candidates[index])):
-                    if choice == self.decision[index] or budget <= 0:
+                for choice, candidate in enumerate(self.candidates[index]):
+                    if choice == self.decision[index] or budget <= 0 or (index, candidate.row) in tried:
                         continue
                     budget -= 1
+                    tried.add((index, candidate.row))
                     changed = self._try(index, choice) or changed
 
     def _try(self, index: int, choice: int) -> bool:
