@@ -133,3 +133,9 @@ def test_files_and_tests_that_pages_name_exist() -> None:
                 continue
             assert (ROOT / file).exists(), f"{page.name} names {file}"
             assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{page.name} names {name}"
+
+
+def test_tests_of_reference_systems_that_name_no_file_are_in_its_own() -> None:
+    text = "".join(path.read_text() for path in sorted((ROOT / "tests/reference").glob("test_*.py")))
+    for name in re.findall(r"`(test_\w+)`", (ROOT / "docs/reference-systems.md").read_text()):
+        assert f"def {name}(" in text, name
