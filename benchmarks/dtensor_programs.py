@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, placement_types
 from torch.utils._python_dispatch import _disable_current_modes
@@ -66,7 +67,7 @@ def traffic(graph: fx.Graph) -> Traffic:
         kind = getattr(node.target, "__name__", "").removesuffix(".default")
         if getattr(node.target, "namespace", "") not in ("_c10d_functional", "_dtensor") or "wait" in kind:
             continue
-        group = dist.distributed_c10d._resolve_process_group(node.args[-1]).size()
+        group = _resolve_process_group(node.args[-1]).size()
         sent, made = node.args[0].meta["val"].nbytes, node.meta["val"].nbytes
         count[kind, group] += 1
         total += (group - 1) / group * max(sent, made) * (2 if kind == "all_reduce" else 1)
@@ -104,25 +105,26 @@ def _strided_shards_on_real_tensors() -> Iterator[None]:
 
 def _step(config: Config, mesh: DeviceMesh, placements: dict[str, tuple[Any, Any]]) -> Any:
     def step(parameters: dict[str, Tensor], tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        leaves = {
+        leaves: dict[str, Any] = {
             name: DTensor.from_local(p.detach(), mesh, placements[name], run_check=False).requires_grad_()
             for name, p in parameters.items()
         }
         w = {name: leaf.redistribute(placements=(R, placements[name][1])) for name, leaf in leaves.items()}
         ids, targets = (DTensor.from_local(t, mesh, (BATCH, R), run_check=False) for t in (tokens, labels))
         cos, sin = rotary(config, tokens.device, torch.float32)
-        x = F.embedding(ids, w["embed"]).redistribute(placements=(BATCH, R))
+        x = _replicated(F.embedding(ids, w["embed"]))
         for layer in range(config.layers):
             own = {n.split(".")[1]: p for n, p in w.items() if n.startswith(f"l{layer}.")}
-            h = _enter(rms_norm(x, own["norm1"]))
+            h = _replicated(rms_norm(x, own["norm1"]))
             attend = _attention_on_local if config.attention == "sdpa" else _attention
             out = attend(config, h @ own["wq"], h @ own["wk"], h @ own["wv"], cos, sin)
-            x = x + (out @ own["wo"]).redistribute(placements=(BATCH, R))
-            h = _enter(rms_norm(x, own["norm2"]))
-            x = x + ((F.silu(h @ own["w1"]) * (h @ own["w3"])) @ own["w2"]).redistribute(placements=(BATCH, R))
-        logits = (_enter(rms_norm(x, w["norm"])) @ w["lm_head"]).redistribute(placements=(BATCH, R))
+            x = x + _replicated(out @ own["wo"])
+            h = _replicated(rms_norm(x, own["norm2"]))
+            x = x + _replicated((F.silu(h @ own["w1"]) * (h @ own["w3"])) @ own["w2"])
+        logits = _replicated(_replicated(rms_norm(x, w["norm"])) @ w["lm_head"])
         picked = logits.gather(-1, targets[..., None])[..., 0]
-        loss = (torch.logsumexp(logits, dim=-1) - picked).mean().redistribute(placements=(R, R))
+        loss: Any = (torch.logsumexp(logits, dim=-1) - picked).mean()
+        loss = loss.redistribute(placements=(R, R))
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         local = [g.redistribute(placements=p).to_local() for g, p in zip(gradients, placements.values(), strict=True)]
         return {"loss": loss.detach().to_local()} | dict(zip(leaves, local, strict=True))
@@ -130,8 +132,8 @@ def _step(config: Config, mesh: DeviceMesh, placements: dict[str, tuple[Any, Any
     return step
 
 
-def _enter(x: Any) -> Any:
-    """Into a column-parallel layer: the gradient, pending over model, is reduced once for all that use `x`."""
+def _replicated(x: Any) -> Any:
+    """`x`, and its gradient, whole on every rank of model: a pending sum is done once for all that use it."""
     return x.redistribute(placements=(BATCH, R))
 
 

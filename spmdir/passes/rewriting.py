@@ -164,23 +164,21 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
     if isinstance(term, Collective) and isinstance(op, CollectiveOp):
         for bound in _bind(term, op, bindings):
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
-    elif isinstance(term, Apply) and isinstance(op, AtenOp):
-        if any(_may_match(term.operand, value) for value in op.operands) and _is_local_function(op):
-            yield from _match_function(term.operand, op, bindings, (*ops, op))
+    elif isinstance(term, Apply) and isinstance(op, AtenOp) and _is_local_function(term.operand, op):
+        yield from _match_function(term.operand, op, bindings, (*ops, op))
 
 
-def _may_match(term: Term, value: SSAValue) -> bool:
-    """Whether the op that makes `value` is of the kind of `term`: most are not, and all else costs more to ask."""
-    if isinstance(term, Collective):
-        return getattr(value.owner, "name", None) == f"spmd.{term.kind}"
-    return True
-
-
-def _is_local_function(op: AtenOp) -> bool:
-    """Whether `op` has one result, and all about it is decided."""
+def _is_local_function(form: Term, op: AtenOp) -> bool:
+    """Whether `op` has an operand that may be of `form`, has one result, and all about it is decided."""
+    if not any(_may_match(form, value) for value in op.operands):  # which is rare, and cheap to ask
+        return False
     values = (*op.operands, *op.results)
     decided = all(meta_of(value.type) is not None and sharding_of(value) is not None for value in values)
     return len(op.results) == 1 and op.needs is None and decided
+
+
+def _may_match(term: Term, value: SSAValue) -> bool:
+    return not isinstance(term, Collective) or getattr(value.owner, "name", None) == f"spmd.{term.kind}"
 
 
 def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Found]:

@@ -46,9 +46,7 @@ def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding
 
 
 @lru_cache(maxsize=65536)
-def _match(
-    rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
-) -> Choice:
+def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh) -> Choice:
     choice: dict[str, Strategy] = {}
     for axis, size in mesh.axes:
         choice[axis] = _match_axis(rule, axis, size, operands, results)
