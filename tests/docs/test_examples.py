@@ -22,6 +22,7 @@ import attrs
 import pytest
 
 from spmdir.passes import PASSES, load_pass, pass_options
+from spmdir.rules.check import KEYWORDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -116,6 +117,20 @@ def test_every_pass_and_option_is_on_the_page_of_passes() -> None:
         assert f"| `{name}`" in page or re.search(rf"^## .*\b{name}\b", page, re.MULTILINE), name
         for option in pass_options(load_pass(name)):
             assert f"`{option.replace('_', '-')}`" in page, f"{name}: {option}"
+
+
+def test_the_page_of_rules_shows_packaged_lines_and_every_clause() -> None:
+    """`…` stands for anything; statements below a line are not compared."""
+    page = (ROOT / "docs/rules.md").read_text()
+    files = sorted((ROOT / "spmdir/dialects/aten").glob("*.rules"))
+    packaged = "\n".join(" ".join(line.split()) for file in files for line in file.read_text().splitlines())
+    shown = [" ".join(line.split()) for line in page.splitlines() if re.match(r"aten\.[^`]*\) ->", line)]
+    assert len(shown) > 9
+    for line in shown:
+        pattern = ".*".join(re.escape(part.strip(" ;")) for part in line.split("…"))
+        assert re.search(f"^{pattern}", packaged, re.MULTILINE), line
+    for word in KEYWORDS:
+        assert re.search(rf"`{word}\b", page), word
 
 
 def test_links_between_pages_lead_somewhere() -> None:
