@@ -209,14 +209,14 @@ class _AxisSearch:
             changed = False
             for index, node in enumerate(self.shared.nodes):
                 for candidate in self.candidates[index]:
-                    if self._idle(index, candidate, pending):
+                    if len(self.candidates[index]) > 1 and self._idle(index, candidate, pending):
                         continue
                     for value, placement in zip(node.results, candidate.results, strict=True):
                         if _KIND[placement] is not None and placement not in pending[value]:
                             pending[value].add(placement)
                             changed = True
         for index, candidates in enumerate(self.candidates):
-            self.candidates[index] = [c for c in candidates if not self._idle(index, c, pending)]
+            self.candidates[index] = [c for c in candidates if not self._idle(index, c, pending)] or candidates
 
     def _idle(self, index: int, candidate: _Candidate, pending: Sequence[set[int]]) -> bool:
         if candidate.row.factor is not None or all(_KIND[placement] is None for placement in candidate.operands):
