@@ -1,8 +1,9 @@
-"""How long compiling takes beside tracing: `python benchmarks/compile_time.py --layers 2,8,32`.
+"""How long compiling takes beside tracing: `python -m benchmarks.compile_time --layers 2,8,32`.
 
 The model is a Llama of width 4096, forward + loss + backward, on a mesh of 2×4. `plain` is make_fx on one device,
 `spmdir` is import, all passes and the lowering of one rank, `DTensor` is make_fx of the same model with DTensors.
-Everything is measured cold, each in a process of its own, twice, in both orders; the faster run counts. CPU seconds.
+Everything is measured cold, each in a process of its own, twice, in both orders; the faster run counts. What is cold
+are caches; the loading of modules is not counted for any of the three. CPU seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ PIPELINE = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
 
 def plain(layers: int, attention: str) -> dict[str, float]:
     """Seconds to trace the model on one device, without any constraint."""
-    from benchmarks.programs import LLAMA_7B_WIDE, trace
+    from benchmarks.programs import LLAMA_7B_WIDE, load_tracer, trace
 
+    load_tracer()
     watch = Stopwatch()
     trace(attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention), None)
     watch.lap("trace")
@@ -30,7 +32,10 @@ def ours(layers: int, attention: str) -> dict[str, float]:
     """Seconds of every stage from the traced graph to the graph of one rank."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
+    from spmdir.passes import load_pass
 
+    compiler = spmdir.import_fx, spmdir.lower_to_fx, *map(load_pass, PIPELINE.split(","))
+    assert all(compiler)
     config = attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention)
     given, residual = shardings(config, "tp_fsdp")
     graph, *_ = trace(config, residual)
@@ -46,8 +51,9 @@ def ours(layers: int, attention: str) -> dict[str, float]:
 def dtensor(layers: int, attention: str) -> dict[str, float]:
     """Seconds to trace the model written for DTensor."""
     from benchmarks import dtensor_programs
-    from benchmarks.programs import LLAMA_7B_WIDE
+    from benchmarks.programs import LLAMA_7B_WIDE, load_tracer
 
+    load_tracer()
     watch = Stopwatch()
     graph = dtensor_programs.trace(attrs.evolve(LLAMA_7B_WIDE, layers=layers, attention=attention))
     watch.lap("trace")

@@ -109,7 +109,7 @@ def _step(config: Config, mesh: DeviceMesh, placements: dict[str, tuple[Any, Any
             name: DTensor.from_local(p.detach(), mesh, placements[name], run_check=False).requires_grad_()
             for name, p in parameters.items()
         }
-        w = {name: leaf.redistribute(placements=(R, placements[name][1])) for name, leaf in leaves.items()}
+        w = {name: _placed(leaf, (R, placements[name][1])) for name, leaf in leaves.items()}
         ids, targets = (DTensor.from_local(t, mesh, (BATCH, R), run_check=False) for t in (tokens, labels))
         cos, sin = rotary(config, tokens.device, torch.float32)
         x = _replicated(F.embedding(ids, w["embed"]))
@@ -123,10 +123,9 @@ def _step(config: Config, mesh: DeviceMesh, placements: dict[str, tuple[Any, Any
             x = x + _replicated((F.silu(h @ own["w1"]) * (h @ own["w3"])) @ own["w2"])
         logits = _replicated(_replicated(rms_norm(x, w["norm"])) @ w["lm_head"])
         picked = logits.gather(-1, targets[..., None])[..., 0]
-        loss: Any = (torch.logsumexp(logits, dim=-1) - picked).mean()
-        loss = loss.redistribute(placements=(R, R))
+        loss = _placed((torch.logsumexp(logits, dim=-1) - picked).mean(), (R, R))
         gradients = torch.autograd.grad(loss, list(leaves.values()))
-        local = [g.redistribute(placements=p).to_local() for g, p in zip(gradients, placements.values(), strict=True)]
+        local = [_placed(g, p).to_local() for g, p in zip(gradients, placements.values(), strict=True)]
         return {"loss": loss.detach().to_local()} | dict(zip(leaves, local, strict=True))
 
     return step
@@ -134,7 +133,11 @@ def _step(config: Config, mesh: DeviceMesh, placements: dict[str, tuple[Any, Any
 
 def _replicated(x: Any) -> Any:
     """`x`, and its gradient, whole on every rank of model: a pending sum is done once for all that use it."""
-    return x.redistribute(placements=(BATCH, R))
+    return _placed(x, (BATCH, R))
+
+
+def _placed(x: Any, placements: tuple[Any, Any]) -> Any:
+    return x.redistribute(placements=placements)
 
 
 def _attention_on_local(config: Config, q: Any, k: Any, v: Any, cos: Tensor, sin: Tensor) -> Any:

@@ -159,6 +159,15 @@ def shardings(config: Config, plan: str) -> tuple[dict[str, str], str | None]:
     return found | {"tokens": batch, "labels": batch}, residual
 
 
+def load_tracer() -> None:
+    """Trace next to nothing, so that what is timed later does not include the loading of torch's modules."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode():
+        make_fx(torch.sin)(torch.ones(1))
+
+
 def trace(config: Config, residual: str | None, dtype: torch.dtype = torch.float32, fake: bool = True):
     """The make_fx graph of one step, its flat argument names, and its flat output names.
 

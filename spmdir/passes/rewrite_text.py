@@ -12,6 +12,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from lark.exceptions import VisitError
 
 from spmdir.errors import Location, ParseError, did_you_mean
+from spmdir.rules.grammar import load_grammar
 
 CLAUSES: dict[str, tuple[str, ...]] = {
     "slice": ("on", "dim"),
@@ -182,8 +183,7 @@ def _variables(terms: list[Term]) -> set[str]:
 
 @functools.cache
 def _parser() -> Lark:
-    grammar = Path(__file__).with_name("rewrites.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", maybe_placeholders=True)
+    return load_grammar(Path(__file__).with_name("rewrites.lark"))
 
 
 def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:

@@ -11,6 +11,7 @@ import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from spmdir.errors import Location, ParseError
+from spmdir.rules.grammar import load_grammar
 from spmdir.rules.syntax import (
     Binary,
     Clause,
@@ -191,8 +192,7 @@ class _Builder(Transformer[Token, Rule]):
 
 @functools.cache
 def _grammar() -> Lark:
-    text = (Path(__file__).parent / "rules.lark").read_text()
-    return Lark(text, start="rule", parser="lalr", maybe_placeholders=True)
+    return load_grammar(Path(__file__).with_name("rules.lark"), "rule")
 
 
 def _friendly(terminals: set[str]) -> str:
