@@ -55,7 +55,9 @@ class Started:
 
     def wait(self, emit: Emit) -> Node:
         """The value that the op gives, contiguous if the op made it: some kernels ignore strides."""
-        return self.finish(emit(WAIT, self.value) if self.sent else self.value)
+        received = emit(WAIT, self.value) if self.sent else self.value
+        value = self.finish(received)
+        return value if value is received else emit(aten.contiguous.default, value)
 
 
 @attrs.define(frozen=True, slots=False)
@@ -124,12 +126,7 @@ def _here(value: Node) -> Started:
 def _slice(site: Site, x: Node) -> Started:
     cut = site.cut(site.target, site.argument["dim"])
     offset, length = site.own(cut)
-    return _here(_piece(site, x, cut.dim, offset, length, cut.extent))
-
-
-def _piece(site: Site, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
-    part = narrow(site.emit, x, dim, offset, length, extent)
-    return part if part is x else site.emit(aten.contiguous.default, part)
+    return Started(x, False, lambda whole: narrow(site.emit, whole, cut.dim, offset, length, cut.extent))
 
 
 def _partition(site: Site, x: Node) -> Started:
@@ -146,13 +143,9 @@ def _all_gather(site: Site, x: Node) -> Started:
     x = pad_end(site.emit, x, cut.dim, site.ranks, cut.step - shape[cut.dim])
     sent = site.send(functional.all_gather_into_tensor.default, x, cut.count)
     direct = cut.dim == 0 and cut.in_order
-
-    def finish(result: Node) -> Node:
-        whole = result if direct else join_even(site.emit, result, cut, block)
-        packed = pack(site.emit, whole, cut)
-        return packed if packed is whole else site.emit(aten.contiguous.default, packed)
-
-    return Started(sent, True, finish)
+    return Started(
+        sent, True, lambda result: pack(site.emit, result if direct else join_even(site.emit, result, cut, block), cut)
+    )
 
 
 def _all_reduce(site: Site, x: Node) -> Started:
@@ -169,7 +162,7 @@ def _reduce_scatter(site: Site, x: Node) -> Started:
     x = split_even(site.emit, spread(site.emit, reduction.before(x), cut, site.ranks), cut, block)
     sent = site.send(functional.reduce_scatter_tensor.default, x, reduction.name, cut.count)
     length = own[cut.dim]
-    return Started(sent, True, lambda result: reduction.after(_piece(site, result, cut.dim, 0, length, cut.step)))
+    return Started(sent, True, lambda result: reduction.after(narrow(site.emit, result, cut.dim, 0, length, cut.step)))
 
 
 def _all_to_all(site: Site, x: Node) -> Started:

@@ -182,9 +182,10 @@ class _Emitter:
             raise UnsupportedError(
                 f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
             )
-        while given and not given[-1][0]:
+        positions = target._schema.arguments
+        while given and not given[-1][0] and positions[len(given) - 1].has_default_value():
             given.pop()
-        defaults = (argument.default_value for argument in target._schema.arguments)
+        defaults = (argument.default_value for argument in positions)
         return [value if known else default for (known, value), default in zip(given, defaults, strict=False)], kwargs
 
     def evaluate(self, local: Local) -> int:

@@ -99,7 +99,7 @@ def test_partition_does_not_spread_infinities():
     assert torch.equal(held[1], torch.zeros_like(x))
 
 
-def test_an_even_gather_along_an_inner_dimension_is_views_alone():
+def test_an_even_gather_along_an_inner_dimension_is_one_copy():
     program = Program(MESHES[0], "all_gather", "on [a] dim 1", parse_sharding("a: S(1)"), Sharding(), (4, 6))
     called = [str(node.target) for node in lower_to_fx(program.parse()).graph.nodes if node.op == "call_function"]
     assert called == [
@@ -109,6 +109,7 @@ def test_an_even_gather_along_an_inner_dimension_is_views_alone():
         "aten.reshape.default",
         "aten.permute.default",
         "aten.reshape.default",
+        "aten.contiguous.default",
     ]
 
 

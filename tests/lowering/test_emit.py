@@ -53,6 +53,21 @@ def test_numbers_may_stand_for_tensors():
     assert torch.equal(gm(torch.ones(4, 6))[0], torch.full((4, 6), 6.0))
 
 
+def test_a_missing_tensor_without_a_default_is_given_as_none():
+    gm = lower(
+        """
+        %0, %1, %2, %3 = aten._embedding_bag(%w, %i, %o) : tensor<2x6xf32> <>, tensor<4xi64> <>, tensor<2xi64> <>, tensor<2xi64> <>
+        %4 = aten._embedding_bag_backward(%g, %i, %o, %1, %2, %3) {mode = 0, num_weights = 5, padding_idx = -1, \
+scale_grad_by_freq = false, sparse = false} : tensor<5x6xf32> <>
+        %0, %4 : tensor<2x6xf32>, tensor<5x6xf32>
+        """,
+        "%w: tensor<5x6xf32>, %i: tensor<4xi64>, %o: tensor<2xi64>, %g: tensor<2x6xf32>",
+    )
+    index, offsets = torch.tensor([1, 2, 2, 4]), torch.tensor([0, 2])
+    _, gradient = gm(torch.ones(5, 6), index, offsets, torch.ones(2, 6))
+    assert gradient[:, 0].tolist() == [0, 1, 2, 0, 1]
+
+
 def test_memory_formats_are_named():
     gm = lower('%0 = aten.clone(%x) {memory_format = "contiguous_format"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>')
     assert calls(gm)[0].kwargs == {"memory_format": torch.contiguous_format}
