@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,11 +69,25 @@ class OpOffer:
         ]
         if self.whole_sums:
             fitting = [s for s in fitting if not self._splits_a_sum(s)] or fitting
-        return tuple(
-            Row(s.operands, s.results, s.factor, self._inner(s.factor), True)
-            if s.rewrite == "expand"
-            else Row(s.operands, s.results, s.factor)
-            for s in fitting
+        fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
+        return tuple(self._row(s, count, divided) for s in fitting)
+
+    def _row(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> Row:
+        if strategy.factor is None or self.rule is None:
+            return Row(strategy.operands, strategy.results)
+        size, before = self.rule.factors[strategy.factor].size, divided.get(strategy.factor, 1)
+        fraction = math.ceil(size / (count * before)) / math.ceil(size / before)
+        expands = strategy.rewrite == "expand"
+        inner = self._inner(strategy.factor) if expands else ()
+        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction)
+
+    def _idles(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> bool:
+        """Whether a factor is divided among more ranks than it has elements."""
+        factor = strategy.factor
+        return (
+            factor is not None
+            and self.rule is not None
+            and (self.rule.factors[factor].size < count * divided.get(factor, 1))
         )
 
     def _splits_a_sum(self, strategy: Strategy) -> bool:

@@ -27,6 +27,7 @@ class Row:
         factor: the factor that is divided, if any.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
+        fraction: the part of the op's compute that is left to the busiest rank.
     """
 
     operands: tuple[Placement, ...]
@@ -34,6 +35,7 @@ class Row:
     factor: int | None = None
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
+    fraction: float = 1.0
 
 
 class Offer(Protocol):

@@ -19,6 +19,7 @@ import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
+from spmdir.planner.cost import FLAT
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Node, Problem, Row
@@ -26,6 +27,9 @@ from spmdir.planner.repeats import Quotient, quotient
 from spmdir.sharding import Sharding
 
 SWEEPS = 6
+START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
+"""What starting a collective is worth in bytes on the wire, as where reshards are planned."""
+
 _DIMS = 12
 _PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
 _INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
@@ -92,8 +96,8 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]
     """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
     cost = 0.0
     for part, node in enumerate(shared.nodes):
-        divided = mesh.group_size(axis for axis, rows in chosen.items() if rows[part].factor is not None)
-        cost += shared.weight[part] * node.offer.work / divided
+        left = math.prod(rows[part].fraction for rows in chosen.values())
+        cost += shared.weight[part] * node.offer.work * left
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
         made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()})
@@ -161,7 +165,12 @@ class _AxisSearch:
         bill = self.prices[value].get(made)
         if bill is None:
             prices, gathers = self.price[made], _GATHERS[made]
-            bill = [p * sizes[g] for sizes in self.sizes[value] for p, g in zip(prices, gathers, strict=True)]
+            start = START_BYTES * self.shared.value_weight[value]
+            bill = [
+                p * sizes[g] + start if p else 0.0
+                for sizes in self.sizes[value]
+                for p, g in zip(prices, gathers, strict=True)
+            ]
             self.prices[value][made] = bill
         return bill
 
@@ -194,8 +203,9 @@ class _AxisSearch:
                 continue
             inner = 0.0
             for size, factors in row.inner_bytes:
-                inner += self.price[_INDEX[Partial("sum")]][0] * size / math.prod(divided.get(f, 1) for f in factors)
-            cost = (work if row.factor is None else work / self.count) + inner * self.shared.weight[index]
+                pieces = math.prod(divided.get(f, 1) for f in factors)
+                inner += self.price[_INDEX[Partial("sum")]][0] * size / pieces + START_BYTES
+            cost = work * row.fraction + inner * self.shared.weight[index]
             found.append(_Candidate(row, operands, results, cost))
         if not found:
             raise Unsolvable(self.shared.first[index], self.axis)
