@@ -1,0 +1,107 @@
+"""How many bytes the partitioned programs send: the five plans of a small Llama, and a wide one against DTensor.
+
+The small model has dim 256, 8 heads, 4 kv heads, ffn 768, seq 128, batch 8 and vocab 1024, f32, on data=2 × model=4.
+With --simulate (two layers) all ranks run in one process, in double precision, against the program on one device.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from benchmarks.measure import Row, cold, listed, options, print_table
+
+TARGETS = {
+    "tp": {2: 10.0, 8: 33.6},
+    "tp_fsdp": {2: 10.2, 8: 32.6},
+    "fsdp": {2: 13.1, 8: 46.2},
+    "sp": {2: 10.2, 8: 33.2},
+    "nocons": {2: 12.3, 8: 40.1},
+}
+"""Plan → layers → MB a rank sends at most: with two layers the best of the other compilers, rounded; with eight in
+proportion to how their best grows."""
+
+PIPELINE = "propagate,insert-reshard,lower-reshard,fuse-collectives"
+TOLERANCE = 1e-9
+
+
+def small(plan: str, layers: int, simulate: bool) -> tuple[float, int, float | None]:
+    """(MB a rank sends, collectives, largest relative error of the simulation) of one plan of the small model."""
+    import spmdir
+    from benchmarks.programs import Config, shardings, trace
+
+    config = Config(layers=layers)
+    given, residual = shardings(config, plan)
+    graph, *_ = trace(config, residual)
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
+    spmdir.run_passes(module, PIPELINE)
+    report = spmdir.comm_report(module, "flat")
+    return report.wire_bytes / 1e6, report.count, _error(module, config) if simulate else None
+
+
+def _error(module, config) -> float:
+    """The largest error of any output on random inputs, relative to the output's largest element."""
+    import torch
+
+    import spmdir
+    from benchmarks.programs import parameter_shapes
+    from spmdir.lowering import run_single
+
+    generator = torch.Generator().manual_seed(0)
+    parameters = [
+        torch.randn(shape, generator=generator, dtype=torch.float64) * 0.02
+        for shape in parameter_shapes(config).values()
+    ]
+    tokens = [torch.randint(0, config.vocab, (config.batch, config.seq), generator=generator) for _ in range(2)]
+    inputs = [*parameters, *tokens]
+    pairs = zip(spmdir.simulate(module, inputs), run_single(module, inputs), strict=True)
+    return max(float((found - wanted).abs().max() / wanted.abs().max()) for found, wanted in pairs)
+
+
+def wide(layers: int) -> tuple[float, int]:
+    """(bytes a rank sends, collectives) of the wide model, sharded as DTensor's parameters are."""
+    import spmdir
+    from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
+
+    config = attrs.evolve(LLAMA_7B_WIDE, layers=layers)
+    given, residual = shardings(config, "tp_fsdp")
+    graph, *_ = trace(config, residual)
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
+    report = spmdir.comm_report(spmdir.run_passes(module, PIPELINE), "flat")
+    return report.wire_bytes, report.count
+
+
+def wide_dtensor(layers: int) -> tuple[float, int]:
+    """The same of the program written for DTensor."""
+    from benchmarks import dtensor_programs
+    from benchmarks.programs import LLAMA_7B_WIDE
+
+    graph = dtensor_programs.trace(attrs.evolve(LLAMA_7B_WIDE, layers=layers))
+    sent = dtensor_programs.traffic(graph.graph)
+    return sent.wire_bytes, sum(sent.count.values())
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--plans", type=listed(str), default=list(TARGETS), help=",".join(TARGETS))
+    parser.add_argument("--layers", type=listed(int), default=[2, 8], help="2,8")
+    parser.add_argument("--wide-layers", type=int, default=8, help="of the wide model; 0 to leave it out")
+    parser.add_argument("--no-simulate", dest="simulate", action="store_false")
+    chosen = parser.parse_args()
+    rows = []
+    for layers in chosen.layers:
+        for plan in chosen.plans:
+            sent, count, error = cold(small, plan, layers, chosen.simulate and layers == 2)
+            rows.append(Row(f"L={layers} {plan}", sent, TARGETS[plan].get(layers), detail=f"MB, {count} collectives"))
+            if error is not None:
+                rows.append(Row(f"L={layers} {plan}: error", error, TOLERANCE, form="{:.1e}"))
+    print_table("MB a rank sends, small model", rows)
+    if chosen.wide_layers:
+        ours, count = cold(wide, chosen.wide_layers)
+        theirs, their_count = cold(wide_dtensor, chosen.wide_layers)
+        detail = f"{ours / 1e9:.2f} / {theirs / 1e9:.2f} GB, {count} / {their_count} collectives"
+        row = Row(f"L={chosen.wide_layers}: spmdir / DTensor", ours / theirs, 1.0, detail=detail)
+        print_table("bytes a rank sends, wide model", [row])
+
+
+if __name__ == "__main__":
+    main()
