@@ -12,6 +12,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 import spmdir
+from spmdir.call import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.spmd import function_attrs
+from spmdir.errors import SpmdirWarning
 from tests.models import plans, zoo
 
 PIPELINE = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
@@ -102,6 +107,14 @@ def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
     return value + 3 if name == "step" else value
 
 
+def arguments(program: Program, mesh: spmdir.Mesh) -> tuple[list[str], list[TensorMeta]]:
+    """The names of what a sharding can be given for, and their shapes."""
+    function = ir.main_function(spmdir.import_fx(program.traced, mesh))
+    names = [function_attrs(function, "arg_attrs", index)["spmd.name"] for index in range(len(function.args))]
+    metas = [meta_of(argument.type) for argument in function.args]
+    return [name.data for name in names], [meta for meta in metas if meta]
+
+
 def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
     """The relative error of every output.
 
@@ -110,7 +123,7 @@ def errors(program: Program, layout: Layout, given: Mapping[str, object], out: S
         AssertionError: an output has the wrong shape or element type.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", spmdir.errors.SpmdirWarning)
+        warnings.simplefilter("ignore", SpmdirWarning)
         module = spmdir.import_fx(program.traced, layout.mesh, given, out)
         spmdir.run_passes(module, PIPELINE, verify_each=True)
     found = spmdir.simulate(module, program.inputs, program.state)
