@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -17,11 +18,19 @@ from spmdir.dialects.spmd import SpmdOp
 from spmdir.dialects.syntax import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ParseError, did_you_mean
-from spmdir.passes.rewrite_text import Collective, Rewrite, read_rewrites
+from spmdir.passes.rewrite_text import Collective as CollectiveTerm
+from spmdir.passes.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
 from spmdir.passes.rewriting import Engine
 from spmdir.passes.stage import global_function
 
 REWRITES = Path(__file__).with_suffix(".rewrites")
+
+
+LOCAL = ""
+"""What stands for the kind of a local op where collectives have their name."""
+
+Index = dict[str, list[tuple[str | None, Rewrite]]]
+"""Kind of op → the rewrites whose left side it may begin, each with the kind of what makes an operand, if not any."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +51,16 @@ class FuseCollectivesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         function = global_function(op, self.name)
-        by_kind: dict[str, list[Rewrite]] = {}
-        for rewrite in self._chosen():
-            kind = f"spmd.{rewrite.left.kind}" if isinstance(rewrite.left, Collective) else ""
-            by_kind.setdefault(kind, []).append(rewrite)
+        rewrites = self._chosen()
+        index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
         engine, block = Engine(ir.mesh(op), ctx.rules), function.body.block
+        waiting = set(block.ops)
         for _ in range(self.max_sweeps):
-            changed = _merge_duplicates(block) | _erase_unused(block)
-            if not (_sweep(block, engine, by_kind) or changed):
+            for value in [*_merge_duplicates(block), *_erase_unused(block)]:
+                waiting |= _users(value, reach)
+            if not waiting:
                 return
+            waiting = _sweep(block, engine, index, waiting, reach)
 
     def _chosen(self) -> list[Rewrite]:
         rewrites = read_rewrites(REWRITES) + (read_rewrites(Path(self.rewrites)) if self.rewrites else ())
@@ -63,39 +73,73 @@ class FuseCollectivesPass(ModulePass):
         return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
 
 
-def _sweep(block: Block, engine: Engine, by_kind: dict[str, list[Rewrite]]) -> bool:
-    """Try every rewrite on every op, in program order; whether one was done."""
-    changed = False
+def _indexed(rewrites: Sequence[Rewrite]) -> Index:
+    index: Index = {}
+    for rewrite in rewrites:
+        outer = rewrite.left
+        assert not isinstance(outer, Value)  # a left side that is only x is refused where it is read
+        inner = None if isinstance(outer.operand, Value) else _term_kind(outer.operand)
+        index.setdefault(_term_kind(outer), []).append((inner, rewrite))
+    return index
+
+
+def _term_kind(term: Term) -> str:
+    return f"spmd.{term.kind}" if isinstance(term, CollectiveTerm) else LOCAL
+
+
+def _op_kind(op: Any) -> str | None:
+    """The kind of what makes a value; None for a function argument."""
+    name = getattr(op, "name", None)
+    return name if name is None or name.startswith("spmd.") else LOCAL
+
+
+def _sweep(block: Block, engine: Engine, index: Index, waiting: set[Operation], reach: int) -> set[Operation]:
+    """Try every rewrite on the ops that wait for it, in program order; the ops of which one may apply now."""
+    again: set[Operation] = set()
     for op in list(block.ops):
-        if not isinstance(op, ValueOp):
+        if not isinstance(op, ValueOp) or (op not in waiting and op not in again):
             continue
-        for rewrite in by_kind.get(op.name if isinstance(op, SpmdOp) else "", ()):
+        below = {_op_kind(operand.owner) for operand in op.operands}
+        for inner, rewrite in index.get(_op_kind(op) or LOCAL, ()):
             if op.parent is not block:
                 break
-            changed |= engine.rewrite(op, rewrite)
-    return changed
+            if inner is None or inner in below:
+                for value in engine.rewrite(op, rewrite):
+                    again |= _users(value, reach)
+    return again
 
 
-def _merge_duplicates(block: Block) -> bool:
-    """Let the first of several equal collectives of one value serve for all; whether there were any."""
+def _users(value: SSAValue, reach: int) -> set[Operation]:
+    """The ops that see `value` within `reach` ops: those whose rewriting may turn on it."""
+    found: set[Operation] = set()
+    values = [value]
+    for _ in range(reach):
+        new = {use.operation for value in values for use in value.uses} - found
+        found |= new
+        values = [result for op in new for result in op.results]
+    return found
+
+
+def _merge_duplicates(block: Block) -> list[SSAValue]:
+    """Let the first of several equal collectives of one value serve for all; the values whose users changed."""
     first: dict[Any, ValueOp] = {}
-    changed = False
+    touched: list[SSAValue] = []
     for op in list(block.ops):
         if not isinstance(op, SpmdOp):
             continue
         same = first.setdefault((op.name, op.operands[0], op.arguments, op.sharding), op)
         if same is not op:
+            touched += [op.operands[0], same.results[0]]
             op.results[0].replace_all_uses_with(same.results[0])
             Rewriter.erase_op(op)
-            changed = True
-    return changed
+    return touched
 
 
-def _erase_unused(block: Block) -> bool:
-    """Remove the collectives that nothing uses; whether there were any."""
-    unused = 0
+def _erase_unused(block: Block) -> list[SSAValue]:
+    """Remove the collectives that nothing uses; the values whose users changed."""
+    touched: list[SSAValue] = []
     for op in reversed(list(block.ops)):
         if isinstance(op, SpmdOp) and not any(op.results[0].uses):
+            touched += op.operands
             Rewriter.erase_op(op)
-            unused += 1
-    return unused > 0
+    return touched

@@ -98,8 +98,11 @@ class Engine:
     mesh: Mesh
     rules: RuleSet
 
-    def rewrite(self, op: ValueOp, rewrite: Rewrite) -> bool:
-        """Replace `op` by the cheapest form that `rewrite` gives it, if that is cheaper; whether it was."""
+    def rewrite(self, op: ValueOp, rewrite: Rewrite) -> list[SSAValue]:
+        """Replace `op` by the cheapest form that `rewrite` gives it, if that is cheaper.
+
+        Returns: the values whose users changed; none if `op` stays.
+        """
         best: tuple[Cost, Node, list[ValueOp]] | None = None
         for found in _match_op(rewrite.left, op, {}, ()):
             if any(found.bindings.get(a) == found.bindings.get(b) for a, b in rewrite.differ):
@@ -112,10 +115,7 @@ class Engine:
                 change = _difference(self._sum(made), self._sum(gone))
                 if change < _FREE and (best is None or change < best[0]):
                     best = change, node, dying
-        if best is None:
-            return False
-        _replace(op, *best[1:])
-        return True
+        return [] if best is None else _replace(op, *best[1:])
 
     def _op_cost(self, op: ValueOp) -> Cost:
         meta, sharding = op.metas[0], op.shardings[0]
@@ -409,8 +409,11 @@ def _leaves(node: Node) -> Iterator[SSAValue]:
         yield from _leaves(operand)
 
 
-def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> None:
-    """Put what `node` says in the place of `root`, and remove `root` and the ops that die with it."""
+def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> list[SSAValue]:
+    """Put what `node` says in the place of `root`, and remove `root` and the ops that die with it.
+
+    Returns: the values whose users changed.
+    """
     made: dict[Node, SSAValue] = {}
     for new in _nodes(node):
         if isinstance(new, Move):
@@ -431,8 +434,11 @@ def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> None:
     root.results[0].replace_all_uses_with(result)
     if node in made and name is not None:
         keep_name(result, name)
+    gone = {value for op in dying for value in op.results}
+    touched = [value for op in dying for value in op.operands if value not in gone]
     for op in dying:
         Rewriter.erase_op(op)
+    return [*touched, *_leaves(node), *made.values(), result]
 
 
 def _value(made: Mapping[Node, SSAValue], node: Node) -> SSAValue:

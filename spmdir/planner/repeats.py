@@ -7,10 +7,6 @@ import attrs
 from spmdir.call import TensorMeta
 from spmdir.planner.problem import Node, Problem
 
-ROUNDS = 6
-"""How far surroundings are looked at: nodes closer than this to an irregularity are told apart."""
-
-
 @attrs.frozen
 class Quotient:
     """A program with nodes of equal parts merged; the first of each part stands for all.
@@ -44,9 +40,9 @@ class Quotient:
     node_class: list[int]
 
 
-def quotient(problem: Problem) -> Quotient:
-    """Merge nodes that colour refinement over ROUNDS rounds cannot tell apart."""
-    colours = _colours(problem)
+def quotient(problem: Problem, depth: int) -> Quotient:
+    """Merge nodes that `depth` rounds of colour refinement cannot tell apart: no irregularity is nearer than that."""
+    colours = _colours(problem, depth)
     first: dict[int, int] = {}
     for node, colour in enumerate(colours):
         first.setdefault(colour, node)
@@ -118,7 +114,7 @@ def quotient(problem: Problem) -> Quotient:
     )
 
 
-def _colours(problem: Problem) -> list[int]:
+def _colours(problem: Problem, depth: int) -> list[int]:
     maker = [0] * len(problem.values)
     users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
     for index, node in enumerate(problem.nodes):
@@ -131,7 +127,7 @@ def _colours(problem: Problem) -> list[int]:
         names.setdefault((node.offer, len(node.operands), len(node.results)), len(names)) for node in problem.nodes
     ]
     kinds = len(names)
-    for _ in range(ROUNDS):
+    for _ in range(depth):
         names = {}
         refined = [
             names.setdefault(

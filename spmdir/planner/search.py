@@ -26,6 +26,9 @@ from spmdir.planner.problem import Node, Problem, Row
 from spmdir.planner.repeats import Quotient, quotient
 from spmdir.sharding import Sharding
 
+DEPTHS = (3, 4)
+"""How far the surroundings of nodes are compared before they are merged; the best of what is found at each depth counts."""
+
 SWEEPS = 6
 START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
 """What starting a collective is worth in bytes on the wire, as where reshards are planned."""
@@ -73,7 +76,12 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
     Raises:
         Unsolvable: what is fixed leaves a node without a row.
     """
-    shared = quotient(problem)
+    found = [_solve(problem, quotient(problem, depth), rounds, effort) for depth in DEPTHS]
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _solve(problem: Problem, shared: Quotient, rounds: int, effort: int) -> tuple[float, dict[str, list[Row]]]:
+    """The cost of what is found when the nodes merged in `shared` decide alike, and axis → the row of each node."""
     axes = problem.mesh.axes
     chosen = {axis: _AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None, set()) for axis, count in axes}
     best, best_cost = chosen, math.inf
@@ -89,7 +97,8 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
             best, best_cost = chosen, cost
         if chosen == before:
             break
-    return {axis: [rows[shared.node_class[node]] for node in range(len(problem.nodes))] for axis, rows in best.items()}
+    everywhere = range(len(problem.nodes))
+    return best_cost, {axis: [rows[shared.node_class[node]] for node in everywhere] for axis, rows in best.items()}
 
 
 def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
