@@ -82,12 +82,18 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
     return buffer.getvalue() + "\n"
 
 
-def verify(module: ModuleOp) -> None:
-    """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition."""
+def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) -> None:
+    """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition.
+
+    Args:
+        kinds: the classes of the ops to look at; all when left out.
+    """
     meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(meshes) > 1:
         raise UnsupportedError(f"the module declares {len(meshes)} meshes; expected one", location_of(meshes[1]))
     for op in module.walk():
+        if not isinstance(op, kinds):
+            continue
         try:
             op.verify(verify_nested_ops=False)
             if isinstance(op, FuncOp):

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
-from spmdir.dialects.spmd import MeshOp
+from spmdir.dialects.spmd import ConstraintOp, MeshOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.importer.graph import GraphBuilder, tensor_meta
@@ -82,7 +82,7 @@ def import_fx(
         module = ModuleOp([MeshOp.of(mesh), function])
         if fold_views:
             FoldViewsPass().apply(context(), module)
-    verify(module)
+    verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
     return module
 
 

@@ -272,7 +272,7 @@ class _AxisSearch:
         for _ in range(sweeps):
             self._sweeps(True)
             self._settle(everything)
-            if self.total() > total - 1e-6:
+            if self.total() > total * (1 - 1e-4):
                 break
             best, total = list(self.decision), self.total()
         self._assume(best)
@@ -505,7 +505,7 @@ class _AxisSearch:
         visited.add(node)
         agreeing = [choice for choice, row in enumerate(rows) if getattr(row, which)[position] == placement]
         if agreeing:
-            frontier.append((node, min(agreeing, key=self._costs(node).__getitem__)))
+            frontier.append((node, min(agreeing, key=lambda choice: rows[choice].cost)))
 
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""

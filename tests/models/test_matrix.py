@@ -97,13 +97,11 @@ def test_any_sharding_of_inputs_and_outputs_gives_what_one_device_gives(name, da
     program = cases.program_of(name, "none", layout, sizes=data.draw(st.sampled_from([EVEN, UNEVEN, ONE])))
     names, tensors = cases.arguments(program, layout.mesh)
     chosen = data.draw(st.lists(st.sampled_from(range(len(names))), unique=True))
-    pending = ":" not in name  # a new value is wanted like the old one
-    plan = {
-        names[i]: data.draw(shardings(tensors[i].rank, layout.mesh, pending and tensors[i].floating)) for i in chosen
-    }
+    plan = {names[i]: data.draw(shardings(tensors[i].rank, layout.mesh, tensors[i].dtype == "f64")) for i in chosen}
     out = None
     if data.draw(st.booleans()):
-        out = [data.draw(st.none() | shardings(value.dim(), layout.mesh, False)) for value in program.expected]
+        doubles = [(value.dim(), value.dtype == torch.float64) for value in program.expected]
+        out = [data.draw(st.none() | shardings(rank, layout.mesh, double)) for rank, double in doubles]
     assert max(cases.errors(program, layout, plan, out)) < 1e-9
 
 
