@@ -7,6 +7,7 @@ import attrs
 from spmdir.call import TensorMeta
 from spmdir.planner.problem import Node, Problem
 
+
 @attrs.frozen
 class Quotient:
     """A program with nodes of equal parts merged; the first of each part stands for all.

@@ -29,6 +29,9 @@ from spmdir.sharding import Sharding
 DEPTHS = (3, 4)
 """How far the surroundings of nodes are compared before they are merged; the best of what is found at each depth counts."""
 
+HOPELESS = 0.5
+"""A move that at first costs more than this part of all reshards is given up before what surrounds it settles."""
+
 SWEEPS = 6
 START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
 """What starting a collective is worth in bytes on the wire, as where reshards are planned."""
@@ -156,7 +159,9 @@ class _AxisSearch:
         """
         node, position = self.shared.producer[value]
         whole = float(self.shared.values[value].bytes * self.shared.value_weight[value])
-        divides = [(self.mesh.sizes[a], rows[node].results[position].dim is not None) for a, rows in self.others.items()]
+        divides = [
+            (self.mesh.sizes[a], rows[node].results[position].dim is not None) for a, rows in self.others.items()
+        ]
         known: dict[tuple[float, float], int] = {}
         offsets = {}
         for user, slot in self.shared.users[value]:
@@ -460,16 +465,23 @@ class _AxisSearch:
     def _try(self, index: int, choice: int) -> bool:
         """Force one row, let what surrounds it follow, and settle; whether that was cheaper and was kept."""
         moves: list[tuple[int, int]] = []
+        bills = sum(self._grant(value, made, self.wishes[value]) for value, made in enumerate(self.made))
         gained = self._follow(index, choice, moves)
+        if gained < -HOPELESS * bills:
+            self._undo(moves)
+            return False
         reached = dict.fromkeys([index, *(moved for moved, _ in moves)])
         for moved in list(reached):
             reached.update(dict.fromkeys(self.shared.neighbours[moved]))
         gained += self._settle(reached, limit=4 * len(reached), moves=moves)
         if gained > 1e-6:
             return True
+        self._undo(moves)
+        return False
+
+    def _undo(self, moves: Sequence[tuple[int, int]]) -> None:
         for moved, before in reversed(moves):
             self._choose(moved, before)
-        return False
 
     def _follow(self, index: int, choice: int, moves: list[tuple[int, int]]) -> float:
         """Force a row, then let neighbours take the cheapest row that makes their common value free to pass.
