@@ -27,7 +27,7 @@ from spmdir.planner.repeats import Quotient, quotient
 from spmdir.sharding import Sharding
 
 DEPTHS = (3, 4)
-"""How far the surroundings of nodes are compared before they are merged; the best of what is found at each depth counts."""
+"""How far the surroundings of nodes are compared before they are merged; the best find over these counts."""
 
 HOPELESS = 0.5
 """A move that at first costs more than this part of all reshards is given up before what surrounds it settles."""
