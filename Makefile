@@ -2,11 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= auto
 BIN := $(VENV)/bin
+BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time
 
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench
+.PHONY: env test test-cuda demo bench matrix
 
 env: $(VENV)/.installed
 
@@ -28,4 +29,8 @@ demo: env
 	$(BIN)/python examples/demo.py
 
 bench: env
-	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do PYTHONPATH=. $(BIN)/python $$script; done
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+
+# Every model × plan × mesh against one device; hours.
+matrix: env
+	$(BIN)/python -m benchmarks.correctness
