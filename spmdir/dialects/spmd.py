@@ -100,11 +100,11 @@ class SpmdOp(ValueOp):
 
     PARENTHESISED: ClassVar[bool] = False
 
-    def verify_(self) -> None:
+    def check_counts(self) -> None:
         if len(self.operands) != 1 or len(self.results) != 1:
             found = f"{len(self.operands)} operands and {len(self.results)} results"
             raise VerifyException(f"has {found}; expected one each")
-        super().verify_()
+        super().check_counts()
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)

@@ -124,7 +124,19 @@ class ValueOp(IRDLOperation):
             location=location or UNKNOWN_LOC,
         )
 
+    def verify(self, verify_nested_ops: bool = True) -> None:
+        """Verify at once an op that has nothing which a tensor op never has; xDSL tells what is wrong with others."""
+        usual = not self.regions and not self.successors and self.parent is not None and self.parent.last_op is not self
+        if usual and all(type(value) is _PROPERTIES.get(name) for name, value in self.properties.items()):
+            self.check_counts()
+        else:
+            super().verify(verify_nested_ops)
+
     def verify_(self) -> None:
+        self.check_counts()
+
+    def check_counts(self) -> None:
+        """Raise unless there is one entry for each value, and the shardings fit."""
         for attribute, count, what in (
             (self.sharding, len(self.results), "result"),
             (self.needs, len(self.operands), "operand"),
@@ -190,6 +202,13 @@ class ValueOp(IRDLOperation):
         )
 
 
+_PROPERTIES: dict[str, type[Attribute]] = {
+    "arguments": ArgumentsAttr,
+    "structure": StructureAttr,
+    "sharding": ShardingsAttr,
+    "needs": ShardingsAttr,
+    "of": ShapesAttr,
+}
 _TAIL = ("arguments", "sharding", "needs", "of")
 
 
