@@ -26,7 +26,8 @@ from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
 from spmdir.placement import R
 from spmdir.planner.problem import Given, Node, Offer, Problem, Row
-from spmdir.planner.search import Unsolvable, solve
+from spmdir.planner.axis_search import Unsolvable
+from spmdir.planner.search import solve
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
 
