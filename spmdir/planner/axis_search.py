@@ -13,9 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.planner.cost import FLAT
-from spmdir.planner.price import axis_price
+from spmdir.planner.bills import INDEX, KIND, PLACEMENTS, Bills
 from spmdir.planner.problem import Node, Row
 from spmdir.planner.repeats import Quotient
 
@@ -23,17 +21,7 @@ HOPELESS = 0.5
 """A move that at first costs more than this part of all reshards is given up before what surrounds it settles."""
 
 SWEEPS = 6
-START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
-"""What starting a collective is worth in bytes on the wire, as where reshards are planned."""
-
-_DIMS = 12
-_PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
-_INDEX = {placement: index for index, placement in enumerate(_PLACEMENTS)}
-_KIND = [None if p.op is None else "sum" if p.op == "avg" else p.op for p in _PLACEMENTS]
-
-_GATHERS = [[int(a.trait == "shard" and b.trait != "shard") for b in _PLACEMENTS] for a in _PLACEMENTS]
-_WIDTH = len(_PLACEMENTS)
-"""A wish is a placement's index plus _WIDTH × the number of its sizes among those of the value."""
+"""How often sweeps repeat at most."""
 
 
 @attrs.frozen
@@ -65,69 +53,13 @@ class AxisSearch:
     def __init__(self, mesh: Mesh, shared: Quotient, axis: str, count: int, others: Mapping[str, Sequence[Row]]):
         self.shared, self.mesh, self.others = shared, mesh, others
         self.axis, self.count = axis, count
-        self.price = _price_table(count)
-        self.sizes: list[list[tuple[float, float]]] = []
-        self.offset: list[dict[tuple[int, int], int]] = []
-        for value in range(len(shared.values)):
-            self._size(value)
-        self.prices: list[dict[int, list[float]]] = [{} for _ in shared.values]
+        self.bills = Bills(mesh, shared, count, others)
+        self.offset = self.bills.offset
         self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
         self._drop_idle()
         self.decision = [-1] * len(shared.nodes)
         self.made = [0] * len(shared.values)
         self.wishes: list[dict[int, int]] = [{} for _ in shared.values]
-
-    def _size(self, value: int) -> None:
-        """Find the bytes that moving a value for each of its users takes, and number the different ones.
-
-        Sizes are of the value on a rank with this axis replicated: (to be reduced or moved, to be gathered). Another
-        axis makes it smaller for a gather if it still divides it afterwards, and for a reduction if it divides it
-        before or after, since reductions come first.
-        """
-        node, position = self.shared.producer[value]
-        whole = float(self.shared.values[value].bytes * self.shared.value_weight[value])
-        divides = [
-            (self.mesh.sizes[a], rows[node].results[position].dim is not None) for a, rows in self.others.items()
-        ]
-        known: dict[tuple[float, float], int] = {}
-        offsets = {}
-        for user, slot in self.shared.users[value]:
-            gathered = reduced = whole
-            for (size, before), rows in zip(divides, self.others.values(), strict=True):
-                after = rows[user].operands[slot].dim is not None
-                gathered /= size if after else 1
-                reduced /= size if after or before else 1
-            offsets[user, slot] = known.setdefault((reduced, gathered), len(known)) * _WIDTH
-        self.sizes.append(list(known))
-        self.offset.append(offsets)
-
-    def _bill(self, value: int, made: int) -> list[float]:
-        """Wish → bytes to grant it from placement `made`."""
-        bill = self.prices[value].get(made)
-        if bill is None:
-            prices, gathers = self.price[made], _GATHERS[made]
-            start = START_BYTES * self.shared.value_weight[value]
-            bill = [
-                p * sizes[g] + start if p else 0.0
-                for sizes in self.sizes[value]
-                for p, g in zip(prices, gathers, strict=True)
-            ]
-            self.prices[value][made] = bill
-        return bill
-
-    def _cap(self, value: int, bill: Sequence[float], wishes: Iterable[int]) -> float:
-        """Bytes to replicate a value, after which every wish is free."""
-        if len(self.sizes[value]) == 1:
-            return bill[0]
-        return max((bill[wish - wish % _WIDTH] for wish in wishes), default=0.0)
-
-    def _grant(self, value: int, made: int, wishes: Iterable[int]) -> float:
-        """Bytes to give a value made with placement `made` as all wish: one by one, or all from R."""
-        bill = self._bill(value, made)
-        direct = 0.0
-        for wish in wishes:
-            direct += bill[wish]
-        return min(direct, self._cap(value, bill, wishes)) if direct else 0.0
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
         """The rows that go with the other axes; those that do not, if what is fixed leaves no others."""
@@ -142,14 +74,14 @@ class AxisSearch:
         work = node.offer.work / math.prod(divided.values()) * self.shared.weight[index]
         found = []
         for row in node.offer.rows(self.axis, self.count, divided):
-            operands = tuple(_INDEX[p] for p in row.operands)
-            results = tuple(_INDEX[p] for p in row.results)
+            operands = tuple(INDEX[p] for p in row.operands)
+            results = tuple(INDEX[p] for p in row.results)
             if strict and self._mixes(index, operands, results):
                 continue
             inner = 0.0
             for size, factors in row.inner_bytes:
                 pieces = math.prod(divided.get(f, 1) for f in factors)
-                inner += self.price[_INDEX[Partial("sum")]][0] * size / pieces + START_BYTES
+                inner += self.bills.all_reduce(size / pieces)
             cost = work * row.fraction + inner * self.shared.weight[index]
             found.append(_Candidate(row, operands, results, cost))
         if not found and not strict:
@@ -167,14 +99,14 @@ class AxisSearch:
                     if len(self.candidates[index]) > 1 and self._idle(index, candidate, pending):
                         continue
                     for value, placement in zip(node.results, candidate.results, strict=True):
-                        if _KIND[placement] is not None and placement not in pending[value]:
+                        if KIND[placement] is not None and placement not in pending[value]:
                             pending[value].add(placement)
                             changed = True
         for index, candidates in enumerate(self.candidates):
             self.candidates[index] = [c for c in candidates if not self._idle(index, c, pending)] or candidates
 
     def _idle(self, index: int, candidate: _Candidate, pending: Sequence[set[int]]) -> bool:
-        if candidate.row.factor is not None or all(_KIND[placement] is None for placement in candidate.operands):
+        if candidate.row.factor is not None or all(KIND[placement] is None for placement in candidate.operands):
             return False
         return not any(candidate.operands[slot] in pending[value] for slot, value in self.shared.uses[index])
 
@@ -182,11 +114,11 @@ class AxisSearch:
         """Whether a row would make a value pend by two kinds of reduction."""
         for which, placed in (("operands", operands), ("results", results)):
             for position, placement in enumerate(placed):
-                kind = _KIND[placement]
+                kind = KIND[placement]
                 if kind is None:
                     continue
                 for rows in self.others.values():
-                    other = _KIND[_INDEX[getattr(rows[index], which)[position]]]
+                    other = KIND[INDEX[getattr(rows[index], which)[position]]]
                     if other is not None and other != kind:
                         return True
         return False
@@ -270,7 +202,7 @@ class AxisSearch:
                             price = self._surcharge(value, cheapest[value], self._others(value, index), wish)
                         else:
                             share = max(len(users[value]), 1)
-                            price = min([m / share + self._bill(value, p)[wish] for p, m in cheapest[value].items()])
+                            price = min([m / share + self.bills.of(value, p)[wish] for p, m in cheapest[value].items()])
                         entry[slot, wanted] = price
                     cost += price
                 costs.append(cost)
@@ -284,7 +216,7 @@ class AxisSearch:
             for choice, candidate in enumerate(self.candidates[index]):
                 cost = totals[index][choice]
                 for value, placement in zip(node.results, candidate.results, strict=True):
-                    cost += self._grant(value, placement, decided[value])
+                    cost += self.bills.grant(value, placement, decided[value])
                 if cost < best_cost:
                     best, best_cost = choice, cost
             self._choose(index, best)
@@ -294,8 +226,8 @@ class AxisSearch:
     def _surcharge(self, value: int, cheapest: Mapping[int, float], others: Sequence[int], wish: int) -> float:
         """What one more wish adds to the cost of making a value and giving it to its other users."""
         wider = others if wish in others else [*others, wish]
-        without = min([made + self._grant(value, placement, others) for placement, made in cheapest.items()])
-        return min([made + self._grant(value, placement, wider) for placement, made in cheapest.items()]) - without
+        without = min([made + self.bills.grant(value, placement, others) for placement, made in cheapest.items()])
+        return min([made + self.bills.grant(value, placement, wider) for placement, made in cheapest.items()]) - without
 
     def _others(self, value: int, index: int) -> list[int]:
         """What the users of a value but for one node wish."""
@@ -318,15 +250,15 @@ class AxisSearch:
             for choice, candidate in enumerate(candidates):
                 placement = candidate.results[position]
                 if placement not in known:
-                    known[placement] = self._grant(value, placement, wishes)
+                    known[placement] = self.bills.grant(value, placement, wishes)
                 costs[choice] += known[placement]
         for value, slots in self.shared.operands[index].items():
             others = self._others(value, index)
             if len(slots) == 1 and value not in owned:
                 slot, offset = slots[0], self.offset[value][index, slots[0]]
-                bill = self._bill(value, made[value])
+                bill = self.bills.of(value, made[value])
                 direct = sum([bill[wish] for wish in others])
-                cap = self._cap(value, bill, [*others, offset])
+                cap = self.bills.cap(value, bill, [*others, offset])
                 for choice, candidate in enumerate(candidates):
                     wish = candidate.operands[slot] + offset
                     cost = direct if wish in others else direct + bill[wish]
@@ -336,7 +268,7 @@ class AxisSearch:
             for choice, candidate in enumerate(candidates):
                 wishes = {*others, *(candidate.operands[slot] + self.offset[value][index, slot] for slot in slots)}
                 placement = made[value] if position is None else candidate.results[position]
-                costs[choice] += self._grant(value, placement, wishes)
+                costs[choice] += self.bills.grant(value, placement, wishes)
         return costs
 
     def _improve(self, index: int) -> float:
@@ -378,7 +310,9 @@ class AxisSearch:
     def total(self) -> float:
         """The whole program's cost on this axis, in bytes."""
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
-        return cost + sum(self._grant(value, self.made[value], self.wishes[value]) for value in range(len(self.made)))
+        return cost + sum(
+            self.bills.grant(value, self.made[value], self.wishes[value]) for value in range(len(self.made))
+        )
 
     def _move_neighbourhoods(self, budget: int, tried: set[tuple[int, Row]]) -> None:
         """Force a node beside a paid reshard to another row, let its surroundings follow, keep what is cheaper."""
@@ -396,7 +330,7 @@ class AxisSearch:
     def _try(self, index: int, choice: int) -> bool:
         """Force one row, let what surrounds it follow, and settle; whether that was cheaper and was kept."""
         moves: list[tuple[int, int]] = []
-        bills = sum(self._grant(value, made, self.wishes[value]) for value, made in enumerate(self.made))
+        bills = sum(self.bills.grant(value, made, self.wishes[value]) for value, made in enumerate(self.made))
         gained = self._follow(index, choice, moves)
         if gained < -HOPELESS * bills:
             self._undo(moves)
@@ -440,7 +374,7 @@ class AxisSearch:
         self, node: int, which: str, position: int, placement: int, visited: set[int], frontier: list[tuple[int, int]]
     ) -> None:
         """Put `node` on the frontier if it can agree on a placement but does not yet."""
-        if node in visited or _PLACEMENTS[placement].trait != "shard":
+        if node in visited or PLACEMENTS[placement].trait != "shard":
             return
         rows = self.candidates[node]
         if getattr(rows[self.decision[node]], which)[position] == placement:
@@ -452,7 +386,7 @@ class AxisSearch:
 
     def _paying(self) -> list[int]:
         """The nodes beside paid reshards, dearest first."""
-        bills = [(self._grant(v, self.made[v], self.wishes[v]), v) for v in range(len(self.made))]
+        bills = [(self.bills.grant(v, self.made[v], self.wishes[v]), v) for v in range(len(self.made))]
         beside: dict[int, None] = {}
         for cost, value in sorted(bills, key=lambda bill: (-bill[0], bill[1])):
             if cost <= 0:
@@ -461,7 +395,3 @@ class AxisSearch:
             for user, _ in self.shared.users[value]:
                 beside.setdefault(user)
         return list(beside)
-
-
-def _price_table(count: int) -> list[list[float]]:
-    return [[axis_price(a, b, 1.0, count) for b in _PLACEMENTS] for a in _PLACEMENTS]
