@@ -14,6 +14,7 @@ from spmdir.lowering import lower_to_fx, simulate
 from spmdir.lowering.simulate import run_single
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
+from spmdir.passes import run_passes
 from spmdir.sharding import Sharding, parse_sharding
 from tests.lowering.programs import Program, programs
 
@@ -138,21 +139,48 @@ def test_the_wait_of_an_async_collective_stands_where_the_program_says():
     assert not simulate(parse(text), [torch.randn(7, 5, dtype=torch.float64)])[0].any()
 
 
-def test_a_bucket_is_reduced_as_its_members_would_be():
-    text = """
-    spmd.mesh @mesh <a = 2, b = 2>
-    func.func @main(%x: tensor<4x3xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum), b: S(0)>},
-                    %y: tensor<6xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum)>})
-        -> (tensor<4x3xf64>, tensor<6xf64>) {
-      %0 = spmd.bucket %x, %y : tensor<24xf64> <b: S(0), a: P(sum)>
-      %1, %2 = spmd.unbucket %0 : tensor<4x3xf64> <b: S(0), a: P(sum)>, tensor<6xf64> <a: P(sum)>
-      %3 = spmd.all_reduce %1 on [a] op sum : tensor<4x3xf64> <b: S(0)>
-      %4 = spmd.all_reduce %2 on [a] op sum : tensor<6xf64> <>
-      return %3, %4 : tensor<4x3xf64>, tensor<6xf64>
-    }"""
-    x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
-    for got, expected in zip(simulate(parse(text), [x, y]), (x, y), strict=True):
+BUCKET = """
+spmd.mesh @mesh <a = 2, b = 2>
+func.func @main(%x: tensor<4x3xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(OP), b: S(0)>},
+                %y: tensor<6xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(OP)>},
+                %z: tensor<2x8xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(OP), b: S(1)>})
+    -> (tensor<4x3xf64>, tensor<6xf64>, tensor<2x8xf64>) {
+  %0 = spmd.bucket %x, %y, %z : tensor<40xf64> <b: S(0), a: P(OP)>
+  REDUCE
+  return %4, %5, %6 : tensor<4x3xf64>, tensor<6xf64>, tensor<2x8xf64>
+}
+"""
+REDUCE = {
+    "at_once": """
+  %1 = spmd.all_reduce %0 on [a] op OP : tensor<40xf64> <b: S(0)>
+  %4, %5, %6 = spmd.unbucket %1 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
+    "asynchronously": """
+  %1 = spmd.all_reduce %0 on [a] op OP async : tensor<40xf64> <b: S(0)>
+  %2 = spmd.wait %1 : tensor<40xf64> <b: S(0)>
+  %4, %5, %6 = spmd.unbucket %2 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
+    "one_by_one": """
+  %1, %2, %3 = spmd.unbucket %0 : tensor<4x3xf64> <b: S(0), a: P(OP)>, tensor<6xf64> <a: P(OP)>, \
+tensor<2x8xf64> <b: S(1), a: P(OP)>
+  %4 = spmd.all_reduce %1 on [a] op OP : tensor<4x3xf64> <b: S(0)>
+  %5 = spmd.all_reduce %2 on [a] op OP : tensor<6xf64> <>
+  %6 = spmd.all_reduce %3 on [a] op OP : tensor<2x8xf64> <b: S(1)>""",
+}
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "max"])
+@pytest.mark.parametrize("how", REDUCE)
+def test_a_bucket_is_reduced_as_its_members_would_be(how, op):
+    module = parse(BUCKET.replace("REDUCE", REDUCE[how]).replace("OP", op))
+    inputs = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (6,), (2, 8))]
+    for got, expected in zip(simulate(run_passes(module, "verify-spmd"), inputs), inputs, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def test_the_members_of_a_bucket_share_one_collective_in_the_emitted_graph():
+    graph = lower_to_fx(parse(BUCKET.replace("REDUCE", REDUCE["asynchronously"]).replace("OP", "sum"))).graph
+    called = [getattr(node.target, "__name__", "") for node in graph.nodes if node.op == "call_function"]
+    wanted = ["cat.default", "all_reduce.default", "wait_tensor.default", "split_with_sizes.default"]
+    assert [name for name in called if name not in ("getitem", "reshape.default", "contiguous.default")] == wanted
 
 
 LAYER_NORM_BACKWARD = """
