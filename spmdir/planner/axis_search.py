@@ -8,7 +8,7 @@ value wish since the last one, as long as they gain. At last whole neighbourhood
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -48,10 +48,24 @@ class Unsolvable(Exception):
 
 
 class AxisSearch:
-    """The decision of one axis over the distinct nodes of a program."""
+    """The decision of one axis over the distinct nodes of a program.
 
-    def __init__(self, mesh: Mesh, shared: Quotient, axis: str, count: int, others: Mapping[str, Sequence[Row]]):
+    Args:
+        others: axis → the row of each node, for the other axes; they say how large things are on a rank.
+        firm: the axes among these whose rows stay, so that the rows found here have to go with them.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        shared: Quotient,
+        axis: str,
+        others: Mapping[str, Sequence[Row]],
+        firm: Collection[str],
+    ):
+        count = mesh.sizes[axis]
         self.shared, self.mesh, self.others = shared, mesh, others
+        self.firm = {other: rows for other, rows in others.items() if other in firm}
         self.axis, self.count = axis, count
         self.bills = Bills(mesh, shared, count, others)
         self.offset = self.bills.offset
@@ -62,16 +76,18 @@ class AxisSearch:
         self.wishes: list[dict[int, int]] = [{} for _ in shared.values]
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
-        """The rows that go with the other axes; those that do not, if what is fixed leaves no others."""
+        """The rows that go with the firm axes; those that do not, if what is fixed leaves no others."""
         divided: dict[int, int] = {}
-        for axis, rows in self.others.items():
+        for axis, rows in self.firm.items():
             factor = rows[index].factor
             if factor is not None:
                 divided[factor] = divided.get(factor, 1) * self.mesh.sizes[axis]
         return self._rows(index, node, divided, True) or self._rows(index, node, {}, False)
 
     def _rows(self, index: int, node: Node, divided: Mapping[int, int], strict: bool) -> list[_Candidate]:
-        work = node.offer.work / math.prod(divided.values()) * self.shared.weight[index]
+        work = (
+            node.offer.work * self.shared.weight[index] * math.prod([r[index].fraction for r in self.others.values()])
+        )
         found = []
         for row in node.offer.rows(self.axis, self.count, divided):
             operands = tuple(INDEX[p] for p in row.operands)
@@ -117,7 +133,7 @@ class AxisSearch:
                 kind = KIND[placement]
                 if kind is None:
                     continue
-                for rows in self.others.values():
+                for rows in self.firm.values():
                     other = KIND[INDEX[getattr(rows[index], which)[position]]]
                     if other is not None and other != kind:
                         return True

@@ -43,17 +43,17 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
 
 def _solve(problem: Problem, shared: Quotient, rounds: int, effort: int) -> tuple[float, dict[str, list[Row]]]:
     """The cost of what is found when the nodes merged in `shared` decide alike, and axis → the row of each node."""
-    axes = problem.mesh.axes
-    chosen = {axis: AxisSearch(problem.mesh, shared, axis, count, {}).run(0, None, set()) for axis, count in axes}
+    mesh, axes = problem.mesh, problem.mesh.axis_names
+    chosen = {axis: AxisSearch(mesh, shared, axis, {}, ()).run(0, None, set()) for axis in axes}
     best, best_cost = chosen, math.inf
-    tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis, _ in axes}
-    for _ in range(rounds):
+    tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis in axes}
+    for turn in range(rounds):
         before = dict(chosen)
-        for axis, count in axes:
+        for position, axis in enumerate(axes):
             others = {a: rows for a, rows in chosen.items() if a != axis}
-            search = AxisSearch(problem.mesh, shared, axis, count, others)
+            search = AxisSearch(mesh, shared, axis, others, others if turn else axes[:position])
             chosen = {**chosen, axis: search.run(effort, chosen[axis], tried[axis])}
-        cost = joint_cost(problem.mesh, shared, chosen)
+        cost = joint_cost(mesh, shared, chosen)
         if cost < best_cost:
             best, best_cost = chosen, cost
         if chosen == before:
