@@ -37,29 +37,45 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
     Raises:
         Unsolvable: what is fixed leaves a node without a row.
     """
-    found = [_solve(problem, quotient(problem, depth), rounds, effort) for depth in DEPTHS]
-    return min(found, key=lambda one: one[0])[1]
-
-
-def _solve(problem: Problem, shared: Quotient, rounds: int, effort: int) -> tuple[float, dict[str, list[Row]]]:
-    """The cost of what is found when the nodes merged in `shared` decide alike, and axis → the row of each node."""
-    mesh, axes = problem.mesh, problem.mesh.axis_names
-    chosen = {axis: AxisSearch(mesh, shared, axis, {}, ()).run(0, None, set()) for axis in axes}
-    best, best_cost = chosen, math.inf
-    tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis in axes}
-    for turn in range(rounds):
-        before = dict(chosen)
-        for position, axis in enumerate(axes):
-            others = {a: rows for a, rows in chosen.items() if a != axis}
-            search = AxisSearch(mesh, shared, axis, others, others if turn else axes[:position])
-            chosen = {**chosen, axis: search.run(effort, chosen[axis], tried[axis])}
-        cost = joint_cost(mesh, shared, chosen)
-        if cost < best_cost:
-            best, best_cost = chosen, cost
-        if chosen == before:
+    tries = [_Try(problem, quotient(problem, depth)) for depth in DEPTHS]
+    for one in tries:
+        one.round(effort)
+    best = min(tries, key=lambda one: one.cost)
+    for _ in range(rounds - 1):
+        if not best.round(effort):
             break
     everywhere = range(len(problem.nodes))
-    return best_cost, {axis: [rows[shared.node_class[node]] for node in everywhere] for axis, rows in best.items()}
+    return {axis: [rows[best.shared.node_class[node]] for node in everywhere] for axis, rows in best.rows.items()}
+
+
+class _Try:
+    """A search over the nodes that are merged in `shared`.
+
+    Attributes:
+        rows: axis → the row of each distinct node, the best so far.
+        cost: what they cost, in bytes.
+    """
+
+    def __init__(self, problem: Problem, shared: Quotient):
+        self.mesh, self.shared = problem.mesh, shared
+        self.rows = {axis: AxisSearch(self.mesh, shared, axis, {}, ()).run(0, None, set()) for axis in self.mesh.sizes}
+        self.cost = math.inf
+        self._now, self._first = self.rows, True
+        self._tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis in self.mesh.sizes}
+
+    def round(self, effort: int) -> bool:
+        """Decide each axis once more; whether anything changed."""
+        before, decided = self._now, []
+        for axis in self.mesh.sizes:
+            others = {a: rows for a, rows in self._now.items() if a != axis}
+            search = AxisSearch(self.mesh, self.shared, axis, others, decided if self._first else others)
+            self._now = {**self._now, axis: search.run(effort, self._now[axis], self._tried[axis])}
+            decided.append(axis)
+        self._first = False
+        cost = joint_cost(self.mesh, self.shared, self._now)
+        if cost < self.cost:
+            self.rows, self.cost = self._now, cost
+        return self._now != before
 
 
 def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
