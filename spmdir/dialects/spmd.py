@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, i64
 from xdsl.ir import Dialect, Operation, OpResult
-from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import SymbolOpInterface
@@ -39,12 +39,16 @@ _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 @irdl_op_definition
 class MeshOp(IRDLOperation):
-    """`spmd.mesh @mesh <dp = 2, tp = 4>`: the device mesh of the module, outermost axis first."""
+    """`spmd.mesh @mesh <dp = 2, tp = 4> intra [tp]`: the device mesh of the module, outermost axis first.
+
+    `intra` lists the axes whose ranks sit inside one node; all do if it is left out.
+    """
 
     name = "spmd.mesh"
     sym_name = prop_def(SymbolNameConstraint())
     axis_names = prop_def(ArrayAttr[StringAttr])
     axis_sizes = prop_def(ArrayAttr[IntegerAttr])
+    intra_node = opt_prop_def(ArrayAttr[StringAttr])
     traits = traits_def(SymbolOpInterface())
 
     @classmethod
@@ -55,6 +59,8 @@ class MeshOp(IRDLOperation):
             "axis_names": ArrayAttr([StringAttr(axis) for axis, _ in mesh.axes]),
             "axis_sizes": ArrayAttr([IntegerAttr(size, i64) for _, size in mesh.axes]),
         }
+        if mesh.intra_node is not None:
+            properties["intra_node"] = ArrayAttr([StringAttr(axis) for axis in mesh.intra_node])
         return cls.create(properties=properties)
 
     @property
@@ -62,7 +68,8 @@ class MeshOp(IRDLOperation):
         """The declared mesh."""
         names = [name.data for name in self.axis_names]
         sizes = [size.value.data for size in self.axis_sizes]
-        return _mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data)
+        intra = None if self.intra_node is None else tuple(name.data for name in self.intra_node)
+        return _mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data, intra)
 
     def verify_(self) -> None:
         if len(self.axis_names) != len(self.axis_sizes):
@@ -82,18 +89,24 @@ class MeshOp(IRDLOperation):
             if match is None:
                 parser.raise_error(f"found '{part.strip()}', expected an axis: `name = size`", start, start + len(text))
             axes.append((match[1], int(match[2])))
+        intra = None
+        if parser.parse_optional_keyword("intra"):
+            listed = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_identifier)
+            intra = tuple(listed)
         try:
-            return cls.of(Mesh(tuple(axes), name))
+            return cls.of(Mesh(tuple(axes), name, intra))
         except SpmdirError as error:
             parser.raise_error(error.message, start, start + len(text))
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" @{self.sym_name.data} {self.mesh}")
+        if self.intra_node is not None:
+            printer.print_string(f" intra [{', '.join(name.data for name in self.intra_node)}]")
 
 
 @lru_cache
-def _mesh(axes: tuple[tuple[str, int], ...], name: str) -> Mesh:
-    return Mesh(axes, name)
+def _mesh(axes: tuple[tuple[str, int], ...], name: str, intra_node: tuple[str, ...] | None) -> Mesh:
+    return Mesh(axes, name, intra_node)
 
 
 class SpmdOp(ValueOp):
