@@ -9,6 +9,7 @@ import attrs
 
 from spmdir.call import Literal
 from spmdir.errors import RuleError
+from spmdir.rules.kinds import check_kind
 from spmdir.rules.syntax import Constant, Rule
 
 Slot = int | None | tuple["int | None", ...]
@@ -44,12 +45,13 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
     """Fill the parameters of `rule`; `positional` says that `slots` leave out the parameters given as scalars.
 
     Raises:
-        RuleError: an argument that the op does not have, or more operands than it takes.
+        RuleError: an argument that the op does not have or of another kind, or more operands than it takes.
     """
     known = [p.name for p in rule.parameters]
-    for name in arguments:
+    for name, value in arguments.items():
         if name not in known:
             raise RuleError(f"{rule.op} has no argument '{name}'{suggestion(name, known)}; it takes {', '.join(known)}")
+        check_kind(rule.op, name, value)
     tensors = [p for p in rule.tensors if not (positional and p.name in arguments)]
     if len(slots) > len(tensors):
         raise RuleError(f"{rule.op} was given {len(slots)} tensor operands; it takes {len(tensors)}")

@@ -83,14 +83,37 @@ class Layout:
         meta = self.given[index] if self.given and index < len(self.given) else None
         return None if meta is None else meta.shape
 
-    def positions(self, argument: str, rank: int) -> tuple[int, ...]:
-        """The dimensions that literal `argument` selects among `rank`; all of them for none or an empty list."""
-        value = self.argument(argument)
-        listed = (value,) if isinstance(value, int) else tuple(value or range(rank))
+    def integers(self, name: str) -> tuple[int, ...]:
+        """The numbers that literal argument `name` lists; it must be given."""
+        value = self.argument(name)
+        listed = (value,) if isinstance(value, int) else value
+        if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
+            self.fail(f"argument '{name}' is {'missing' if value is None else repr(value)}; expected integers")
+        return listed
+
+    def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:
+        """The dimensions that literal `argument` selects among `rank`, counted from 0; it must be given."""
+        listed = self.integers(argument)
         for dim in listed:
             if not -max(rank, 1) <= dim < max(rank, 1):
                 self.fail(f"argument '{argument}' selects dimension {dim} of a tensor of rank {rank}")
-        return tuple(dim % rank for dim in listed) if rank else ()
+        found = tuple(dim % max(rank, 1) for dim in listed)
+        if len(set(found)) != len(found):
+            self.fail(f"argument '{argument}' selects a dimension twice: {list(listed)}")
+        return found
+
+    def dimension(self, argument: str, rank: int) -> int:
+        """The one dimension that literal `argument` selects among `rank`."""
+        found = self.dimensions(argument, rank)
+        if len(found) != 1:
+            self.fail(f"argument '{argument}' is {list(found)}; expected one dimension")
+        return found[0]
+
+    def positions(self, argument: str, rank: int) -> tuple[int, ...]:
+        """The dimensions that literal `argument` selects among `rank`; all of them for none or an empty list."""
+        if self.argument(argument) in (None, ()):
+            return tuple(range(rank))
+        return self.dimensions(argument, rank)[:rank]
 
     def refer(self, reference: str) -> tuple[int, ...]:
         """The factors that a clause means by `k`, `*b`, `dim`, `~dim` or `^shape`."""
@@ -100,7 +123,7 @@ class Layout:
             return tuple(f for fs in self._apart.get(reference[1:], {}).values() for f in fs)
         if reference.startswith("^"):
             spread = self._spreads.get(self._spread_of(reference[1:]), [])
-            return tuple(spread[len(spread) - len(self.argument(reference[1:])) :])
+            return tuple(spread[len(spread) - len(self.integers(reference[1:])) :])
         if reference in self._named:
             return (self._named[reference],)
         parameter = self.rule.parameter(reference)
