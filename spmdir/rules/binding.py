@@ -62,6 +62,8 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         if isinstance(slot, tuple) != parameter.is_list and slot is not None:
             form = "a list of tensors" if parameter.is_list else "one tensor"
             raise RuleError(f"operand '{parameter.name}' of {rule.op} must be {form}")
+        if slot == () and not parameter.optional:
+            raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
             raise RuleError(f"{rule.op} was given no operand '{parameter.name}'")
     defaults = {p.name: p.default.value for p in rule.parameters if isinstance(p.default, Constant)}

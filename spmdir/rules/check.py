@@ -8,6 +8,7 @@ from typing import Protocol
 
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.binding import suggestion
+from spmdir.rules.dtypes import REAL
 from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
 from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCall, Pattern, Rule, Sequence, Term
@@ -97,8 +98,8 @@ def _problems(rule: Rule) -> Iterator[Problem]:
         yield from _clause(rule, clause)
     yield from _combining(rule)
     for result in rule.results:
-        if result.dtype and result.dtype not in ELEMENT_TYPES and rule.parameter(result.dtype) is None:
-            known = [*ELEMENT_TYPES, *(p.name for p in rule.parameters)]
+        if result.dtype and result.dtype not in (*ELEMENT_TYPES, REAL) and rule.parameter(result.dtype) is None:
+            known = [*ELEMENT_TYPES, REAL, *(p.name for p in rule.parameters)]
             hint = suggestion(result.dtype, known)
             yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 

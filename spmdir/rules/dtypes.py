@@ -6,7 +6,12 @@ from spmdir.call import TensorMeta
 from spmdir.rules.binding import Binding
 
 RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "bf16", "f16", "f32", "f64")
-"""Element types, each promoted to a later one of its category or of a higher one."""
+"""Real element types, each promoted to a later one of its category or of a higher one."""
+
+COMPLEX = ("complex<f32>", "complex<f64>")
+
+REAL = "real"
+"""Declared of a result: the type of its real part, as an absolute value has."""
 
 
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> str:
@@ -14,7 +19,9 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
 
     An op without operands has the type of its first number, as torch's factories do.
     """
-    if declared in RANKING:
+    if declared == REAL:
+        return result_dtype("dtype", binding, operands).removeprefix("complex<").removesuffix(">")
+    if declared in (*RANKING, *COMPLEX):
         return declared
     if declared and binding.operands(declared):
         return operands[binding.operands(declared)[0]].dtype
@@ -27,15 +34,41 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     return promote(operands, any(isinstance(v, float) for v in numbers))
 
 
+def refused_dtype(
+    found: str, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
+) -> str | None:
+    """What result `index` should be if `found` is an element type that it cannot have; None if it can have it.
+
+    What a rule declares must hold. Where it declares nothing, the first result has the element type of an operand
+    or the promoted one, or what torch widens that to: integers to i64 and to floats, halves to f32, complex numbers
+    to their parts. Further results, such as statistics and seeds, are the op's own.
+    """
+    given = declared is not None and (
+        declared in (*RANKING, *COMPLEX, REAL) or binding.operands(declared) or binding.arguments.get(declared)
+    )
+    if not given and (index or not operands or found in {operand.dtype for operand in operands}):
+        return None
+    expected = result_dtype(declared, binding, operands)
+    widened = (
+        (expected[0] in "iu" and (found == "i64" or found[0] in "fb"))
+        or (expected in ("bf16", "f16") and found == "f32")
+        or (expected.startswith("complex") and found[0] in "fbc")
+    )
+    return None if found == expected or (widened and not given) else expected
+
+
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> str:
     """The element type of an elementwise op, as torch promotes: tensors of rank 0 count only in a higher category."""
 
     def category(dtype: str) -> int:
-        return 2 if dtype[0] in "fb" else int(dtype != "i1")
+        return 3 if dtype in COMPLEX else 2 if dtype[0] in "fb" else int(dtype != "i1")
 
     with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
     highest = max(map(category, with_dims))
     candidates = with_dims + [m.dtype for m in operands if category(m.dtype) > highest]
+    if any(dtype in COMPLEX for dtype in candidates):
+        precise = [dtype for dtype in with_dims if category(dtype) > 1] or candidates
+        return COMPLEX[any(dtype in ("f64", "complex<f64>") for dtype in precise)]
     if {"bf16", "f16"} <= set(candidates):
         return "f32"
     best = max(candidates, key=RANKING.index)

@@ -95,6 +95,8 @@ def _steps(scope: Scope, *names: str) -> int:
     """The elements of a range: `steps(end)`, `steps(start, end)` or `steps(start, end, step)`."""
     values: list[Any] = [scope.binding.arguments.get(name) for name in names]
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
+    if not all(isinstance(value, (int, float)) for value in (start, end, step)) or not step:
+        raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
     return max(0, math.ceil((end - start) / step))
 
 

@@ -316,6 +316,8 @@ class Layout:
             kept = len(shape) == len(base) and bool(self.argument("keepdim"))
             order = range(len(base)) if kept else places
             return [self._check((base[p],), places[p], what) if p in places else () for p in order]
+        if not operand and len(shape) != len(base):
+            self.fail(f"{what} has rank {len(shape)} where `{term}` has {len(base)}")
         dims: list[tuple[int, ...]] = []
         chosen = self.positions(term.argument, len(base)) if term.modifier == "~" else ()
         for position, size in self._places(term, shape, len(base)):

@@ -29,36 +29,42 @@ def _fresh(layout: Layout) -> str:
     return f"r{sum(name[0] == 'r' for name in layout.names)}"
 
 
-def _positions(layout: Layout, argument: str, rank: int) -> tuple[int, ...]:
-    value = layout.argument(argument)
-    return tuple(d % rank for d in ((value,) if isinstance(value, int) else value or ()))
+def _sizes(layout: Layout, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of the result, which must be those `wanted`, -1 being any size; -1 stays if no result is given."""
+    given = layout.result_shape()
+    if given is None:
+        return wanted
+    if len(given) != len(wanted) or any(w not in (-1, g) for w, g in zip(wanted, given, strict=True)):
+        layout.fail(f"the result has the shape {list(given)} where the arguments say {list(wanted)}")
+    return given
 
 
 def _target(layout: Layout, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes `wanted` with -1 worked out."""
-    given = layout.result_shape()
-    size = wanted if given is None else given
+    """The sizes `wanted` with one -1 worked out."""
+    if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
+        layout.fail(f"{list(wanted)} is no shape; expected sizes, of which one may be -1")
+    size = _sizes(layout, wanted)
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)
-        size = tuple(math.prod(shape) // rest if s == -1 else s for s in size)
+        size = tuple(math.prod(shape) // max(rest, 1) if s == -1 else s for s in size)
     if math.prod(size) != math.prod(shape):
         layout.fail(f"{math.prod(shape)} elements cannot take the shape {list(size)}")
     return size
 
 
 def _reshape(layout: Layout, operand: str, argument: str) -> Dims:
-    return _reshape_to(layout, operand, tuple(layout.argument(argument)))
+    return _reshape_to(layout, operand, layout.integers(argument))
 
 
 def _flatten(layout: Layout, operand: str, first: str, last: str) -> Dims:
     shape = layout.shape(operand) or (1,)
-    start, end = layout.argument(first) % len(shape), layout.argument(last) % len(shape)
+    start, end = layout.dimension(first, len(shape)), layout.dimension(last, len(shape))
     return _reshape_to(layout, operand, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
 
 
 def _unflatten(layout: Layout, operand: str, dim: str, argument: str) -> Dims:
     shape = layout.shape(operand)
-    at, sizes = layout.argument(dim) % len(shape), tuple(layout.argument(argument))
+    at, sizes = layout.dimension(dim, len(shape)), layout.integers(argument)
     dims = _reshape_to(layout, operand, (*shape[:at], *sizes, *shape[at + 1 :]))
     # The sizes of the parts are given apart from those of the result, so no rank can have its own.
     layout.whole.update(f for d in dims[at : at + len(sizes)] for f in d)
@@ -119,9 +125,7 @@ def _whole_block(layout: Layout, left: list[list[int]], at: list[int], dims: tup
 
 def _new(layout: Layout, argument: str) -> Dims:
     """A tensor made from nothing: every dimension is a factor of its own."""
-    size = layout.result_shape()
-    size = tuple(layout.argument(argument)) if size is None else size
-    return tuple((layout.factor(f"n{i}", s),) for i, s in enumerate(size))
+    return tuple((layout.factor(f"n{i}", s),) for i, s in enumerate(_sizes(layout, layout.integers(argument))))
 
 
 def _drawn(layout: Layout, argument: str) -> Dims:
@@ -143,24 +147,25 @@ def _scores(layout: Layout, query: str, key: str) -> Dims:
 
 def _trailing(layout: Layout, operand: str, argument: str) -> Dims:
     """The last dimensions of `operand`, as many as `argument` lists."""
-    dims = layout.dims(operand)
-    return dims[len(dims) - len(layout.argument(argument)) :]
+    dims, count = layout.dims(operand), len(layout.integers(argument))
+    return dims[max(0, len(dims) - count) :]
 
 
 def _leading(layout: Layout, operand: str, argument: str) -> Dims:
     """The dimensions of `operand` with size 1 for those that `_trailing` gives."""
-    count = len(layout.argument(argument))
-    dims = layout.dims(operand)
-    return (*dims[: len(dims) - count], *((),) * count)
+    dims, count = layout.dims(operand), len(layout.integers(argument))
+    return (*dims[: max(0, len(dims) - count)], *((),) * count)
 
 
 def _expand(layout: Layout, operand: str, argument: str) -> Dims:
     dims, shape = layout.dims(operand), layout.shape(operand)
-    wanted = tuple(layout.argument(argument))
+    wanted = layout.integers(argument)
     lead = len(wanted) - len(shape)
     out = []
     for position, size in enumerate(wanted):
         old = position - lead
+        if lead < 0 or size < -1 or (size == -1 if old < 0 else size not in (-1, shape[old]) and shape[old] != 1):
+            layout.fail(f"the shape {list(shape)} cannot be expanded to {list(wanted)}")
         if old >= 0 and (size in (-1, shape[old])):
             out.append(dims[old])
         else:
@@ -170,28 +175,29 @@ def _expand(layout: Layout, operand: str, argument: str) -> Dims:
 
 def _permute(layout: Layout, operand: str, argument: str) -> Dims:
     dims = layout.dims(operand)
-    return tuple(dims[d % len(dims)] for d in layout.argument(argument))
+    return tuple(dims[d] for d in layout.dimensions(argument, len(dims)))
 
 
 def _transpose(layout: Layout, operand: str, first: str, second: str) -> Dims:
     dims = list(layout.dims(operand))
     if dims:
-        a, b = layout.argument(first) % len(dims), layout.argument(second) % len(dims)
+        a, b = layout.dimension(first, len(dims)), layout.dimension(second, len(dims))
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)
 
 
 def _move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
     dims = list(layout.dims(operand))
-    moved = dims.pop(layout.argument(source) % len(dims))
-    dims.insert(layout.argument(destination) % (len(dims) + 1), moved)
+    rank = len(dims)
+    moved = dims.pop(layout.dimension(source, rank))
+    dims.insert(layout.dimension(destination, rank), moved)
     return tuple(dims)
 
 
 def _diagonal(layout: Layout, operand: str, first: str, second: str) -> Dims:
     """Both dimensions are whole and give way to a last one."""
     dims = layout.dims(operand)
-    gone = {layout.argument(first) % len(dims), layout.argument(second) % len(dims)}
+    gone = {layout.dimension(first, len(dims)), layout.dimension(second, len(dims))}
     layout.whole.update(f for p in gone for f in dims[p])
     result = layout.result_shape()
     if result is None:
@@ -205,14 +211,14 @@ def _t(layout: Layout, operand: str) -> Dims:
 
 def _unsqueeze(layout: Layout, operand: str, argument: str) -> Dims:
     dims = list(layout.dims(operand))
-    dims.insert(layout.argument(argument) % (len(dims) + 1), ())
+    dims.insert(layout.dimension(argument, len(dims) + 1), ())
     return tuple(dims)
 
 
 def _squeeze(layout: Layout, operand: str, *argument: str) -> Dims:
     """Without an argument every dimension of size 1 goes."""
     dims, shape = layout.dims(operand), layout.shape(operand)
-    chosen = _positions(layout, argument[0], len(dims)) if argument and dims else range(len(dims))
+    chosen = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
     return tuple(d for p, d in enumerate(dims) if not (p in chosen and shape[p] == 1))
 
 
@@ -234,7 +240,9 @@ def _keep_equal(layout: Layout, operand: str) -> Dims:
 
 def _padded(layout: Layout, operand: str, argument: str) -> Dims:
     """Dimensions with padding are whole before and after; `argument` lists pairs from the last dimension on."""
-    dims, shape, pad = layout.dims(operand), layout.shape(operand), tuple(layout.argument(argument))
+    dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
+    if len(pad) % 2 or len(pad) > 2 * len(dims):
+        layout.fail(f"argument '{argument}' is {list(pad)}; expected two numbers for each of the last dimensions")
     out = list(dims)
     for pair in range(len(pad) // 2):
         low, high = pad[2 * pair : 2 * pair + 2]
@@ -246,7 +254,9 @@ def _padded(layout: Layout, operand: str, argument: str) -> Dims:
 
 
 def _repeat(layout: Layout, operand: str, argument: str) -> Dims:
-    dims, shape, repeats = layout.dims(operand), layout.shape(operand), tuple(layout.argument(argument))
+    dims, shape, repeats = layout.dims(operand), layout.shape(operand), layout.integers(argument)
+    if len(repeats) < len(shape) or any(count < 0 for count in repeats):
+        layout.fail(f"argument '{argument}' is {list(repeats)}; expected a count for each dimension of {list(shape)}")
     lead = len(repeats) - len(shape)
     out = []
     for position, count in enumerate(repeats):
@@ -282,7 +292,7 @@ def _take(layout: Layout, operand: str, argument: str) -> Dims:
     dims = list(layout.dims(operand))
     if not dims:
         return ()
-    dims[_positions(layout, argument, len(dims))[0]] = layout.refer("i")
+    dims[layout.dimension(argument, len(dims))] = layout.refer("i")
     return tuple(dims)
 
 
@@ -290,22 +300,26 @@ def _join(layout: Layout, operands: str, argument: str) -> Dims:
     """The dimensions of tensors stacked along a new one."""
     dims = list(layout.operand_dims[layout.binding.operands(operands)[0]])
     count = len(layout.binding.operands(operands))
-    dims.insert(layout.argument(argument) % (len(dims) + 1), (layout.factor("w", count, whole=True),))
+    dims.insert(layout.dimension(argument, len(dims) + 1), (layout.factor("w", count, whole=True),))
     return tuple(dims)
 
 
 def _subscripts(layout: Layout, operands: str, argument: str) -> Dims:
     """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
-    terms, _, result = layout.argument(argument).replace(" ", "").partition("->")
-    if (not result.isalpha() and result) or not terms.replace(",", "").isalpha():
-        layout.fail(f"equation '{layout.argument(argument)}' is not of the form ab,bc->ac")
+    equation = layout.argument(argument)
+    terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
+    if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
+        layout.fail(f"equation '{equation}' is not of the form ab,bc->ac")
+    found = layout.binding.operands(operands)
+    if len(terms.split(",")) != len(found):
+        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(found)} tensors")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
-    position = layout.binding.operands(operands).index(layout.operand)
-    dims = []
-    for letter, size in zip(terms.split(",")[position], layout.operands[layout.operand].shape, strict=True):
-        dims.append((layout.letter(letter, size, None if letter in result else argument),))
-    return tuple(dims)
+    letters, shape = terms.split(",")[found.index(layout.operand)], layout.operands[layout.operand].shape
+    if len(letters) != len(shape):
+        layout.fail(f"'{letters}' of equation '{equation}' stands for a tensor of rank {len(shape)}")
+    pairs = zip(letters, shape, strict=True)
+    return tuple((layout.letter(letter, size, None if letter in result else argument),) for letter, size in pairs)
 
 
 MAPS: dict[str, DimensionMap] = {

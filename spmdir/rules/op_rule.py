@@ -12,7 +12,7 @@ import attrs
 from spmdir.call import Call, Literal, Local, TensorMeta
 from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
-from spmdir.rules.dtypes import result_dtype
+from spmdir.rules.dtypes import refused_dtype, result_dtype
 from spmdir.rules.expressions import Scope, evaluate, holds
 from spmdir.rules.layout import Dims, Layout
 from spmdir.rules.syntax import Clause, Rule
@@ -353,6 +353,10 @@ def instantiate(rule: Rule, call: Call, rules: RuleSet) -> OpRule:
         RuleError: the operands, arguments or results of the call do not fit the rule.
     """
     binding, layout, scope = _lay_out(rule, call, call.results)
+    for index, meta in enumerate(call.results):
+        declared = rule.results[0 if rule.result_list else index].dtype
+        if meta is not None and (expected := refused_dtype(meta.dtype, declared, index, binding, call.operands)):
+            layout.fail(f"result {index} has the element type {meta.dtype}; expected {expected}")
     factors = _kinds(layout, rule, scope)
     sized = [name for clause in rule.of_kind("sizes") for name in clause.names]
     return OpRule(
