@@ -23,6 +23,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.syntax import IRContext
+from spmdir.passes.typing import rule_of
 from spmdir.rules import OpRule, RuleSet
 
 Letters = list[int]
@@ -121,7 +122,7 @@ class _Contraction:
 def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
     if not isinstance(op, AtenOp) or len(op.results) != 1 or op.sharding is not None:
         return None
-    rule = rules.instantiate(op.call())
+    rule = rule_of(op, rules)
     return rule if rule is not None and getattr(rule, kind) else None
 
 

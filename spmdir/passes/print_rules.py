@@ -9,9 +9,9 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.syntax import IRContext, location_of
-from spmdir.errors import RuleError
+from spmdir.dialects.syntax import IRContext
 from spmdir.passes.stage import global_function
+from spmdir.passes.typing import rule_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,5 @@ class PrintRulesPass(ModulePass):
 
 
 def _rule_text(op: AtenOp, ctx: IRContext) -> str:
-    try:
-        rule = ctx.rules.instantiate(op.call())
-    except RuleError as error:
-        raise RuleError(f"'{op.name}': {error.message}", error.location or location_of(op)) from None
+    rule = rule_of(op, ctx.rules)
     return rule.text() if rule else "none: replicated only"

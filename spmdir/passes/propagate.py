@@ -20,13 +20,14 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ShardingError, SpmdirError, UnsupportedError, warn
+from spmdir.errors import ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
+from spmdir.passes.typing import rule_of
 from spmdir.placement import R
-from spmdir.planner.problem import Given, Node, Offer, Problem, Row
 from spmdir.planner.axis_search import Unsolvable
+from spmdir.planner.problem import Given, Node, Offer, Problem, Row
 from spmdir.planner.search import solve
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
@@ -176,10 +177,7 @@ def _meta(value: SSAValue) -> TensorMeta:
 
 
 def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:
-    try:
-        rule = rules.instantiate(op.call())
-    except SpmdirError as error:
-        raise error.about(op.name, location_of(op)) from None
+    rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)

@@ -26,7 +26,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value
-from spmdir.passes.typing import match
+from spmdir.passes.typing import match, rule_of
 from spmdir.placement import Partial, Shard
 from spmdir.planner.cost import TRAFFIC, local_bytes, step_sizes
 from spmdir.planner.steps import MOVES, Step, make_step
@@ -257,7 +257,7 @@ class _Builder:
     def rule(self) -> OpRule | None:
         """The rule of f, if f is what the rewrite asks for."""
         assert self.found.function is not None
-        rule = self.engine.rules.instantiate(self.found.function.call())
+        rule = rule_of(self.found.function, self.engine.rules)
         wanted = (PROPERTIES[name] for name in self.rewrite.properties)
         return rule if rule is not None and all(holds(self.found.function, rule) for holds in wanted) else None
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ShardingError
+from spmdir.errors import RuleError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R
 from spmdir.planner.price import axis_price
@@ -114,6 +114,18 @@ def _check_order(
                 )
 
 
+def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
+    """The rule of a torch op on its call; None if the op has no rule.
+
+    Raises:
+        RuleError: operands, arguments or results do not fit the rule; located at the op.
+    """
+    try:
+        return rules.instantiate(op.call())
+    except RuleError as error:
+        raise RuleError(error.message, location_of(op)) from None
+
+
 def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
     """The instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
 
@@ -125,7 +137,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
     location = location_of(op)
     if _undecided(op) or any(sharding is None for sharding in operands):
         raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
-    rule = rules.instantiate(op.call())
+    rule = rule_of(op, rules)
     if rule is None:
         for sharding in (*operands, *results):
             if sharding and sharding.entries:
@@ -135,7 +147,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
         return None, {}
     try:
         return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
-    except ShardingError as error:
+    except (RuleError, ShardingError) as error:
         raise error.about(op.name, location) from None
 
 
@@ -160,12 +172,12 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
     """
     if _undecided(op):
         raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
-    rule = rules.instantiate(op.call())
+    rule = rule_of(op, rules)
     if rule is None:
         return tuple(Sharding((), mesh.name) for _ in held)
     try:
         return _cheapest(rule, tuple(held), op.shardings, mesh)
-    except ShardingError as error:
+    except (RuleError, ShardingError) as error:
         raise error.about(op.name, location_of(op)) from None
 
 

@@ -315,11 +315,16 @@ def _subscripts(layout: Layout, operands: str, argument: str) -> Dims:
         layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(found)} tensors")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
-    letters, shape = terms.split(",")[found.index(layout.operand)], layout.operands[layout.operand].shape
-    if len(letters) != len(shape):
-        layout.fail(f"'{letters}' of equation '{equation}' stands for a tensor of rank {len(shape)}")
-    pairs = zip(letters, shape, strict=True)
-    return tuple((layout.letter(letter, size, None if letter in result else argument),) for letter, size in pairs)
+    sizes: dict[str, int] = {}
+    for index, letters in zip(found, terms.split(","), strict=True):
+        shape = layout.operands[index].shape
+        if len(letters) != len(shape):
+            layout.fail(f"'{letters}' of equation '{equation}' stands for a tensor of rank {len(shape)}")
+        for letter, size in zip(letters, shape, strict=True):
+            # Size 1 broadcasts against the other dimensions of its letter.
+            sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+    letters = terms.split(",")[found.index(layout.operand)]
+    return tuple((layout.letter(one, sizes[one], None if one in result else argument),) for one in letters)
 
 
 MAPS: dict[str, DimensionMap] = {

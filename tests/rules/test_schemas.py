@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 from spmdir.rules import default
+from spmdir.rules.kinds import KINDS
 from tests.rules.soundness import overload
 
 
@@ -25,3 +26,27 @@ def test_the_rules_load_without_torch_and_without_xdsl():
         "assert not {'torch', 'xdsl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+SCHEMA_TYPES = {
+    "true or false": {"bool"},
+    "a list of true and false": {"List[bool]"},
+    "an integer": {"int"},
+    "a list of integers": {"List[int]"},
+    "an integer or a list of integers": {"int", "List[int]"},
+    "a real number": {"float"},
+    "a number": {"number", "int", "float"},
+    "a string": {"str"},
+    "an element type": {"ScalarType"},
+}
+TORCHS_OWN = {"Device", "Layout", "MemoryFormat", "Generator"}
+
+
+def test_every_argument_has_the_kind_that_its_schema_says():
+    kinds = {name: kind for kind, names in KINDS.items() for name in names.split()}
+    for rule in default().parse_all():
+        types = {a.name: str(a.real_type) for a in overload(rule.op)._schema.arguments}
+        for parameter in (p for p in rule.parameters if not p.is_tensor):
+            type_ = types[parameter.name].removeprefix("Optional[").removesuffix("]" * types[parameter.name].count("O"))
+            expected = SCHEMA_TYPES[kinds[parameter.name]] if parameter.name in kinds else TORCHS_OWN
+            assert type_ in expected, (rule.op, parameter.name)
