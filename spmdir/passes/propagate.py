@@ -57,13 +57,20 @@ class OpOffer:
     results: tuple[Sharding | None, ...]
     work: float
     whole_sums: bool = False
+    _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         if self.rule is None:
             return (Row((R,) * self.operands, (R,) * len(self.results)),)
+        key = (axis if any(self.results) else "", count, tuple(divided.items()))
+        if key not in self._known:
+            self._known[key] = self._rows(self.rule, axis, count, divided)
+        return self._known[key]
+
+    def _rows(self, rule: OpRule, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         fitting = [
             s
-            for s in self.rule.strategies(count, divided)
+            for s in rule.strategies(count, divided)
             if all(
                 given is None or axis in given.open_axes or given[axis] == placement
                 for given, placement in zip(self.results, s.results, strict=True)
