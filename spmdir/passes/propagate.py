@@ -158,7 +158,8 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
         makers.append(maker)
 
     for argument in function.args:
-        offer = Given(_meta(argument), sharding_of(argument), "input")
+        meta = _meta(argument)
+        offer = Given(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
         add(argument, offer, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:

@@ -6,6 +6,7 @@ get. An op's rows are its rule's strategies; an input, a constraint and an outpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Row:
         factor: the factor that is divided, if any.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
-        fraction: the part of the op's compute that is left to the busiest rank.
+        fraction: the part of the node's work that is left to the busiest rank.
     """
 
     operands: tuple[Placement, ...]
@@ -89,6 +90,7 @@ class Given:
         meta: the value.
         sharding: what was given; None if nothing.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
+        work: bytes on the wire that holding all of it is worth; without that, R would be as good as any other.
     """
 
     meta: TensorMeta
@@ -104,9 +106,17 @@ class Given:
                 () if self.role == "input" else (placement,),
                 () if self.role == "output" else (placement,),
                 placement.dim,
+                fraction=self._held(placement, count, divided),
             )
             for placement in placements
         )
+
+    def _held(self, placement: Placement, count: int, divided: Mapping[int, int]) -> float:
+        """The part of the value that is left to the rank that holds most."""
+        if placement.dim is None:
+            return 1.0
+        before = math.ceil(self.meta.shape[placement.dim] / divided.get(placement.dim, 1))
+        return math.ceil(before / count) / max(before, 1)
 
     def _free(self, count: int) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)

@@ -16,14 +16,13 @@ func.func @adam(%w: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // | spmd.mesh @mesh <dp = 2, tp = 2>
 // |
 // | func.func @adam(%w: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>},
-// |                 %m: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh>},
+// |                 %m: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>},
 // |                 %x: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
 // |                 %dy: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) {
 // |   %0 = aten.t(%x) : tensor<64x16xf32> <tp: S(0), dp: S(1)>
 // |   %1 = aten.mm(%0, %dy) : tensor<64x32xf32> <tp: S(0), dp: P(sum)>
-// |   %m_1 = spmd.reshard %m : tensor<64x32xf32> <tp: S(0), dp: S(0)>
 // |   %2 = spmd.reshard %1 : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   %3 = aten.lerp.Scalar(%m_1, %2) {weight = 0.1} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   %3 = aten.lerp.Scalar(%m, %2) {weight = 0.1} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
 // |   %4 = aten.sqrt(%3) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
 // |   %5 = aten.div.Tensor(%3, %4) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
 // |   %6 = aten.sub.Tensor(%w, %5) {alpha = 0.001} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
