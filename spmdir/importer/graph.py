@@ -30,6 +30,7 @@ INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", 
 STATIC_UNLESS: dict[str, Callable[[Bound], bool]] = {
     "aten.index.Tensor": lambda call: any(meta_of(mask.type).dtype in ("i1", "ui8") for mask in call.operands[1:]),  # type: ignore
     "aten.repeat_interleave.Tensor": lambda call: call.arguments.get("output_size") is None,
+    "aten.one_hot": lambda call: "num_classes" not in call.arguments,
 }
 """Ops that torch tags as having data-dependent shapes → whether this call has them."""
 

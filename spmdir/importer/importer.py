@@ -159,7 +159,9 @@ def _result_shardings(
         elif output.kind == "mutation":
             wanted.append(by_name.get(output.names[0]))
         else:
-            wanted.append(given[entry] if entry else None)
+            # A guess may not leave a sum pending that the caller takes for the value.
+            inherited = given[entry] if entry else None
+            wanted.append(None if inherited and inherited.partial else inherited)
     return wanted
 
 

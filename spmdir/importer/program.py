@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
@@ -71,16 +72,18 @@ class Program:
 def is_small(value: Any) -> bool:
     """Whether `value` is a real tensor that can stand in the text as a constant."""
     real = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
+    real = real and not is_functorch_wrapped_tensor(value)  # as transforms leave behind in exported programs
     return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
 
 
 _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
 _FOREACH = "aten._foreach_"
 _FUSED = "aten._fused_"
+_PUT = torch.ops.aten.index_put.default
 
 
 def needs_retrace(module: fx.GraphModule) -> bool:
-    """Whether some op mutates, computes under autocast or works on lists, so that the graph does not say all there is.
+    """Whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these otherwise.
 
     Raises:
         UnsupportedError: an op updates lists of tensors in one kernel.
@@ -96,6 +99,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
         getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         or getattr(node.target, "__name__", "") in _AUTOCAST
         or str(node.target).startswith(_FOREACH)
+        or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
         for node in _calls(module)
     )
 
@@ -105,13 +109,32 @@ def _updates_lists(target: Any) -> bool:
     return bool(arguments) and str(arguments[0].type) == "List[Tensor]"
 
 
-def list_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Each op on lists of tensors in the graph, in functional form → the same as ops on the entries, for a trace."""
+def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
+    """Op of the graph, in functional form → the same by simpler ops, for a trace: ops on lists, and puts by a mask."""
     ops: dict[Any, None] = {}
     for target in (node.target for node in _calls(module) if str(node.target).startswith(_FOREACH)):
         packet = target._schema.name.removeprefix("aten::").removesuffix("_")  # type: ignore  # an OpOverload
         ops[getattr(getattr(torch.ops.aten, packet), target._overloadname)] = None  # type: ignore
-    return {op: partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
+    lists = {op: partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
+    return {**lists, _PUT: _masked_put}
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool
+
+
+def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    """`self[mask] = values` as a choice, where all chosen places get the same; other puts stay as they are."""
+    at = [position for position, index in enumerate(indices) if index is not None]
+    if len(at) != 1 or not _is_mask(indices[at[0]]) or accumulate:
+        return NotImplemented
+    mask = indices[at[0]]
+    behind = self.dim() - at[0] - mask.dim()
+    if values.numel() == 1:
+        values = values.reshape(())
+    if values.dim() > behind:
+        return NotImplemented
+    return torch.where(mask.reshape((*mask.shape, *(1,) * behind)), values, self)
 
 
 def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
@@ -143,7 +166,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     """
     if needs_retrace(exported.graph_module):
         with refusing("the exported program cannot be made functional"):
-            exported = exported.run_decompositions(list_decompositions(exported.graph_module))
+            exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}

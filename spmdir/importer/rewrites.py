@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from string import ascii_letters
 from typing import Any
 
 import attrs
 from torch import fx
 
 from spmdir.call import DType, TensorMeta
+from spmdir.dialects.attributes import meta_of
 from spmdir.errors import UnsupportedError
 from spmdir.importer.binding import Bound
 from spmdir.importer.locations import node_location
@@ -86,6 +88,27 @@ def _contiguous(call: Bound, _: fx.Node) -> Bound:
     return attrs.evolve(call, name="aten.clone", arguments={"memory_format": "contiguous_format", **call.arguments})
 
 
+def _einsum(call: Bound, _: fx.Node) -> Bound:
+    """The equation with its result, and with letters for what stands behind an ellipsis."""
+    equation = str(call.arguments["equation"]).replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    ranks = [len(meta_of(operand.type).shape) for operand in call.operands]  # type: ignore[union-attr]
+    behind = [
+        rank - len(term) + len("...") if "..." in term else 0
+        for term, rank in zip(terms.split(","), ranks, strict=True)
+    ]
+    letters = "".join(letter for letter in ascii_letters if letter not in equation)[: max(behind)]
+    if not arrow:
+        once = sorted(letter for letter in set(terms) if letter.isalpha() and terms.count(letter) == 1)
+        result = "".join(["..." if max(behind) else "", *once])
+    spelled = (
+        term.replace("...", letters[len(letters) - count :])
+        for term, count in zip(terms.split(","), behind, strict=True)
+    )
+    equation = f"{','.join(spelled)}->{result.replace('...', letters)}"
+    return attrs.evolve(call, arguments={**call.arguments, "equation": equation})
+
+
 def _refused(why: str) -> Callable[[Bound, fx.Node], Bound]:
     def rewrite(call: Bound, node: fx.Node) -> Bound:
         raise UnsupportedError(f"'{node.name}' calls {call.name}, {why}", node_location(node))
@@ -125,6 +148,7 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.expand_as": _sized("aten.expand", "size"),
     "aten.expand_copy": _sized("aten.expand", "size"),
     "aten.broadcast_to": _sized("aten.expand", "size"),
+    "aten.einsum": _einsum,
     # Strides matter to no value.
     "aten.contiguous": _contiguous,
     "aten.as_strided": _as_strided,

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from spmdir.errors import UnsupportedError
 from spmdir.importer.paths import Names, argument_names, result_names
-from spmdir.importer.program import Input, Output, Program, is_small, list_decompositions, needs_retrace, refusing
+from spmdir.importer.program import Input, Output, Program, decompositions, is_small, needs_retrace, refusing
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
@@ -138,7 +138,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
         values = [_like(node.meta.get("val")) for node in _placeholders(module)]
     run = torch.func.functionalize(fx.Interpreter(module).run, remove="mutations")
     with refusing("the graph cannot be made functional"), preserve_node_meta():
-        traced, constants = _lift_tensors(make_fx(run, list_decompositions(module))(*values))
+        traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]
     changed = {node.args[0] for node in traced.graph.nodes if node.target is torch.ops.aten.copy_.default}
     kept = []

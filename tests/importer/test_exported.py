@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from spmdir.dialects.ir import main_function
 from spmdir.importer import import_fx
 from spmdir.importer.program import CONSTANT_BYTES
-from spmdir.lowering import run_single
+from spmdir.lowering import run_single, simulate
 from tests.importer.helpers import MESH, Function, arguments, export, op, ops, results
 
 X = torch.arange(24, dtype=torch.float64).reshape(4, 6)
@@ -88,6 +89,35 @@ def test_flatten_and_unflatten_are_reshapes():
         ("aten.reshape", (4, 2, 3)),
         ("aten.reshape", (8, 3)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "spelled"),
+    [
+        ("...j,jk", "abj,jk->abk"),
+        ("i...j, jk -> ki...", "iaj,jk->kia"),
+        ("b...j,jk->b", "baj,jk->b"),
+        ("zAj,jk", "zAj,jk->Akz"),
+    ],
+)
+def test_einsum_equations_name_every_dimension_and_the_result(written: str, spelled: str):
+    x, w = torch.rand(2, 4, 6), torch.rand(6, 3)
+    module = import_fx(export(lambda s, x, w: torch.einsum(written, x, w), x, w), MESH, fold_views=False)
+    assert op(module, "aten.einsum").argument["equation"] == spelled
+    assert torch.equal(run_single(module, [x, w])[0], torch.einsum(written, x, w))
+
+
+def test_an_ellipsis_may_stand_for_fewer_dimensions_in_one_operand():
+    x, y = torch.rand(2, 1, 4, 6), torch.rand(3, 1, 6)
+    module = import_fx(export(lambda s, x, y: torch.einsum("...ij,...ij->...", x, y), x, y), MESH)
+    assert op(module, "aten.einsum").argument["equation"] == "abij,bij->ab"
+    assert torch.allclose(simulate(module, [x, y])[0], torch.einsum("...ij,...ij->...", x, y))
+
+
+def test_one_hot_with_a_number_of_classes_has_a_fixed_shape():
+    indices = torch.tensor([0, 2, 1])
+    module = import_fx(export(lambda s, i: nn.functional.one_hot(i, 4), indices), MESH)
+    assert torch.equal(run_single(module, [indices])[0], nn.functional.one_hot(indices, 4))
 
 
 def test_element_types_are_literals_and_devices_are_dropped():

@@ -38,6 +38,10 @@ def _own_generator():
     return make_fx(lambda x: torch.bernoulli(x, generator=generator), tracing_mode="fake")(X)
 
 
+def _left_by_a_transform():
+    return export(lambda s, x: torch.func.grad(lambda x: (x * x).sum())(x), X)
+
+
 REFUSED = {
     "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
     "dynamic shapes": (_dynamic, r"input 'args_0' has the dynamic size s\d+ in dimension 0; .*without dynamic_shapes"),
@@ -49,6 +53,7 @@ REFUSED = {
     "float8": (lambda: export(lambda s, x: x.to(torch.float8_e5m2), X), "element type float8_e5m2; expected one of"),
     "sparse tensors": (_sparse, "_to_sparse, which gives no dense tensor"),
     "generators": (_own_generator, "aten.bernoulli draws from its own generator; use the default one"),
+    "graphs of transforms that export breaks": (_left_by_a_transform, "Python function _unwrap_for_grad"),
     "graphs without shapes": (_without_shapes, "node 'x' has no shape .*pass example_inputs"),
 }
 

@@ -64,6 +64,12 @@ def test_an_output_can_be_like_an_open_input(program):
     assert results(import_fx(program, MESH, {}, ["like:args_0", None, None]))[0][1] is None
 
 
+def test_an_output_that_looks_like_an_update_is_not_left_pending():
+    program = export(lambda s, x, y: (x - y, x * 2), X, X.clone())
+    assert results(import_fx(program, MESH, {"args_0": "dp: S(0)"}))[0][1] == "dp: S(0)"
+    assert results(import_fx(program, MESH, {"args_0": "dp: P(sum)"}))[0][1] is None
+
+
 REFUSED = {
     "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is no input.*did you mean 'a.weight'\?"),
     "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which is no input"),

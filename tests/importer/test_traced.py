@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.errors import UnsupportedError
 from spmdir.importer import import_fx
-from spmdir.lowering import run_single
+from spmdir.lowering import run_single, simulate
 from tests.importer.helpers import MESH, arguments, op, ops, results
 
 X, W = torch.arange(24.0).reshape(4, 6), torch.arange(36.0).reshape(6, 6)
@@ -50,6 +50,35 @@ def test_a_copy_into_a_part_with_strides_is_refused():
 
     with pytest.raises(UnsupportedError, match=r"strides \[6, 1\]"):
         import_fx(make_fx(function)(X), MESH)
+
+
+def _put_row(a, mask):
+    a = a.clone()
+    a[mask[:, 0]] = a[0] + 1
+    return a
+
+
+def _put_column(a, mask):
+    a = a.clone().view(4, 2, 3)
+    a[mask[:, 0]] = a[0, :, :1] * 2
+    return a
+
+
+def _put_number(a, mask):
+    a[mask] = 7
+    return a[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_put_row, _put_column, _put_number, lambda a, mask: torch.index_put(a, (mask,), a[:1, :1])],
+    ids=["one row in many", "one column in many", "in place", "functional"],
+)
+def test_what_is_put_alike_wherever_a_mask_holds_is_a_choice(function):
+    mask = X % 5 == 0
+    module = import_fx(make_fx(function)(X.clone(), mask), MESH, {"a": "dp: S(0), tp: S(1)"})
+    assert "aten.where.self" in [op.name for op in ops(module)]
+    assert torch.equal(simulate(module, [X, mask])[0], function(X.clone(), mask))
 
 
 def test_parameters_of_the_module_are_arguments_and_other_tensors_constants():
