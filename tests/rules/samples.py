@@ -23,6 +23,10 @@ def i(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, high, shape)
 
 
+def c(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.complex128)
+
+
 def b(*shape: int) -> torch.Tensor:
     return torch.rand(shape) > 0.5
 
@@ -153,6 +157,7 @@ def written() -> list[Sample]:
         sample("einsum", [f(5, 4), f(4, 3)], equation="mk,kn->mn"),
         sample("einsum", [f(2, 5, 3), f(2, 4, 3)], equation="bik, bjk -> bji"),
         sample("einsum", [f(5, 4)], equation="ij->j"),
+        sample("einsum", [f(1, 4), f(5, 4)], equation="ij,ij->j"),
         # reduction
         *(sample(op, f(5, 4)) for op in ("sum", "mean", "max", "min", "prod")),
         sample("sum", i(9, 5, 4)),
@@ -171,6 +176,7 @@ def written() -> list[Sample]:
         sample("mean.dim", h(5, 4), dim=(0,), dtype=F64),
         sample("sum.dim_IntList", b(5, 4), dim=()),
         sample("linalg_vector_norm", f(5, 4), ord=1, dim=(0,)),
+        *(sample(op, c(5, 4), dim=(0,)) for op in ("linalg_vector_norm", "var.correction", "logsumexp")),
         *(sample(op, f(5, 4), dim=(1,), correction=0) for op in ("var.correction", "std.correction")),
         sample("var.correction", f(5, 4), dim=(0,), keepdim=True),
         sample("var.correction", f(5, 4), dim=(0,), correction=5),

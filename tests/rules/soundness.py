@@ -16,7 +16,7 @@ from tests.rules.references import REFERENCES
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.bool: "i1",
+    torch.int32: "i32", torch.bool: "i1", torch.complex128: "complex<f64>",
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -214,7 +214,7 @@ def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor
                 return f"result {index} has type {piece.dtype}, not {right.dtype}"
         found = collect(pieces, placements)
         if not torch.allclose(found, right, rtol=1e-6, atol=1e-6, equal_nan=True):
-            return f"result {index} differs by {(found.double() - right.double()).abs().max():.3g}"
+            return f"result {index} differs by {(found - right).abs().max():.3g}"
     return None
 
 
