@@ -109,7 +109,7 @@ class Call:
 
     name: str
     operands: tuple[TensorMeta, ...]
-    arguments: tuple[tuple[str, Literal], ...]
+    arguments: tuple[tuple[str, Literal], ...] = attrs.field(eq=repr)  # 1, 1.0 and True are equal, but not here
     results: tuple[TensorMeta | None, ...]
     structure: Structure | None = None
 

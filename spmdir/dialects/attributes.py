@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import (
@@ -166,9 +166,23 @@ class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
 
 @irdl_attr_definition
 class ArgumentsAttr(Data[tuple[tuple[str, Literal], ...]]):
-    """`#spmd.arguments<{dim = 1}>`: the literal arguments of an op, sorted by name."""
+    """`#spmd.arguments<{dim = 1}>`: the literal arguments of an op, sorted by name.
+
+    Equal are those of one text: in Python 1, 1.0 and True are equal, and whatever is memoised would mix them up.
+    """
 
     name = "spmd.arguments"
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical text."""
+        return print_arguments(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, ArgumentsAttr) and self.text == other.text)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[str, Literal], ...]:
@@ -179,7 +193,7 @@ class ArgumentsAttr(Data[tuple[tuple[str, Literal], ...]]):
             parser.raise_error(str(error), start + 1 + error.offset, start + 2 + error.offset)
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"<{print_arguments(self.data)}>")
+        printer.print_string(f"<{self.text}>")
 
 
 @irdl_attr_definition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,10 +14,10 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.call import Local
+from spmdir.call import Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.spmd import (
     BucketOp,
     Collective,
@@ -35,6 +35,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.lowering.collectives import Site, Started, start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.lowering.result_types import check_results
 from spmdir.lowering.stages import localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
@@ -72,9 +73,9 @@ def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.G
     Raises:
         SpmdirError: an op is unknown to torch or a collective is impossible; located.
     """
-    if not 0 <= rank < mesh.world_size:
+    if rank not in range(mesh.world_size):
         raise UnsupportedError(
-            f"rank {rank} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+            f"rank {rank!r} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
     return _Emitter(ir.main_function(module), mesh, rank, group_name).graph_module()
 
@@ -141,6 +142,7 @@ class _Emitter:
                 f"torch {torch.__version__} has no op '{op.name}'; import the module that defines it"
             )
         args, kwargs = self.arguments(op, target)
+        self.check(op, target, args, kwargs)
         node = self.call(target, *args, **kwargs)
         returns = target._schema.returns
         if len(returns) == 1 and str(returns[0].real_type) == "Tensor":
@@ -150,6 +152,24 @@ class _Emitter:
             None if meta is None else self.named(self.call(operator.getitem, node, index), name, result)
             for index, (meta, name, result) in enumerate(zip(op.metas, names, op.results, strict=True))
         ]
+
+    def check(self, op: ValueOp, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Raise UnsupportedError unless torch, given tensors as the IR types them, gives what the IR says."""
+        types = {self.node(value): self.local_meta(value) for value in op.operands}
+        if None in types.values():
+            return
+        check_results(
+            target,
+            _typed(args, types),
+            tuple((name, _typed(value, types)) for name, value in kwargs.items()),
+            tuple(map(self.local_meta, op.results)),
+        )
+
+    def local_meta(self, value: SSAValue) -> TensorMeta | None:
+        """Shape and element type of this rank's piece; None inside a local form, where the IR does not tell."""
+        meta = meta_of(value.type)
+        known = meta is not None and DYNAMIC not in global_shape(value, self.mesh)
+        return TensorMeta(self.local_shape(value), meta.dtype) if known else None
 
     def named(self, node: fx.Node, name: str, value: SSAValue) -> fx.Node:
         node._rename(_identifier(value.name_hint or name))
@@ -252,6 +272,15 @@ _EMITTERS = (
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
     return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
+
+
+def _typed(value: Any, types: Mapping[fx.Node, TensorMeta | None]) -> Any:
+    """`value` with the types of tensors in their place, and lists as tuples."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_typed(item, types) for item in value)
+    if isinstance(value, fx.Node):
+        return types.get(value, torch.device("cpu"))  # the node that is no operand gives the device of the inputs
+    return value
 
 
 def _filled(slot: Any, operands: list[fx.Node]) -> Any:

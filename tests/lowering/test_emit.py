@@ -177,3 +177,40 @@ def test_a_device_mesh_with_other_axes_is_refused():
 
     with pytest.raises(ShardingError, match=r"device mesh has axes \{'a': 4\}, the module has \{'a': 2\}"):
         lower_to_fx(program("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>"), device_mesh=Other())
+
+
+UNTRUE = [
+    ("%0 = aten.erfinv(%x) : tensor<2x6xf32> <>\n%0 : tensor<2x6xf32>", "gives tensor<4x6xf32> as result 0"),
+    ("%0 = aten.erfinv(%x) : tensor<4x6xf64> <>\n%0 : tensor<4x6xf64>", "gives tensor<4x6xf32> as result 0"),
+    ("%0, %1 = aten.erfinv(%x) : tensor<4x6xf32> <>, none\n%0 : tensor<4x6xf32>", "has 2 results where torch gives 1"),
+    ("%0 = aten.cat([%x, %x]) {dim = 0} : tensor<7x6xf32> <>\n%0 : tensor<7x6xf32>", "gives tensor<8x6xf32>"),
+    ("%0 = aten.slice.Tensor(%x) {end = 3} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", "gives tensor<3x6xf32>"),
+    ("%0 = aten.select.int(%x) {dim = 0, index = 9} : tensor<6xf32> <>\n%0 : tensor<6xf32>", "torch refuses it"),
+    ('%0 = aten.gelu(%x) {approximate = "no"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "torch refuses it"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), UNTRUE, ids=[body.partition("\n")[0] for body, _ in UNTRUE])
+def test_what_the_ir_says_of_results_must_be_what_torch_gives(body: str, message: str):
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        lower_to_fx(program(body))
+    assert str(caught.value.location) == "<text>:3:1"
+
+
+def test_by_products_may_be_those_of_another_device():
+    stats = "tensor<4x1xf32> <>"
+    text = "%0, %1, %2 = aten.native_layer_norm(%x, none, none) {normalized_shape = [6], eps = 1.0e-05}"
+    lower(f"{text} : tensor<4x6xbf16> <>, {stats}, {stats}\n%0 : tensor<4x6xbf16>", "%x: tensor<4x6xbf16>")
+
+
+def test_a_piece_whose_shape_is_another_is_refused():
+    text = """
+        spmd.mesh @mesh <a = 2>
+        func.func @f(%x: tensor<2x6xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> tensor<4x3xf32>
+            attributes {spmd.local} {
+          %0 = aten.view(%x) {size = [3, 4]} : tensor<4x3xf32> <a: S(0)>
+          return %0 : tensor<4x3xf32>
+        }
+    """
+    with pytest.raises(UnsupportedError, match="gives tensor<3x4xf32> as result 0 on this rank; the IR says"):
+        lower_to_fx(parse(text))

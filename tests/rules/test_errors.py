@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.call import TensorMeta
+from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import RuleError, SpmdirError
 from spmdir.rules import default
 
@@ -59,3 +59,12 @@ def test_a_boolean_index_is_refused():
     rules = default()
     with pytest.raises(RuleError, match="depends on the data"):
         rules.infer_call("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, (1, (1,)))
+
+
+def test_an_argument_of_another_kind_is_refused_after_one_that_python_takes_for_equal():
+    def call(dim: Literal) -> Call:
+        return Call("aten.argmax", (TensorMeta((4, 6), "f32"),), (("dim", dim),), (TensorMeta((4,), "i64"),))
+
+    assert default().instantiate(call(1))
+    with pytest.raises(RuleError, match="argument 'dim' is True; expected an integer"):
+        default().instantiate(call(True))

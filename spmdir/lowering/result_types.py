@@ -1,0 +1,101 @@
+"""What a torch op gives for operands of known shapes and element types, asked of torch without computing anything."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+
+from spmdir.call import TensorMeta
+from spmdir.errors import UnsupportedError
+from spmdir.lowering.torch_values import TORCH_DTYPES
+
+DEVICES = ("cpu", "meta")
+"""Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""
+
+_DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+_UNKNOWN = (
+    NotImplementedError,
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+)
+"""What torch raises for an op that has no form without data."""
+
+Results = tuple["TensorMeta | None", ...]
+
+
+def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], said: Results) -> None:
+    """Raise UnsupportedError unless torch's `target` on these arguments gives tensors like `said`.
+
+    Args:
+        args, kwargs: as torch takes them, with a TensorMeta for each tensor and tuples for lists.
+        said: what the IR says of each result; nothing is asked where it says None.
+    """
+    answers: list[Results] = []
+    refusals: list[UnsupportedError] = []
+    for device in DEVICES:
+        try:
+            # By text besides, since 1, 1.0 and True are equal in Python.
+            found = _results(target, args, kwargs, device, repr((args, kwargs)))
+        except UnsupportedError as error:
+            refusals.append(error)
+            continue
+        if found is None:
+            return
+        answers.append(found)
+        if _differing(answers, said) is None:
+            return
+    if not answers:
+        raise refusals[0]
+    if len(answers[0]) != len(said):
+        raise UnsupportedError(f"has {len(said)} results where torch gives {len(answers[0])}")
+    index = _differing(answers, said)
+    assert index is not None
+    raise UnsupportedError(
+        f"torch gives tensor<{answers[0][index]}> as result {index} on this rank; the IR says tensor<{said[index]}>"
+    )
+
+
+def _differing(answers: list[Results], said: Results) -> int | None:
+    """The first result that is as the IR says on no device; None if all are so on some device."""
+    if len(answers[0]) != len(said):
+        return 0
+    for index, meta in enumerate(said):
+        found = [answer[index] for answer in answers]
+        if meta is not None and meta not in found and None not in found:
+            return index
+    return None
+
+
+@lru_cache(maxsize=65536)
+def _results(
+    target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], device: str, text: str
+) -> Results | None:
+    """What `target` gives; None where torch cannot tell without the data. Ops of repeated layers are asked once."""
+    with fake_tensor.FakeTensorMode():
+        try:
+            outputs = target(*_tensors(args, device), **{name: _tensors(value, device) for name, value in kwargs})
+        except _UNKNOWN:
+            return None
+        except Exception as error:
+            # torch ops raise whatever they like; for the user it is one thing: this call is impossible.
+            raise UnsupportedError(f"torch refuses it: {str(error).partition(chr(10))[0]}") from None
+    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    return tuple(
+        TensorMeta(tuple(output.shape), _DTYPE_NAMES[output.dtype])
+        if isinstance(output, torch.Tensor) and output.dtype in _DTYPE_NAMES
+        else None
+        for output in outputs
+    )
+
+
+def _tensors(value: Any, device: str) -> Any:
+    if isinstance(value, TensorMeta):
+        return torch.empty(value.shape, dtype=TORCH_DTYPES[value.dtype], device=device)
+    if isinstance(value, torch.device):
+        return torch.device(device)
+    return [_tensors(item, device) for item in value] if isinstance(value, tuple) else value
