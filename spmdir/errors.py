@@ -90,6 +90,13 @@ def warn(message: str, location: Location | None = None) -> None:
     warnings.warn(SpmdirWarning(message, location), stacklevel=2)
 
 
+def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:
+    """Raise SpmdirError unless argument `name` is an instance of `expected`, which `example` describes."""
+    if not isinstance(value, expected):
+        shown = " ".join(repr(value).split())[:60]
+        raise SpmdirError(f"{name} is {shown} of type {type(value).__name__}; expected {example}")
+
+
 def did_you_mean(found: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
     import difflib  # 5 ms, and only wrong input needs it

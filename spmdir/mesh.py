@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -13,8 +14,13 @@ from spmdir.errors import ShardingError
 
 
 def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    pairs = value.items() if isinstance(value, Mapping) else value
-    return tuple((str(axis), int(size)) for axis, size in pairs)
+    try:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return tuple((str(axis), operator.index(size)) for axis, size in pairs)
+    except (TypeError, ValueError):
+        raise ShardingError(
+            f'a mesh cannot have the axes {value!r}; expected names and whole sizes, as in Mesh({{"dp": 2, "tp": 4}})'
+        ) from None
 
 
 @attrs.define(frozen=True, slots=False)
@@ -27,7 +33,7 @@ class Mesh:
         intra_node: the axes whose ranks sit inside one node; None when all do.
 
     Raises:
-        ShardingError: an axis name is repeated or a size is below 1.
+        ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
     """
 
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
@@ -41,6 +47,8 @@ class Mesh:
                 f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name"
             )
         for axis, size in self.axes:
+            if not axis.isidentifier():
+                raise ShardingError(f"mesh axis '{axis}' is no name; expected letters, digits and _, as in dp0")
             if size < 1:
                 raise ShardingError(f"mesh axis '{axis}' has size {size}; expected a size of at least 1")
         for axis in self.intra_node or ():

@@ -64,12 +64,17 @@ class Replicate(Placement):
         return "R"
 
 
+def _from_zero(_: Any, __: Any, dim: int) -> None:
+    if dim < 0:
+        raise ShardingError(f"S({dim}) divides no dimension; expected one counted from 0")
+
+
 @attrs.frozen(cache_hash=True)
 class Shard(Placement):
     """`S(d)`: rank i holds piece i of dimension d, cut as `torch.chunk` cuts."""
 
     trait: ClassVar[str] = "shard"
-    dim: int = attrs.field()
+    dim: int = attrs.field(validator=_from_zero)
 
     def distribute(self, tensor: Any, count: int, noise: Callable[[Any], Any]) -> list[Any]:
         cuts = [chunk(tensor.shape[self.dim], count, index) for index in range(count)]

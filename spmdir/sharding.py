@@ -122,8 +122,11 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
     return entries
 
 
-def as_sharding(value: object, mesh: Mesh) -> Sharding:
+def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     """A sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh order.
+
+    Args:
+        rank: of the tensor, if known; DTensor placements may then count dimensions from the end.
 
     Raises:
         ParseError, ShardingError: the value is none of these or does not fit the mesh.
@@ -133,13 +136,13 @@ def as_sharding(value: object, mesh: Mesh) -> Sharding:
     elif isinstance(value, str):
         entries = _entries(value)
     elif isinstance(value, Mapping):
-        entries = [(str(a), p if isinstance(p, Placement) else parse_placement(str(p))) for a, p in value.items()]
+        entries = [(str(a), _placement(p, rank)) for a, p in value.items()]
     elif isinstance(value, (list, tuple)):
         if len(value) != len(mesh.axes):
             raise ShardingError(
                 f"found {len(value)} DTensor placements; expected one for each axis of mesh @{mesh.name} {mesh}"
             )
-        entries = list(zip(mesh.axis_names, map(_from_dtensor, value), strict=True))
+        entries = [(axis, _from_dtensor(p, rank)) for axis, p in zip(mesh.axis_names, value, strict=True)]
     else:
         raise ParseError(f"{value!r} is no sharding; expected text, a dict axis → placement, or DTensor placements")
     for axis, _ in entries:
@@ -150,13 +153,20 @@ def as_sharding(value: object, mesh: Mesh) -> Sharding:
     return result
 
 
-def _from_dtensor(placement: object) -> Placement:
+def _placement(value: object, rank: int | None) -> Placement:
+    if isinstance(value, Placement):
+        return value
+    return parse_placement(value) if isinstance(value, str) else _from_dtensor(value, rank)
+
+
+def _from_dtensor(placement: object, rank: int | None) -> Placement:
     """A DTensor placement, told by its class name so that torch stays unimported."""
     kind = type(placement).__name__
     if kind == "Replicate":
         return R
     if kind == "Shard":
-        return Shard(getattr(placement, "dim"))  # noqa: B009
+        dim: int = getattr(placement, "dim")  # noqa: B009
+        return Shard(dim + rank if rank is not None and -rank <= dim < 0 else dim)
     if kind == "Partial":
         return Partial(getattr(placement, "reduce_op", "sum"))
     raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected Replicate, Shard or Partial")

@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.dialects.spmd import MeshOp, Spmd, check_function
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import mesh_of
-from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError
+from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 
 _PLAINER = {
@@ -45,6 +45,7 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     Raises:
         ParseError: malformed text; SpmdirError: a module that does not verify.
     """
+    require_type("text", text, str, "the text of a module")
     parser = None
     try:
         with collector_paused():
@@ -71,6 +72,7 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         generic: print every op in MLIR's generic form.
         debuginfo: print locations.
     """
+    require_type("module", module, Operation, "a module, as import_fx and parse give it")
     buffer = StringIO()
     printer = IRPrinter(stream=buffer, print_generic_format=generic, print_debuginfo=debuginfo)
     if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:
@@ -110,6 +112,7 @@ def mesh_op(module: ModuleOp) -> MeshOp:
     Raises:
         UnsupportedError: there is none, or more than one.
     """
+    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(found) != 1:
         place = location_of(found[1]) if found else location_of(module)
@@ -126,6 +129,7 @@ def mesh(module: ModuleOp) -> Mesh:
 
 def functions(module: ModuleOp) -> list[FuncOp]:
     """The functions of a module that have a body."""
+    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     return [op for op in module.body.block.ops if isinstance(op, FuncOp) and op.body.blocks]
 
 

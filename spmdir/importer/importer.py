@@ -16,7 +16,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, ty
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.spmd import ConstraintOp, MeshOp
 from spmdir.dialects.syntax import keep_name
-from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.graph import GraphBuilder, tensor_meta
 from spmdir.importer.program import Input, Output, Program, read_exported
 from spmdir.importer.shardings import input_shardings, output_sharding
@@ -53,6 +53,10 @@ def import_fx(
         UnsupportedError: the program has dynamic shapes, control flow, or something else that the IR cannot say.
         ShardingError, ParseError: a sharding fits no argument or is malformed.
     """
+    require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
+    require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
+    require_type("out_shardings", out_shardings, (list, tuple, type(None)), "a list with one entry an output")
+    require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
     program = _read(source, example_inputs)
     with collector_paused():
         builder = GraphBuilder(mesh)

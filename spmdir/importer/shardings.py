@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from spmdir.call import TensorMeta
-from spmdir.errors import ShardingError, SpmdirError, did_you_mean
+from spmdir.errors import ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, as_sharding
 
@@ -38,6 +38,7 @@ def input_shardings(
     """
     given: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
     for key, value in (shardings or {}).items():
+        require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
         found, exact = _find(key, names, nodes, positions)
         if not found:
             known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
@@ -73,7 +74,7 @@ def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str) -> Sharding
     if value is None:
         return None
     try:
-        sharding = as_sharding(value, mesh)
+        sharding = as_sharding(value, mesh, meta.rank)
         sharding.check(mesh, meta.rank)
     except SpmdirError as error:
         raise type(error)(f"sharding of {what} ({meta}): {error.message}", error.location) from None

@@ -81,6 +81,8 @@ def device_rank(device_mesh: Any) -> int:
     Raises:
         ShardingError: the process is not in the mesh.
     """
+    if not hasattr(device_mesh, "get_coordinate"):
+        raise ShardingError(f"device_mesh is {device_mesh!r}; expected a torch DeviceMesh, as of init_device_mesh")
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
         raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")

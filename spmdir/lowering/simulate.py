@@ -14,7 +14,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of
 from spmdir.dialects.spmd import function_attrs, global_shape, is_local, sharding_of
 from spmdir.dialects.syntax import location_of
-from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean
+from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.lowering.emit import emit
 from spmdir.lowering.groups import symbolic_group
 from spmdir.lowering.layout import collect, distribute, random_like
@@ -106,6 +106,7 @@ def bind_inputs(
     names = {
         value: _attr(function, "arg_attrs", value.index, "spmd.name", value.name_hint or "") for value in function.args
     }
+    require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):
         given = dict(inputs)
     elif len(inputs) == len(users):
@@ -148,6 +149,8 @@ def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> 
     """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is."""
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
+    if tensor.layout != torch.strided:
+        raise SpmdirError(f"'{name}' has layout {tensor.layout}; expected a dense tensor")
     if tuple(tensor.shape) != shape:
         raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected the global shape {list(shape)}")
     expected = TORCH_DTYPES[dtype]

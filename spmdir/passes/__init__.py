@@ -10,7 +10,7 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spmdir.errors import ParseError, did_you_mean
+from spmdir.errors import ParseError, did_you_mean, require_type
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -80,6 +80,7 @@ def parse_pipeline(text: str, passes: PassTable = PASSES) -> Iterator[ModulePass
     Raises:
         ParseError: the text is no pipeline, or a pass or an option is unknown or has a value of the wrong type.
     """
+    require_type("pipeline", text, str, "pass names, as in 'propagate,insert-reshard'")
     end = 0
     while end < len(text.rstrip()):
         step = _STEP.match(text, end)

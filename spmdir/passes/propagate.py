@@ -24,6 +24,7 @@ from spmdir.errors import ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
+from spmdir.passes.stage import global_function
 from spmdir.passes.typing import rule_of
 from spmdir.placement import R
 from spmdir.planner.axis_search import Unsolvable
@@ -125,7 +126,7 @@ class PropagatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        mesh, function = ir.mesh(op), ir.main_function(op)
+        mesh, function = ir.mesh(op), global_function(op, self.name)
         with ir.collector_paused():
             makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
             try:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from spmdir.call import DTYPE_BYTES
-from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
@@ -61,6 +61,9 @@ def plan_reshard(
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
         UnsupportedError: a reduction of one kind is pending and one of another kind is wanted.
     """
+    require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
+    if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ShardingError(f"shape is {shape!r}; expected sizes from 0 on, as in (16, 1024)")
     itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)
     if itemsize is None:
         raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, require_type
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
@@ -187,6 +187,12 @@ def strategies(
     Raises:
         RuleError: no rule, or the call does not fit it.
     """
+    require_type("name", name, str, "an op's name such as aten.mm")
+    require_type("operands", operands, (list, tuple), 'operands such as TensorMeta((4, 8), "f32")')
+    for operand in operands:
+        require_type("an operand", operand, TensorMeta, 'one such as TensorMeta((4, 8), "f32")')
+    if not isinstance(axis_size, int) or axis_size < 1:
+        raise RuleError(f"axis_size is {axis_size!r}; expected a number of ranks from 1 on")
     rules = default()
     op_rule = rules.instantiate(rules.infer_call(name, operands, arguments))
     return op_rule.strategies(axis_size) if op_rule else ()

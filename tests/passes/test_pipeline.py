@@ -13,7 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from spmdir import passes
-from spmdir.errors import ParseError
+from spmdir.dialects import ir
+from spmdir.errors import ParseError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,17 @@ def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: s
     with pytest.raises(ParseError) as refusal:
         list(passes.parse_pipeline(text))
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in ("fold-views", "localize", "probe")])
+def test_a_localized_module_is_refused_by_passes_that_read_global_types(name: str) -> None:
+    module = ir.parse(
+        "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"
+        " -> tensor<4xf32> {\n  %0 = aten.relu(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"
+    )
+    passes.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
+    with pytest.raises(UnsupportedError, match=f"run {name} before localize"):
+        passes.run_passes(module, name)
 
 
 def test_a_pass_is_described_by_its_first_line_and_its_options() -> None:
