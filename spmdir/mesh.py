@@ -23,6 +23,11 @@ def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[s
         ) from None
 
 
+def _check_name(what: str, name: str) -> None:
+    if not (name.isidentifier() and name.isascii()):
+        raise ShardingError(f"{what} has a name that text cannot give; expected letters, digits and _, as in dp0")
+
+
 @attrs.define(frozen=True, slots=False)
 class Mesh:
     """Ordered named axes with their sizes, e.g. `Mesh({"dp": 2, "tp": 4})`.
@@ -41,14 +46,14 @@ class Mesh:
     intra_node: tuple[str, ...] | None = None
 
     def __attrs_post_init__(self) -> None:
+        _check_name(f"mesh @{self.name}", self.name)
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
             raise ShardingError(
                 f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name"
             )
         for axis, size in self.axes:
-            if not axis.isidentifier():
-                raise ShardingError(f"mesh axis '{axis}' is no name; expected letters, digits and _, as in dp0")
+            _check_name(f"mesh axis '{axis}'", axis)
             if size < 1:
                 raise ShardingError(f"mesh axis '{axis}' has size {size}; expected a size of at least 1")
         for axis in self.intra_node or ():

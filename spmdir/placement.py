@@ -185,7 +185,7 @@ def parse_placement(text: str) -> Placement:
         return R
     if name == "?" and argument is None:
         return OPEN
-    if name == "S" and argument is not None and argument.isdigit():
+    if name == "S" and argument is not None and argument.isdecimal():
         return Shard(int(argument))
     if name == "P" and (argument is None or argument in REDUCTIONS):
         return Partial(argument or "sum")

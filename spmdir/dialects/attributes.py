@@ -9,10 +9,13 @@ from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     BFloat16Type,
     ComplexType,
+    Float8E4M3FNType,
+    Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
     IntegerType,
+    NoneAttr,
     NoneType,
     Signedness,
     TensorType,
@@ -32,6 +35,8 @@ ELEMENT_TYPES: dict[str, Attribute] = {
     "f32": Float32Type(),
     "f16": Float16Type(),
     "bf16": BFloat16Type(),
+    "f8E4M3FN": Float8E4M3FNType(),
+    "f8E5M2": Float8E5M2Type(),
     "i64": IntegerType(64),
     "i32": IntegerType(32),
     "i16": IntegerType(16),
@@ -64,7 +69,7 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
-    if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES:
+    if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES or type_.encoding != NoneAttr():
         return None
     return TensorMeta(tuple(type_.get_shape()), _ELEMENT_NAMES[type_.element_type])
 

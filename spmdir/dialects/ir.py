@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.dialects.spmd import MeshOp, Spmd, check_function
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
-from spmdir.dialects.value_op import mesh_of
+from spmdir.dialects.value_op import ValueOp, mesh_of
 from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 
@@ -24,6 +24,13 @@ _PLAINER = {
     "in block definition": "expected an operation or '}'",
 }
 """Messages of xDSL that say what it did → messages that say what it expected."""
+
+
+_MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
+    ModuleOp: (MeshOp, FuncOp),
+    FuncOp: (ReturnOp,),
+}
+"""Op → those inside it that are no tensor ops."""
 
 
 def context() -> IRContext:
@@ -54,8 +61,10 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     except XdslParseError as error:
         message = error.msg.strip()
         raise ParseError(_PLAINER.get(message, message), error_position(error, first_line)) from None
-    except (RecursionError, VerifyException) as error:
+    except (RecursionError, ValueError, VerifyException) as error:
+        # Python refuses numbers of thousands of digits, and says how to allow them.
         message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
+        message = message.partition("; use sys.")[0]
         line, column = parser.place(parser.pos) if parser else (first_line, 1)
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
@@ -93,10 +102,12 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
     meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(meshes) > 1:
         raise UnsupportedError(f"the module declares {len(meshes)} meshes; expected one", location_of(meshes[1]))
-    for op in module.walk():
+    # The mesh first, since the others are checked against it.
+    for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
             continue
         try:
+            _check_place(op)
             op.verify(verify_nested_ops=False)
             if isinstance(op, FuncOp):
                 check_function(op, mesh_of(op))
@@ -104,6 +115,17 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
             raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
         except SpmdirError as error:
             raise error.about(op.name, location_of(op)) from None
+
+
+def _check_place(op: Operation) -> None:
+    """Raise VerifyException if `op` is none of those that stand where it stands; ops of plug-ins stand anywhere."""
+    parent = op.parent_op()
+    if isinstance(op, ValueOp) or op.name.partition(".")[0] not in ("builtin", "func", "spmd"):
+        return
+    expected = _MEMBERS.get(type(parent), (ModuleOp,))
+    if not isinstance(op, expected):
+        where = f"in '{parent.name}'" if parent else "at the top"
+        raise VerifyException(f"cannot stand {where}; expected {', '.join(kind.name for kind in expected)}")
 
 
 def mesh_op(module: ModuleOp) -> MeshOp:

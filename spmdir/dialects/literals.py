@@ -114,7 +114,10 @@ class _Reader:
 
 def _scalar(kind: str, token: str, start: int) -> Literal:
     if kind == "string":
-        return json.loads(token)
+        try:
+            return json.loads(token)
+        except ValueError as error:
+            raise LiteralError(f"found the string {token!r}: {str(error).partition(':')[0]}", start) from None
     if kind == "int":
         return int(token)
     if kind == "float":
@@ -134,7 +137,7 @@ def _local(token: str, start: int) -> Local:
     match = _LOCAL.fullmatch(token)
     assert match
     extent, *axes = (part.strip() for part in match[2].split(","))
-    if not extent.isdigit() or not all(axis.isidentifier() for axis in axes):
+    if not extent.isdecimal() or not all(axis.isidentifier() for axis in axes):
         raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …)", start)
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
     return Local(match[1], int(extent), tuple(axes), int(match[3] or 1), plus)

@@ -406,8 +406,8 @@ FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
 
 def check_function(function: Any, mesh: Mesh | None) -> None:
     """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
-    if len(function.body.blocks) > 1:
-        raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one, without branches")
+    if len(function.body.blocks) != 1:
+        raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
     for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
         place = "argument" if which == "arg_attrs" else "result"
         for index, type_ in enumerate(types):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdir.call import TensorMeta
 from spmdir.rules.binding import Binding
 
-RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "bf16", "f16", "f32", "f64")
+RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "f8E5M2", "f8E4M3FN", "bf16", "f16", "f32", "f64")
 """Real element types, each promoted to a later one of its category or of a higher one."""
 
 COMPLEX = ("complex<f32>", "complex<f64>")
