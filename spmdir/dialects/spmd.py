@@ -34,7 +34,7 @@ from spmdir.placement import Placement
 from spmdir.planner.steps import transition
 from spmdir.sharding import Sharding
 
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
 
 
 @irdl_op_definition

@@ -87,7 +87,8 @@ class IRParser(Parser):
         if op.location == UNKNOWN_LOC:
             op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
         if isinstance(op, MeshOp):
-            self.mesh = op.sym_name.data
+            named = op.properties.get("sym_name")
+            self.mesh = named.data if isinstance(named, StringAttr) else self.mesh
         return op
 
     def _parse_tensor_op(self) -> Operation | None:
@@ -170,11 +171,14 @@ class IRPrinter(Printer):
             self.print_string(" : " + ", ".join(print_type(type_) for type_ in op.operand_types))
 
     def _print_function(self, op: func.FuncOp) -> None:
-        header = f"func.func @{op.sym_name.data}("
-        self.print_string(header)
+        visibility = f"{op.sym_visibility.data} " if op.sym_visibility else ""
+        self.print_string(f"func.func {visibility}")
+        self.print_symbol_name(op.sym_name.data)
+        self.print_string("(")
+        margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
         for index, argument in enumerate(op.args):
             if index:
-                self.print_string(",\n" + " " * (len(header) + 2 * self._indent))
+                self.print_string(",\n" + "  " * self._indent + margin)
             self.print_ssa_value(argument)
             self.print_string(f": {print_type(argument.type)}")
             self._print_attrs(op.arg_attrs, index)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
-from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
+from spmdir.errors import Location, SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -99,7 +99,9 @@ def read_text(path: str) -> tuple[str, str]:
     except OSError as error:
         raise SpmdirError(f"cannot read '{path}': {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise SpmdirError(f"'{path}' is no UTF-8 text: byte {error.start} is {error.object[error.start]:#x}") from None
+        before = error.object[: error.start]
+        place = Location("<stdin>" if path == "-" else path, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        raise SpmdirError(f"the byte {error.object[error.start]:#x} is no UTF-8 text", place) from None
 
 
 def write_text(path: str | None, text: str) -> None:
