@@ -401,7 +401,7 @@ class AxisSearch:
             frontier.append((node, min(agreeing, key=lambda choice: rows[choice].cost)))
 
     def _paying(self) -> list[int]:
-        """The nodes beside paid reshards, dearest first."""
+        """The nodes beside paid reshards, dearest first, then inputs held in larger pieces than they could be."""
         bills = [(self.bills.grant(v, self.made[v], self.wishes[v]), v) for v in range(len(self.made))]
         beside: dict[int, None] = {}
         for cost, value in sorted(bills, key=lambda bill: (-bill[0], bill[1])):
@@ -410,4 +410,9 @@ class AxisSearch:
             beside.setdefault(self.shared.producer[value][0])
             for user, _ in self.shared.users[value]:
                 beside.setdefault(user)
+        for index, candidates in enumerate(self.candidates):
+            if not self.shared.uses[index]:
+                least = min(candidate.cost for candidate in candidates)
+                if least < candidates[self.decision[index]].cost:
+                    beside.setdefault(index)
         return list(beside)

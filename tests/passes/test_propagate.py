@@ -1,0 +1,36 @@
+"""Propagation again of what was propagated decides nothing anew."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from spmdir.dialects import ir
+from spmdir.errors import SpmdirWarning
+from spmdir.passes import run_passes
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
+PROGRAMS = [
+    pytest.param(part, id=f"{path.stem}-{number}")
+    for path in sorted(GOLDEN.glob("*.mlir"))
+    if "--verify-diagnostics" not in path.read_text()
+    for number, part in enumerate(path.read_text().split("\n// |")[0].split("// -----"))
+]
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_propagating_twice_gives_the_text_of_propagating_once(text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpmdirWarning)
+        once = ir.print_ir(run_passes(ir.parse(text), "propagate"))
+        assert ir.print_ir(run_passes(ir.parse(once), "propagate")) == once
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_what_propagate_needs_is_what_insert_reshard_gives(text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpmdirWarning)
+        module = run_passes(ir.parse(text), "propagate,verify-spmd{before-reshard},insert-reshard,verify-spmd")
+    assert " needs (" not in ir.print_ir(module)
