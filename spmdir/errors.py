@@ -20,6 +20,12 @@ class Location:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+def place(data: bytes, position: int, file: str) -> Location:
+    """The place of a byte in the file that holds `data`."""
+    before = data[:position]
+    return Location(file, before.count(b"\n") + 1, position - before.rfind(b"\n"))
+
+
 class SpmdirError(Exception):
     """A refusal that a user can act on; prints as `file:line:col: error: message`.
 

@@ -117,7 +117,8 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         axis, colon, placement = part.partition(":")
         if not colon or not axis.strip().isidentifier():
-            raise ParseError(f"'{' '.join(part.split())}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
+            found = " ".join(part.split())
+            raise ParseError(f"'{found}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
         entries.append((axis.strip(), parse_placement(placement)))
     return entries
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.errors import RuleError, SpmdirError
 from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
 from spmdir.rules.dtypes import refused_dtype, result_dtype
@@ -103,8 +104,15 @@ class OpRule:
         divided = {f: n for f, n in (divided or {}).items() if n > 1}
         key = (count, tuple(sorted(divided.items())))
         if key not in self._rows:
-            rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
+            self._rows[key] = ()  # so that an expansion that leads back here is found out
+            try:
+                rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
+            except SpmdirError:
+                del self._rows[key]
+                raise
             self._rows[key] = tuple(dict.fromkeys(rows))
+        if not self._rows[key]:
+            raise RuleError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return self._rows[key]
 
     @cached_property

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, require_type
+from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, place, require_type
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
@@ -121,9 +121,11 @@ class RuleSet:
             ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
         """
         try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ParseError(f"cannot read rules from {path}: {error}") from None
+            text = Path(path).read_bytes().decode()
+        except OSError as error:
+            raise ParseError(f"cannot read rules from {path}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ParseError("this is no UTF-8 text", place(error.object, error.start, str(path))) from None
         added = read(text, str(path))
         extended = RuleSet({**self.records, **added})
         extended._check(added)

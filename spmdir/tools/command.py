@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
-from spmdir.errors import Location, SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
+from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean, place
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -99,9 +100,8 @@ def read_text(path: str) -> tuple[str, str]:
     except OSError as error:
         raise SpmdirError(f"cannot read '{path}': {error.strerror}") from None
     except UnicodeDecodeError as error:
-        before = error.object[: error.start]
-        place = Location("<stdin>" if path == "-" else path, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise SpmdirError(f"the byte {error.object[error.start]:#x} is no UTF-8 text", place) from None
+        where = place(error.object, error.start, "<stdin>" if path == "-" else path)
+        raise SpmdirError(f"the byte {error.object[error.start]:#x} is no UTF-8 text", where) from None
 
 
 def write_text(path: str | None, text: str) -> None:
@@ -125,7 +125,8 @@ def write_text(path: str | None, text: str) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
+            kept = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
+            os.chmod(temporary, kept)
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)

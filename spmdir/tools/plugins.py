@@ -72,12 +72,16 @@ def _load_python(path: str, context: IRContext) -> PassTable:
         raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
     except SyntaxError as error:
         raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = reversed(traceback.extract_tb(error.__traceback__))
         line = next((frame.lineno for frame in frames if frame.filename == spec.origin), None)
         raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", Location(path, line or 1, 1)) from error
-    return {
-        value.name: value
-        for value in vars(module).values()
+    found = {
+        name: value
+        for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, ModulePass) and value.__module__ == spec.name
     }
+    for class_name, kind in found.items():
+        if not isinstance(getattr(kind, "name", None), str):
+            raise SpmdirError(f"the pass {class_name} of plug-in '{path}' has no name; give it one, as in `name = 'own'`")
+    return {kind.name: kind for kind in found.values()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def parse_mesh(text: str) -> Mesh:
     axes = []
     for part in text.split(","):
         axis, _, size = (piece.strip() for piece in part.partition("="))
-        if not axis.isidentifier() or not size.isdecimal():
+        if not axis.isidentifier() or not re.fullmatch(r"\d{1,18}", size):
             raise ParseError(f"'{part}' is no mesh axis; expected `name=size`, as in dp=2,tp=4")
         axes.append((axis, int(size)))
     return Mesh(tuple(axes))

@@ -79,3 +79,47 @@ def test_a_broken_plugin_is_refused_at_its_place(tmp_path: Path, name: str, text
 def test_a_missing_plugin_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpmdirError, match="cannot read"):
         load_plugins([str(tmp_path / name)])
+
+
+def test_rules_that_expand_into_each_other_are_refused_at_their_place(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path,
+        "own.rules",
+        "mylib.a(x: *) -> * expand *\n    return mylib.b(x)\nmylib.b(x: *) -> * expand *\n    return mylib.a(x)\n",
+    )
+    text = """spmd.mesh @mesh <tp = 2>
+        func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8xf32> {
+          %0 = mylib.a(%x) : tensor<8xf32>
+          return %0 : tensor<8xf32>
+        }"""
+    assert spmd_opt.main([write(tmp_path, "in.mlir", text), "--load-plugin", "own.rules", "--propagate"]) == 1
+    assert capsys.readouterr().err.startswith("own.rules:1:1: error: mylib.a expands into itself")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit(3)", "own.py:2:1: error: plug-in failed: SystemExit: 3"),
+        (
+            "from xdsl.passes import ModulePass\nclass P(ModulePass):\n    pass",
+            "error: the pass P of plug-in 'own.py' has no name; give it one",
+        ),
+    ],
+)
+def test_a_plugin_neither_ends_the_tool_nor_adds_a_pass_without_a_name(
+    tmp_path, monkeypatch, capsys, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "own.py", text)
+    assert spmd_opt.main(["--list-passes", "--load-plugin", "own.py"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(message)
+
+
+def test_a_rule_file_that_is_no_text_is_refused_at_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "own.rules"
+    path.write_bytes(b"# one\n#\xff")
+    with pytest.raises(SpmdirError, match="no UTF-8 text") as caught:
+        load_plugins([str(path)])
+    assert str(caught.value.location) == f"{path}:2:2"

@@ -170,3 +170,9 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         shell=True, capture_output=True, text=True, cwd=ROOT, timeout=60,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+def test_an_output_file_keeps_its_permissions(run) -> None:
+    Path("out.mlir").touch(mode=0o600)
+    assert run("in.mlir", "-o", "out.mlir") == (0, "", "")
+    assert Path("out.mlir").read_text() == GOOD and Path("out.mlir").stat().st_mode & 0o777 == 0o600
