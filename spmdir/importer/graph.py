@@ -21,6 +21,7 @@ from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small
 from spmdir.importer.rewrites import REWRITES
+from spmdir.importer.statistics import writes_statistics
 from spmdir.mesh import Mesh
 from spmdir.sharding import as_sharding
 
@@ -135,6 +136,12 @@ class GraphBuilder:
         if target._schema.is_mutable:
             raise UnsupportedError(
                 f"'{node.name}' calls {op_name(target)}, which mutates; expected a functional graph", place
+            )
+        if writes_statistics(target, node.args, node.kwargs):
+            raise UnsupportedError(
+                f"'{node.name}' calls {op_name(target)}, which writes running statistics that its schema does not "
+                "declare; expected batch_norm, or a norm with track_running_stats=False",
+                place,
             )
         _check_data_dependence(node, target, args, place)
         if "val" not in node.meta:

@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer.locations import source_line
+from spmdir.importer.statistics import writes_statistics
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -99,6 +100,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
         getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         or getattr(node.target, "__name__", "") in _AUTOCAST
         or str(node.target).startswith(_FOREACH)
+        or writes_statistics(node.target, node.args, node.kwargs)
         or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
         for node in _calls(module)
     )

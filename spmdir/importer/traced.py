@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from spmdir.errors import UnsupportedError
 from spmdir.importer.paths import Names, argument_names, result_names
 from spmdir.importer.program import Input, Output, Program, decompositions, is_small, needs_retrace, refusing
+from spmdir.importer.statistics import Declaring
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
@@ -136,7 +137,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         values = [_like(node.meta.get("val")) for node in _placeholders(module)]
-    run = torch.func.functionalize(fx.Interpreter(module).run, remove="mutations")
+    run = torch.func.functionalize(Declaring(module).run, remove="mutations")
     with refusing("the graph cannot be made functional"), preserve_node_meta():
         traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]

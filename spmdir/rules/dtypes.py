@@ -31,7 +31,10 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
         literal = next((v for v in binding.arguments.values() if isinstance(v, (bool, int, float))), 0.0)
         return "i1" if isinstance(literal, bool) else "i64" if isinstance(literal, int) else "f32"
     numbers = [v for name, v in binding.arguments.items() if name in binding.tensors and v is not None]
-    return promote(operands, any(isinstance(v, float) for v in numbers))
+    found = promote(operands, any(isinstance(v, (float, complex)) for v in numbers))
+    if found not in COMPLEX and any(isinstance(v, complex) for v in binding.arguments.values()):
+        return COMPLEX[found == "f64"]
+    return found
 
 
 def refused_dtype(

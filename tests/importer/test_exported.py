@@ -64,6 +64,17 @@ def test_mutated_buffers_become_results_after_the_outputs():
     assert results(module)[1] == ("norm.running_mean", "tp: S(0)")
 
 
+def test_statistics_of_a_functional_batch_norm_are_mutations():
+    def forward(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(x, module.mean, module.var, training=True)
+
+    state = {"mean": nn.Buffer(X[0] * 0), "var": nn.Buffer(X[0] * 0 + 1)}
+    module = import_fx(export(forward, X, **state), MESH)
+    assert results(module, "kind")[1:] == [("mean", "mutation"), ("var", "mutation")]
+    _, mean, _ = run_single(module, [X], {name: buffer.clone() for name, buffer in state.items()})
+    assert torch.allclose(mean, 0.1 * X.mean(0))
+
+
 def test_mutated_inputs_become_results_with_the_inputs_sharding():
     module = import_fx(export(lambda s, x, y: (x.add_(1), x * y)[1], X.clone(), X), MESH, {"input:0": "dp: S(0)"})
     assert results(module) == [("mul", None), ("args_0", "dp: S(0)")]

@@ -42,6 +42,13 @@ def _left_by_a_transform():
     return export(lambda s, x: torch.func.grad(lambda x: (x * x).sum())(x), X)
 
 
+def _instance_norm():
+    mean, var = nn.Buffer(torch.zeros(2)), nn.Buffer(torch.ones(2))
+    norm = nn.functional.instance_norm
+    x = torch.ones(3, 2, 4)
+    return export(lambda s, x: norm(x, s.mean, s.var, use_input_stats=True), x, mean=mean, var=var)
+
+
 REFUSED = {
     "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
     "dynamic shapes": (_dynamic, r"input 'args_0' has the dynamic size s\d+ in dimension 0; .*without dynamic_shapes"),
@@ -54,6 +61,7 @@ REFUSED = {
     "sparse tensors": (_sparse, "_to_sparse, which gives no dense tensor"),
     "generators": (_own_generator, "aten.bernoulli draws from its own generator; use the default one"),
     "graphs of transforms that export breaks": (_left_by_a_transform, "Python function _unwrap_for_grad"),
+    "statistics that no schema declares": (_instance_norm, "instance_norm, which writes running statistics"),
     "graphs without shapes": (_without_shapes, "node 'x' has no shape .*pass example_inputs"),
 }
 

@@ -181,3 +181,29 @@ def test_autocast_in_a_graph_from_before_dispatch_becomes_casts():
     module = import_fx(make_fx(function, pre_dispatch=True)(X), MESH)
     assert [str(meta) for o in ops(module) if "mm" in o.name for meta in o.call().operands] == ["4x6xbf16", "6x4xbf16"]
     assert torch.equal(run_single(module, [X])[0], function(X))
+
+
+def _statistics(x, mean, var, training=True):
+    mean, var = mean.clone(), var.clone()
+    normed = nn.functional.batch_norm(x, mean, var, training=training)
+    return normed, mean, var
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_batch_norm_gives_new_statistics_and_leaves_the_old_ones(training: bool):
+    inputs = [torch.rand(4, 6, 3), torch.rand(6), torch.rand(6)]
+    traced = make_fx(lambda x, mean, var: _statistics(x, mean, var, training))(*inputs)
+    module = import_fx(traced, MESH, {"mean": "dp: S(0)", "var": "tp: S(0)"})
+    for found, expected in zip(simulate(module, inputs), _statistics(*inputs, training), strict=True):
+        assert torch.allclose(found, expected)
+
+
+def test_a_batch_norm_that_updates_its_inputs_gives_them_as_mutations():
+    def function(x, mean, var):
+        return nn.functional.batch_norm(x, mean, var, training=True)
+
+    inputs = [torch.rand(4, 6), torch.rand(6), torch.rand(6)]
+    module = import_fx(make_fx(function)(*map(torch.clone, inputs)), MESH)
+    assert [kind for _, kind in results(module, "kind")] == ["output", "mutation", "mutation"]
+    for found, expected in zip(run_single(module, inputs), _statistics(*inputs), strict=True):
+        assert torch.equal(found, expected)

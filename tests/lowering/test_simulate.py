@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import distributed as dist
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.dialects.ir import parse
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer import import_fx
 from spmdir.lowering import lower_to_fx, run_single, simulate
 from spmdir.lowering.layout import collect, distribute
 from spmdir.mesh import Mesh
@@ -35,6 +37,26 @@ def mlp_tensors():
         torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((7, 10), (10, 12), (12, 11))
     )
     return x, {"up.weight": up, "down.weight": down}, (x @ up).relu() @ down
+
+
+TRACED = {
+    "the gradient of a convolution's bias": (
+        lambda g, x, w: torch.ops.aten.convolution_backward(g, x, w, [4], [1], [1], [1], False, [0], 1, [True] * 3),
+        ((2, 4, 8), (2, 6, 8), (4, 6, 3)),
+        "dp: S(1)",
+    ),
+    "a complex number times a real tensor": (lambda x: ((x * 1j + 2).sum(0), x.mean() * 2j), ((4, 6),), "dp: S(0)"),
+}
+"""Name → a function, the shapes of its inputs, and the sharding of the first."""
+
+
+@pytest.mark.parametrize("case", TRACED)
+def test_a_traced_function_computes_what_it_does_in_eager(case: str):
+    function, shapes, sharding = TRACED[case]
+    inputs = [torch.rand(shape, dtype=torch.float64) for shape in shapes]
+    module = import_fx(make_fx(function)(*inputs), Mesh({"dp": 2}), {"input:0": sharding})
+    for found, expected in zip(simulate(module, inputs), function(*inputs), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-12)
 
 
 def test_a_sharded_program_computes_what_the_whole_one_does():

@@ -1,0 +1,42 @@
+"""Normalizations that write running statistics, of which torch's schemas of them say nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+_aten = torch.ops.aten
+
+_WRITES_IF: dict[Any, str] = {
+    _aten.batch_norm.default: "training",
+    _aten.native_batch_norm.default: "training",
+    _aten._batch_norm_impl_index.default: "training",
+    _aten.cudnn_batch_norm.default: "training",
+    _aten.miopen_batch_norm.default: "training",
+    _aten.instance_norm.default: "use_input_stats",
+}
+"""Op → the argument with which it writes `running_mean` and `running_var`, where they are given."""
+
+
+def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this call changes its running statistics in place."""
+    if target not in _WRITES_IF:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return given.get("running_mean") is not None and bool(given[_WRITES_IF[target]])
+
+
+class Declaring(fx.Interpreter):
+    """Runs a graph with batch norms replaced by the one whose schema says what it writes."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if not writes_statistics(target, args, kwargs):
+            return super().call_function(target, args, kwargs)
+        if target is _aten.batch_norm.default:
+            return _aten._native_batch_norm_legit(*args[:8])[0]
+        if target is _aten.native_batch_norm.default:
+            return _aten._native_batch_norm_legit(*args)
+        return super().call_function(target, args, kwargs)
