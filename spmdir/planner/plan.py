@@ -14,7 +14,7 @@ import attrs
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Shard, chunk
+from spmdir.placement import Partial, R, Shard, chunk
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import FLAT, Topology, step_cost
 from spmdir.planner.steps import Step, make_step, permuted_axes, senders
@@ -137,9 +137,11 @@ def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...
     """The axes that the search may move, in mesh order.
 
     Kept still are those with the same pending reduction on both sides and, on each dimension, the outer axes that both
-    sides have in common. A replicated axis is free even if it stays so: another collective may run on slices.
+    sides have in common. A replicated axis is free even if it stays so: another collective may run on slices, unless
+    it has one rank only.
     """
     still = {axis for axis, _ in {*source.partial} & {*target.partial}}
+    still.update(axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis] == R)
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
         pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
         still.update(axis for axis, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -15,9 +15,9 @@ from spmdir.errors import ParseError, ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, R, Shard
 from spmdir.planner.cost import CPU_GLOO, H100X8, Topology, step_cost
-from spmdir.planner.plan import plan_reshard
+from spmdir.planner.plan import _free_axes, plan_reshard
 from spmdir.planner.steps import make_step
-from spmdir.sharding import Sharding
+from spmdir.sharding import Sharding, parse_sharding
 
 EIGHT = Mesh({"a": 8})
 WIDE = Mesh({"a": 2, "b": 8})
@@ -196,3 +196,9 @@ def test_plans_do_not_depend_on_the_hash_seed() -> None:
 def test_planning_needs_neither_torch_nor_xdsl() -> None:
     script = "import sys, spmdir.planner; sys.exit('torch' in sys.modules or 'xdsl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": "."}, check=False).returncode == 0
+
+
+def test_an_axis_of_one_rank_that_stays_replicated_is_not_searched() -> None:
+    mesh, source, target = Mesh({"a": 2, "one": 1, "b": 2}), parse_sharding("a: S(0)"), parse_sharding("b: S(1)")
+    assert _free_axes(source, target, mesh) == ("a", "b")
+    assert _free_axes(parse_sharding("one: S(0)"), target, mesh) == ("a", "one", "b")

@@ -214,7 +214,7 @@ def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor
                 return f"result {index} has type {piece.dtype}, not {right.dtype}"
         found = collect(pieces, placements)
         if not torch.allclose(found, right, rtol=1e-6, atol=1e-6, equal_nan=True):
-            return f"result {index} differs by {(found - right).abs().max():.3g}"
+            return f"result {index} differs by {(found * 1.0 - right * 1.0).abs().max():.3g}"
     return None
 
 
