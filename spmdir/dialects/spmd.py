@@ -19,15 +19,18 @@ from xdsl.traits import SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.dialects.attributes import (
+    DYNAMIC,
     ArgumentsAttr,
     ShapesAttr,
     ShardingAttr,
     ShardingsAttr,
     StructureAttr,
     meta_of,
+    print_type,
     take_balanced,
+    type_of,
 )
-from spmdir.dialects.value_op import ValueOp, check_sharding
+from spmdir.dialects.value_op import ValueOp, check_pieces, check_sharding
 from spmdir.errors import ShardingError, SpmdirError, did_you_mean
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
@@ -404,6 +407,13 @@ FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
 """What the IR itself says about an argument or a result."""
 
 
+FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
+    "spmd.name": (),
+    "spmd.kind": ("parameter", "buffer", "input", "output", "mutation"),
+}
+"""Attribute that is a string → what it may be; () for anything."""
+
+
 def check_function(function: Any, mesh: Mesh | None) -> None:
     """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
     if len(function.body.blocks) != 1:
@@ -413,11 +423,32 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
         for index, type_ in enumerate(types):
             if meta_of(type_) is None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
-            for key, attribute in function_attrs(function, which, index).items():
+            given = function_attrs(function, which, index)
+            for key, attribute in given.items():
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_))
+            if which == "arg_attrs":
+                _check_argument_pieces(f"{place} {index}", given, mesh, meta_of(type_))
+
+
+def _check_argument_pieces(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
+    whole, sharding = given.get("spmd.of"), given.get("spmd.sharding")
+    if whole is None and DYNAMIC not in meta.shape:
+        return
+    if sharding is None or not isinstance(whole, ShapesAttr) or len(whole.data) != 1:
+        raise ShardingError(
+            f"{place} is {print_type(type_of(meta))}, whose size is open; spmd.sharding and spmd.of must tell the piece"
+        )
+    try:
+        check_pieces(meta, whole.data[0], sharding.data, mesh)
+    except ShardingError as error:
+        raise ShardingError(f"{place}: {error.message}") from None
 
 
 def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any) -> None:
+    texts = FUNCTION_TEXTS.get(key)
+    if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):
+        expected = " or ".join(f'"{text}"' for text in texts) or "a string"
+        raise VerifyException(f"{key} of {place} is {attribute}; expected {expected}")
     if key != "spmd.sharding":
         # A misspelt sharding would be no sharding at all.
         if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):

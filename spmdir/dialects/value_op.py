@@ -21,7 +21,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.call import Call, Literal, Structure, TensorMeta
+from spmdir.call import Call, Literal, Local, Structure, TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ELEMENT_TYPES,
@@ -48,6 +48,10 @@ _TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
 _SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
 _CONTINUED = re.compile(r"\s*(needs|of)\b")
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
+
+
+_IMPOSSIBLE = {"i1": ("sum", "avg", "product"), "complex": ("max", "min")}
+"""Element type → the reductions that its values do not have."""
 
 
 class ValueOp(IRDLOperation):
@@ -148,15 +152,32 @@ class ValueOp(IRDLOperation):
 
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
-        for result, sharding in zip(self.results, self.shardings, strict=True):
-            if meta_of(result.type) is None and result.type != type_of(None):
+        self.check_numbers(mesh)
+        for operand, need in zip(self.operands, self.needs.data, strict=True) if self.needs else ():
+            if need is not None:
+                check_sharding(need, mesh, meta_of(operand.type))
+                check_decided(need)
+        of = self.of.data if self.of else (None,) * len(self.results)
+        for result, sharding, whole in zip(self.results, self.shardings, of, strict=True):
+            meta = meta_of(result.type)
+            if meta is None and result.type != type_of(None):
                 raise VerifyException(f"gives {result.type}; expected a tensor of a known element type, or none")
+            if meta is not None and (whole is not None or DYNAMIC in meta.shape):
+                check_pieces(meta, whole, sharding, mesh)
             if sharding is None:
                 continue
             check_sharding(sharding, mesh, meta_of(result.type))
-            if sharding.open_axes and not self.MAY_BE_OPEN:
-                axis = sharding.open_axes[0]
-                raise ShardingError(f"<{sharding}> leaves '{axis}' open; only an input or a constraint may")
+            if not self.MAY_BE_OPEN:
+                check_decided(sharding)
+
+    def check_numbers(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError if an argument is a rank's own number and the axes that it names are not in the mesh."""
+        for _, value in self.arguments.data if self.arguments else ():
+            for number in value if isinstance(value, tuple) else (value,):
+                for axis in number.axes if isinstance(number, Local) else ():
+                    if mesh is None:
+                        raise ShardingError(f"{number} names mesh axes, but the module declares no mesh")
+                    mesh.require(axis)
 
     def print(self, printer: Printer) -> None:
         names = iter(self._operands)
@@ -454,6 +475,30 @@ def _sharding(text: str, mesh: str, offset: int) -> Sharding:
         raise LiteralError(error.message, offset) from None
 
 
+def check_decided(sharding: Sharding) -> None:
+    """Raise ShardingError if `sharding` leaves an axis to the compiler."""
+    if sharding.open_axes:
+        raise ShardingError(f"<{sharding}> leaves '{sharding.open_axes[0]}' open; only an input or a constraint may")
+
+
+def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless `meta` is what ranks hold of a tensor of shape `whole`; sizes that differ are `?`."""
+    if whole is None and sharding is None:
+        return  # inside a local form, which alone knows
+    if whole is None or sharding is None or mesh is None:
+        raise ShardingError(
+            f"{print_type(type_of(meta))} leaves a size open; say of what global shape it is a piece, as `of [7, 8]`"
+        )
+    if not isinstance(whole, tuple) or len(whole) != meta.rank or any(type(n) is not int or n < 0 for n in whole):
+        raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {whole}")
+    sharding.check(mesh, meta.rank)
+    held = [sharding.local_shape(whole, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
+    expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*held, strict=True)]
+    found = ["?" if size == DYNAMIC else size for size in meta.shape]
+    if found != expected:
+        raise ShardingError(f"the pieces of {list(whole)} <{sharding}> have the shape {expected}, found {found}")
+
+
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None) -> None:
     """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`."""
     if mesh is None:
@@ -466,6 +511,8 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     for axis, op in sharding.partial:
         if op in ("any", "all") and meta.dtype != "i1":
             raise ShardingError(f"P({op}) on axis '{axis}' is a reduction of i1 values, found {meta.dtype}")
+        if op in _IMPOSSIBLE.get(meta.dtype.partition("<")[0], ()):
+            raise ShardingError(f"P({op}) on axis '{axis}' is no reduction of {meta.dtype} values")
 
 
 def mesh_of(op: Operation) -> Mesh | None:

@@ -83,5 +83,5 @@ def _load_python(path: str, context: IRContext) -> PassTable:
     }
     for class_name, kind in found.items():
         if not isinstance(getattr(kind, "name", None), str):
-            raise SpmdirError(f"the pass {class_name} of plug-in '{path}' has no name; give it one, as in `name = 'own'`")
+            raise SpmdirError(f"the pass {class_name} of plug-in '{path}' has no name; give it a `name = …`")
     return {kind.name: kind for kind in found.values()}

@@ -1,5 +1,7 @@
 // RUN:
 
+spmd.mesh @mesh <dp = 2, tp = 2>
+
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = my.op(%x) {a = 1, b = -2.5, c = 1e-05, d = "te\"xt", e = true, f = false, g = none, h = [], i = [1, [2, 3]], j = bf16} : tensor<8xf32>
   %1 = my.op(%0) {u = inf, v = -inf, w = nan, z = complex(1.0, -2.0)} : tensor<8xf32>
@@ -7,6 +9,8 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %2 : tensor<8xf32>
 }
 
+// | spmd.mesh @mesh <dp = 2, tp = 2>
+// |
 // | func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // |   %0 = my.op(%x) {a = 1, b = -2.5, c = 1.0e-05, d = "te\"xt", e = true, f = false, g = none, h = [], i = [1, [2, 3]], j = bf16} : tensor<8xf32>
 // |   %1 = my.op(%0) {u = inf, v = -inf, w = nan, z = complex(1.0, -2.0)} : tensor<8xf32>
