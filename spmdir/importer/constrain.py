@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
+from spmdir.placement import Shard
 from spmdir.sharding import Sharding, parse_sharding
 
 
@@ -32,6 +34,27 @@ def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
 _constrain.register_autograd(_constrain_gradient, setup_context=_keep_sharding)
 
 
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func, which differentiates no registered op."""
+
+    @staticmethod
+    def forward(x: Tensor, sharding: str) -> Tensor:
+        return _constrain(x, sharding)
+
+    setup_context = staticmethod(_keep_sharding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Transformed.apply(gradient, ctx.sharding), None  # type: ignore
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
+        """The samples stand along a new first dimension."""
+        entries = parse_sharding(sharding).entries
+        behind = [(axis, p if p.dim is None else Shard(p.dim + 1)) for axis, p in entries]
+        return _Transformed.apply(x.movedim(in_dims[0], 0), str(Sharding(behind))), 0  # type: ignore
+
+
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
     """`x`, to be sharded as given; its gradient is constrained alike.
 
@@ -47,4 +70,6 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     if isinstance(sharding, Mapping):
         sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
     parse_sharding(str(sharding))
+    if peek_interpreter_stack() is not None:
+        return _Transformed.apply(x, str(sharding))  # type: ignore
     return _constrain(x, str(sharding))

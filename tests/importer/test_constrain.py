@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.errors import ParseError, ShardingError
 from spmdir.importer import constrain, import_fx
+from spmdir.lowering import simulate
 from tests.importer.helpers import MESH, export, op, ops
 
 X = torch.arange(24.0).reshape(4, 6)
@@ -41,6 +42,18 @@ def test_constrains_the_gradient_alike():
 
     found = [o for o in ops(import_fx(make_fx(gradient)(X), MESH)) if o.name == "spmd.constraint"]
     assert [str(o.shardings[0]) for o in found] == ["tp: S(1)", "tp: S(1)"]
+
+
+def test_is_recorded_under_function_transforms():
+    def function(x):
+        samples = torch.func.vmap(lambda row: constrain(row.sin(), "tp: S(0)"), in_dims=1)(x)
+        return torch.func.grad(lambda x: (constrain(x, "dp: S(0)") ** 2).sum())(x), samples
+
+    module = import_fx(make_fx(function)(X), MESH)
+    found = [str(o.shardings[0]) for o in ops(module) if o.name == "spmd.constraint"]
+    assert sorted(found) == ["dp: S(0)", "dp: S(0)", "tp: S(1)"]
+    for result, expected in zip(simulate(module, [X]), function(X), strict=True):
+        assert torch.allclose(result, expected)
 
 
 def test_malformed_text_is_refused_in_eager():
