@@ -207,3 +207,7 @@ def _stopwatch(on: bool) -> Callable[[str], None]:
         last = time.perf_counter()
 
     return lap
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -62,10 +62,17 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs and of random ops (default 0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
     parser.add_argument("--tolerance", type=float, help="error that passes (default by element type)")
     return parser
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not -(2**63) <= seed < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} does not fit into 64 bits")
+    return seed
 
 
 def random_inputs(
@@ -75,12 +82,16 @@ def random_inputs(
 
     Args:
         dtype: element type of the floating ones; None takes the program's.
+
+    Raises:
+        SpmdirError: there is no memory for a tensor of such a size.
     """
     import torch
 
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.spmd import function_attrs, global_shape
+    from spmdir.dialects.syntax import location_of
     from spmdir.lowering.torch_values import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)
@@ -90,10 +101,14 @@ def random_inputs(
     for argument in function.args:
         meta, shape = meta_of(argument.type), global_shape(argument, mesh)
         assert meta is not None  # a verified function has tensor arguments alone
-        if meta.floating:
-            value = torch.randn(shape, generator=generator, dtype=torch.float64)
-        else:
-            value = torch.randint(0, 2, shape, generator=generator)
+        try:
+            if meta.floating:
+                value = torch.randn(shape, generator=generator, dtype=torch.float64)
+            else:
+                value = torch.randint(0, 2, shape, generator=generator)
+        except (RuntimeError, TypeError):
+            refusal = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
+            raise SpmdirError(refusal, location_of(function)) from None
         wanted = dtype if dtype and meta.dtype in _FLOATS else meta.dtype
         attributes = function_attrs(function, "arg_attrs", argument.index)
         name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
@@ -149,3 +164,7 @@ def tolerance_of(value: Any) -> float:
 
 def _text(attribute: Any) -> str | None:
     return getattr(attribute, "data", None)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -186,3 +186,7 @@ class Rank{rank}(torch.nn.Module):
 
 {forward}
 '''
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
