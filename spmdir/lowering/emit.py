@@ -89,6 +89,7 @@ class _Emitter:
         self.constants: dict[str, torch.Tensor] = {}
         self.values: dict[SSAValue, fx.Node | Started] = {}
         self.meta: dict[str, Any] = {}
+        self.checked: set[object] = set()
         self._device: Any = None
 
     def graph_module(self) -> fx.GraphModule:
@@ -155,21 +156,22 @@ class _Emitter:
 
     def check(self, op: ValueOp, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Raise UnsupportedError unless torch, given tensors as the IR types them, gives what the IR says."""
-        types = {self.node(value): self.local_meta(value) for value in op.operands}
-        if None in types.values():
+        given, said = tuple(map(self.local_meta, op.operands)), tuple(map(self.local_meta, op.results))
+        call = (op.name, op.arguments, op.structure, given, said)
+        if None in given or call in self.checked:
             return
+        types = dict(zip(map(self.node, op.operands), given, strict=True))
         check_results(
-            target,
-            _typed(args, types),
-            tuple((name, _typed(value, types)) for name, value in kwargs.items()),
-            tuple(map(self.local_meta, op.results)),
+            target, _typed(args, types), tuple((name, _typed(value, types)) for name, value in kwargs.items()), said
         )
+        self.checked.add(call)
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
         """Shape and element type of this rank's piece; None inside a local form, where the IR does not tell."""
         meta = meta_of(value.type)
-        known = meta is not None and DYNAMIC not in global_shape(value, self.mesh)
-        return TensorMeta(self.local_shape(value), meta.dtype) if known else None
+        if meta is None or DYNAMIC in global_shape(value, self.mesh):
+            return None
+        return TensorMeta(self.local_shape(value), meta.dtype)
 
     def named(self, node: fx.Node, name: str, value: SSAValue) -> fx.Node:
         node._rename(_identifier(value.name_hint or name))
