@@ -418,6 +418,8 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
     """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
     if len(function.body.blocks) != 1:
         raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
+    if function.body.block.last_op is None:
+        raise VerifyException("is empty; expected it to end in `return`")
     for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
         place = "argument" if which == "arg_attrs" else "result"
         for index, type_ in enumerate(types):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from spmdir.rules import RuleSet
 
 
+_OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
+
+
 class IRContext(Context):
     """A context in which every `namespace.op` outside the registered dialects is a torch op.
 
@@ -45,9 +48,8 @@ class IRContext(Context):
         known = super().get_optional_op(name, dialect_stack=dialect_stack)
         if known is not None:
             return known
-        namespace, dot, op = name.partition(".")
-        registered = {"builtin", "func", "spmd"}
-        return op_class(name) if dot and op and namespace not in registered else None
+        registered = name.partition(".")[0] in {"builtin", "func", "spmd"}
+        return None if registered or not _OP_NAME.fullmatch(name) else op_class(name)
 
 
 class IRLexer(MLIRLexer):

@@ -181,7 +181,7 @@ class Layout:
                 if shape is not None:
                     dims = tuple(
                         self._check(d, s, f"result {index}")
-                        for d, s in zip(dims, self._same_rank(dims, shape), strict=True)
+                        for d, s in zip(dims, self.same_rank(dims, shape), strict=True)
                     )
                 self.result_dims.append(dims)
             else:
@@ -192,7 +192,8 @@ class Layout:
                 )
         self._solve_groups()
 
-    def _same_rank(self, dims: Dims, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def same_rank(self, dims: Dims, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """`shape`, which must be that of a result with `dims`."""
         if len(dims) != len(shape):
             self.fail(f"the result has rank {len(shape)}, the rule gives {len(dims)}")
         return shape

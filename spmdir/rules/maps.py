@@ -189,6 +189,8 @@ def _transpose(layout: Layout, operand: str, first: str, second: str) -> Dims:
 def _move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
     dims = list(layout.dims(operand))
     rank = len(dims)
+    if not rank:
+        return ()
     moved = dims.pop(layout.dimension(source, rank))
     dims.insert(layout.dimension(destination, rank), moved)
     return tuple(dims)
@@ -202,6 +204,8 @@ def _diagonal(layout: Layout, operand: str, first: str, second: str) -> Dims:
     result = layout.result_shape()
     if result is None:
         layout.fail("the length of the diagonal cannot be inferred")
+    if len(gone) != 2 or not result:
+        layout.fail(f"there is no diagonal of one dimension, nor one without dimensions: {list(result)}")
     return (*(d for p, d in enumerate(dims) if p not in gone), (layout.factor("w", result[-1], whole=True),))
 
 
@@ -228,6 +232,7 @@ def _keep_equal(layout: Layout, operand: str) -> Dims:
     result = layout.result_shape()
     if result is None:
         layout.fail("the shape of the result cannot be inferred")
+    layout.same_rank(dims, result)
     out = []
     for position, size in enumerate(result):
         if size == shape[position]:
@@ -278,6 +283,8 @@ def _index(layout: Layout, operand: str, indices: str) -> Dims:
         layout.fail("a boolean index gives a shape that depends on the data; use where or masked_fill")
     at = [p for p, index in enumerate(slot) if index is not None]
     dims = layout.dims(operand)
+    if len(slot) > len(dims):
+        layout.fail(f"{len(slot)} indices given for a tensor of rank {len(dims)}")
     for position in at:
         layout.whole.update(dims[position])
     inserted = tuple((f,) for f in layout.refer("*i"))
