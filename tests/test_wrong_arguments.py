@@ -26,7 +26,7 @@ def imported(**given: Any) -> Any:
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "axes that are a list of sizes": (lambda: spmdir.Mesh([2, 4]), r"axes \[2, 4\]; expected names and whole sizes"),
     "a size that is no whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and whole sizes"),
-    "an axis that no sharding can name": (lambda: spmdir.Mesh({"dp-1": 2}), "'dp-1' is no name"),
+    "an axis that no sharding can name": (lambda: spmdir.Mesh({"dp-1": 2}), "'dp-1' has a name that text cannot give"),
     "a mesh that is a dict": (
         lambda: imported(mesh={"dp": 2}),
         "mesh is {'dp': 2} of type dict; expected a spmdir.Mesh",
