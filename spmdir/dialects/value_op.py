@@ -171,12 +171,13 @@ class ValueOp(IRDLOperation):
                 check_decided(sharding)
 
     def check_numbers(self, mesh: Mesh | None) -> None:
-        """Raise SpmdirError if an argument is a rank's own number and the axes that it names are not in the mesh."""
+        """Raise SpmdirError if an argument is a rank's own number, where there is none or its axes are not in the mesh."""
         for _, value in self.arguments.data if self.arguments else ():
             for number in value if isinstance(value, tuple) else (value,):
                 for axis in number.axes if isinstance(number, Local) else ():
-                    if mesh is None:
-                        raise ShardingError(f"{number} names mesh axes, but the module declares no mesh")
+                    function = self.parent_op()
+                    if mesh is None or function is None or "spmd.local" not in function.attributes:
+                        raise ShardingError(f"{number} is a rank's own number; only a function after localize has such")
                     mesh.require(axis)
 
     def print(self, printer: Printer) -> None:

@@ -121,7 +121,10 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
         RuleError: operands, arguments or results do not fit the rule; located at the op.
     """
     try:
-        return rules.instantiate(op.call())
+        rule = rules.instantiate(op.call())
+        if rule is not None:
+            rule.strategies(1)  # what its conditions and expansions find wrong is found here, where the op is known
+        return rule
     except RuleError as error:
         raise RuleError(error.message, location_of(op)) from None
 

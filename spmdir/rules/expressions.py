@@ -95,7 +95,7 @@ def _steps(scope: Scope, *names: str) -> int:
     """The elements of a range: `steps(end)`, `steps(start, end)` or `steps(start, end, step)`."""
     values: list[Any] = [scope.binding.arguments.get(name) for name in names]
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
-    if not all(isinstance(value, (int, float)) for value in (start, end, step)) or not step:
+    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
         raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
     return max(0, math.ceil((end - start) / step))
 
@@ -103,8 +103,8 @@ def _steps(scope: Scope, *names: str) -> int:
 def _ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
     """The dimensions of size 1 over all ranks, among those that a literal argument lists if one is named."""
     shape = scope.operands[scope.binding.operands(name)[0]].shape
-    listed = scope.binding.arguments.get(argument[0]) if argument else range(len(shape))
-    return tuple(d for d in listed if shape[d] == 1)  # type: ignore[union-attr]
+    given: Any = scope.binding.arguments.get(argument[0]) if argument else tuple(range(len(shape)))
+    return tuple(d for d in (given if isinstance(given, tuple) else (given,)) if shape[d] == 1)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

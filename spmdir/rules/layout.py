@@ -278,6 +278,8 @@ class Layout:
 
     def _places(self, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
         """(position in the spread, size) of each dimension that `term` stands for, the kept size-1 ones left out."""
+        if len(shape) > rank:
+            self.fail(f"{len(shape)} dimensions given where `{term}` has {rank}")
         if term.modifier != "-":
             return list(enumerate(shape, rank - len(shape)))
         dropped = self.positions(term.argument, rank)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.call import Call, Literal, Local, TensorMeta
-from spmdir.errors import RuleError, SpmdirError
+from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
 from spmdir.rules.dtypes import refused_dtype, result_dtype
@@ -112,7 +112,7 @@ class OpRule:
                 raise
             self._rows[key] = tuple(dict.fromkeys(rows))
         if not self._rows[key]:
-            raise RuleError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
+            raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return self._rows[key]
 
     @cached_property

@@ -97,3 +97,13 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
   %0 = aten.cat([]) {dim = 0} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f() -> tensor<8xf32> {
+  // expected-error@+1 {{there is no range from 0 to inf in steps of 1}}
+  %0 = aten.arange() {end = inf} : tensor<8xf32> <>
+  return %0 : tensor<8xf32>
+}

@@ -42,7 +42,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
   // expected-error@+1 {{axis 'zz' is not in mesh @mesh <dp = 2, tp = 2>}}
   %0 = my.op(%x) {a = offset(4, zz)} : tensor<8x8xf32>
   return %x : tensor<8x8xf32>
@@ -64,4 +64,14 @@ spmd.mesh @mesh <dp = 2, tp = 2>
 // expected-error@+1 {{argument 0: the pieces of [9, 8] <tp: S(0)> have the shape ['?', 8], found [5, 8]}}
 func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[9, 8]]}>}) -> tensor<5x8xf32> {
   return %x : tensor<5x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  // expected-error@+1 {{size(8, dp) is a rank's own number; only a function after localize has such}}
+  %0 = aten.triu(%x) {diagonal = size(8, dp)} : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
 }
