@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spmdir.call import DType, Literal, Local
+from spmdir.errors import UnsupportedError
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -43,7 +44,10 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
     if isinstance(value, DType):
         return TORCH_DTYPES[value.name]
     if isinstance(value, str) and any(kind in type_ for kind in _NAMED_BY_STRINGS):
-        return getattr(torch, value.removeprefix("torch."))
+        named = getattr(torch, value.removeprefix("torch."), None)
+        if not isinstance(named, (torch.memory_format, torch.layout)):
+            raise UnsupportedError(f"'{value}' is no {type_} of torch, such as contiguous_format or strided")
+        return named
     return value
 
 

@@ -110,6 +110,8 @@ def random_inputs(
             refusal = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
             raise SpmdirError(refusal, location_of(function)) from None
         wanted = dtype if dtype and meta.dtype in _FLOATS else meta.dtype
+        if dtype in ("f64", "f32") and meta.dtype.startswith("complex"):
+            wanted = f"complex<{dtype}>"
         attributes = function_attrs(function, "arg_attrs", argument.index)
         name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
         held = inputs if kind in (None, "input") else state_dict

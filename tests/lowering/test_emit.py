@@ -186,6 +186,7 @@ UNTRUE = [
     ("%0 = aten.cat([%x, %x]) {dim = 0} : tensor<7x6xf32> <>\n%0 : tensor<7x6xf32>", "gives tensor<8x6xf32>"),
     ("%0 = aten.slice.Tensor(%x) {end = 3} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", "gives tensor<3x6xf32>"),
     ("%0 = aten.select.int(%x) {dim = 0, index = 9} : tensor<6xf32> <>\n%0 : tensor<6xf32>", "torch refuses it"),
+    ('%0 = aten.clone(%x) {memory_format = "a"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "'a' is no Optional"),
     ('%0 = aten.gelu(%x) {approximate = "no"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "torch refuses it"),
 ]
 

@@ -111,3 +111,11 @@ def test_inputs_that_no_memory_holds_are_refused_at_their_function(tmp_path, cap
 def test_a_seed_of_more_than_64_bits_is_refused(capsys) -> None:
     assert spmd_run.main(["--seed", "99999999999999999999"]) == 1
     assert "does not fit into 64 bits" in capsys.readouterr().err
+
+
+def test_complex_inputs_are_widened_like_real_ones() -> None:
+    module = ir.parse(
+        "spmd.mesh @mesh <tp = 2>\nfunc.func @f(%x: tensor<4xcomplex<f32>>) -> tensor<4xcomplex<f32>> {\n"
+        "  return %x : tensor<4xcomplex<f32>>\n}"
+    )
+    assert spmd_run.random_inputs(module, 0, "f64")[0]["x"].dtype == torch.complex128
