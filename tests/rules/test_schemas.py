@@ -1,9 +1,9 @@
 import subprocess
 import sys
 
+from spmdir.checking.soundness import overload
 from spmdir.rules import default
 from spmdir.rules.kinds import KINDS
-from tests.rules.soundness import overload
 
 
 def test_rules_list_the_parameters_of_the_schema_in_order():

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from spmdir.checking.sample import Sample, b, f, i, sample
+from spmdir.checking.samples import all_samples
+from spmdir.checking.soundness import call_of, unsound
 from spmdir.rules import default
 from spmdir.rules.op_rule import fits
-from tests.rules.samples import all_samples, b, f, i, sample
-from tests.rules.soundness import Sample, call_of, unsound
 
 SAMPLES = all_samples(default())
 

@@ -9,26 +9,17 @@ import attrs
 import torch
 
 from spmdir.call import Call, DType, Local, TensorMeta
+from spmdir.checking.references import REFERENCES
+from spmdir.checking.sample import Sample
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard
 from spmdir.rules import OpRule, RuleSet, Strategy, Value
-from tests.rules.references import REFERENCES
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.bool: "i1", torch.complex128: "complex<f64>",
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
-
-
-@attrs.frozen
-class Sample:
-    """One call: operands in schema order (a tensor, a list of tensors, None, or a Python number) and arguments."""
-
-    op: str
-    operands: tuple[Any, ...]
-    arguments: dict[str, Any] = attrs.field(factory=dict)
-    compare: bool = True
 
 
 def meta(tensor: torch.Tensor) -> TensorMeta:
