@@ -31,10 +31,10 @@ def efficient(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | Non
 def efficient_backward(grad_out_: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
                        out: Tensor, logsumexp: Tensor, philox_seed: Tensor, philox_offset: Tensor, dropout_p: float,
                        grad_input_mask: Any, is_causal: bool = False, scale: float | None = None) -> Any:  # fmt: skip
-    inputs = [t.detach().requires_grad_() for t in (query, key, value)]
+    query, key, value = (t.detach().requires_grad_() for t in (query, key, value))
     with torch.enable_grad():
-        made, _ = _attention(*inputs, attn_bias, is_causal, scale)
-    return (*torch.autograd.grad(made, inputs, grad_out_), None)
+        made, _ = _attention(query, key, value, attn_bias, is_causal, scale)
+    return (*torch.autograd.grad(made, (query, key, value), grad_out_), None)
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,

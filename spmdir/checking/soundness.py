@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import torch
+from torch._decomp import decomposition_table
 
 from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.checking.references import REFERENCES
@@ -56,7 +57,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
     if name in REFERENCES:
         target = REFERENCES[name]
     elif not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CPU"):
-        target = torch._decomp.decomposition_table.get(target, target)
+        target = decomposition_table.get(target, target)
     result = target(*positional, **values)
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
