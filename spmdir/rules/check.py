@@ -15,7 +15,7 @@ from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCa
 
 KEYWORDS = (
     "adds", "all", "any", "carries", "commutes", "expand", "extent", "linear", "local", "max", "min", "moves",
-    "multilinear", "nonempty", "product", "sizes", "sum", "swaps", "when", "whole",
+    "multilinear", "nonempty", "product", "replicated", "sizes", "sum", "swaps", "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
@@ -96,7 +96,14 @@ def _problems(rule: Rule) -> Iterator[Problem]:
         yield from _pattern(rule, pattern)
     for clause in rule.clauses:
         yield from _clause(rule, clause)
-    yield from _combining(rule)
+    if rule.replicated is None:
+        yield from _combining(rule)
+    else:
+        yield from (
+            (f"`{clause.kind}` beside `replicated`; expected no other clause but `when`", clause.location)
+            for clause in rule.clauses
+            if clause.kind not in ("replicated", "when")
+        )
     for result in rule.results:
         if result.dtype and result.dtype not in (*ELEMENT_TYPES, REAL) and rule.parameter(result.dtype) is None:
             known = [*ELEMENT_TYPES, REAL, *(p.name for p in rule.parameters)]

@@ -47,7 +47,12 @@ class Layout:
         self.operand: int | None = None
         self.operand_dims: list[Dims] = [()] * len(operands)
         self.result_dims: list[Dims | None] = []
-        self._fit()
+        if results is not None and not rule.result_list and len(results) > len(rule.results):
+            self.fail(f"{len(results)} results given, {len(rule.results)} expected")
+        if rule.replicated is None:
+            self._fit()
+        else:
+            self._leave_open(rule.replicated)
 
     def fail(self, message: str) -> NoReturn:
         raise RuleError(f"{self.rule.op}: {message}")
@@ -145,6 +150,13 @@ class Layout:
         """The factors of dimensions that stand apart."""
         return tuple(f for positions in self._apart.values() for fs in positions.values() for f in fs)
 
+    def _leave_open(self, reason: str) -> None:
+        """No dimension is made up of factors, so none can be divided."""
+        if self.given is None:
+            self.fail(f"its results cannot be inferred, for it only runs replicated: {reason}")
+        self.operand_dims = [((),) * meta.rank for meta in self.operands]
+        self.result_dims = [None if meta is None else ((),) * meta.rank for meta in self.given]
+
     def _fit(self) -> None:
         operands: list[tuple[int, Parameter]] = [
             (index, p) for p in self.rule.tensors for index in self.binding.operands(p.name)
@@ -169,8 +181,6 @@ class Layout:
             )
         self.operand = None
         count = len(self.given) if self.given is not None else len(self.rule.results)
-        if not self.rule.result_list and count > len(self.rule.results):
-            self.fail(f"{count} results given, {len(self.rule.results)} expected")
         for index in range(count):
             pattern = self.rule.results[0 if self.rule.result_list else index].pattern
             shape = self.result_shape(index)

@@ -166,6 +166,8 @@ class OpRule:
 
     def text(self) -> str:
         """The rule as instantiated: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {self}`."""
+        if self.rule.replicated is not None:
+            return f"replicated: {self.rule.replicated}"
         operands = ", ".join(map(self._dims_text, self.operand_dims))
         results = ", ".join(map(self._dims_text, self.result_dims))
         used = {f for dims in (*self.operand_dims, *self.result_dims) for d in dims or () for f in d}

@@ -117,6 +117,9 @@ class _Builder(Transformer[Token, Rule]):
     def when_clause(self, items: list[Any]) -> Clause:
         return Clause("when", (), self.at(items[0]), value=items[1])
 
+    def replicated_clause(self, items: list[Any]) -> Clause:
+        return Clause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
+
     def clause(self, items: list[Clause]) -> Clause:
         return items[0]
 

@@ -121,7 +121,7 @@ class Clause:
         names: the factors, spreads, arguments or operands it is about.
         reductions: the reductions of a reduce or commutes clause.
         condition: when it holds; always, if None.
-        value: the size that an extent clause gives; the condition of a when clause.
+        value: the size that an extent clause gives; the condition of a when clause; why an op is replicated.
         body: the statements of an expand or local clause.
     """
 
@@ -194,3 +194,9 @@ class Rule:
 
     def of_kind(self, *kinds: str) -> tuple[Clause, ...]:
         return tuple(c for c in self.clauses if c.kind in kinds)
+
+    @property
+    def replicated(self) -> str | None:
+        """Why the op can only run replicated; None if it can be divided."""
+        reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
+        return next((str(reason) for reason in reasons), None)

@@ -31,4 +31,5 @@ def samples() -> list[Sample]:
         sample("_unsafe_index_put", f(5, 7), [None, torch.tensor([0, 3, 2])], f(1), accumulate=True),
         sample("_unsafe_index_put", f(5, 7), [None, torch.tensor([0, 3, 2])], f(3)),
         sample("one_hot", i(6, 5, 4), num_classes=6),
+        sample("nonzero", i(2, 5, 4)),
     ]  # fmt: skip
