@@ -135,6 +135,12 @@ def _drawn(layout: Layout, argument: str) -> Dims:
     return dims
 
 
+def _unused(layout: Layout) -> Dims:
+    """What an op gives in place of a tensor that it has no use for: one that holds nothing. Whole if it does."""
+    shape = layout.result_shape(len(layout.result_dims)) or (0,)
+    return tuple((layout.factor("none", size, whole=True),) for size in shape)
+
+
 def _product(layout: Layout, left: str, right: str) -> Dims:
     """The dimensions of a matrix product."""
     return (*layout.dims(left)[:-1], layout.dims(right)[-1])
@@ -275,6 +281,19 @@ def _repeat(layout: Layout, operand: str, argument: str) -> Dims:
     return tuple(out)
 
 
+def _interleave(layout: Layout, operand: str, repeats: str, argument: str) -> Dims:
+    """Each element of a dimension several times in a row; all dimensions as one if `argument` names none."""
+    dims = layout.dims(operand)
+    (count,) = layout.integers(repeats)
+    if count < 0:
+        layout.fail(f"argument '{repeats}' is {count}; expected how often each element comes")
+    times = (layout.factor("w", count, whole=True),)
+    if layout.argument(argument) is None:
+        return (tuple(factor for dim in dims for factor in dim) + times,)
+    at = layout.dimension(argument, len(dims))
+    return tuple((*dim, *times) if position == at else dim for position, dim in enumerate(dims)) or (times,)
+
+
 def _index(layout: Layout, operand: str, indices: str) -> Dims:
     """The dimensions of `operand[indices]`: indexed ones give way to those of the indices, in front if not adjacent."""
     slot = layout.binding.tensors[indices]
@@ -339,6 +358,7 @@ MAPS: dict[str, DimensionMap] = {
     "new": DimensionMap(_new, sized=True),
     "expand": DimensionMap(_expand, sized=True),
     "drawn": DimensionMap(_drawn, sized=True),
+    "unused": DimensionMap(_unused),
     "flatten": DimensionMap(_flatten),
     "unflatten": DimensionMap(_unflatten),
     "move": DimensionMap(_move),
@@ -355,6 +375,7 @@ MAPS: dict[str, DimensionMap] = {
     "keep_equal": DimensionMap(_keep_equal),
     "padded": DimensionMap(_padded),
     "repeat": DimensionMap(_repeat),
+    "interleave": DimensionMap(_interleave),
     "index": DimensionMap(_index),
     "take": DimensionMap(_take),
     "join": DimensionMap(_join),
