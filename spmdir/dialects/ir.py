@@ -13,6 +13,7 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.dialects.merging import SUB_AXIS, merge_axes
 from spmdir.dialects.spmd import MeshOp, Spmd, check_function
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import ValueOp, mesh_of
@@ -69,6 +70,8 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
         module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
+    if SUB_AXIS.search(text):
+        merge_axes(module)
     if verify_module:
         verify(module)
     return module

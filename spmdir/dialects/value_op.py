@@ -21,6 +21,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.axes import AXIS_TEXT
 from spmdir.call import Call, Literal, Local, Structure, TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
@@ -47,6 +48,7 @@ _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
 _TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
 _SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
 _CONTINUED = re.compile(r"\s*(needs|of)\b")
+_NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
 
 
@@ -423,7 +425,7 @@ def _parse_tail(
 
 
 def _parse_clause(text: str, offset: int) -> Literal:
-    if text.startswith("[") and re.fullmatch(r"\[\s*([A-Za-z_]\w*(\s*,\s*[A-Za-z_]\w*)*)?\s*\]", text):
+    if text.startswith("[") and _NAMES.fullmatch(text):
         return tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
     if text.isidentifier() and text not in ("true", "false", "none"):
         return text
