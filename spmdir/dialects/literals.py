@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from spmdir.axes import is_axis
-from spmdir.call import DTYPE_BYTES, DType, Literal, Local
+from spmdir.call import DTYPE_BYTES, DType, Literal, Local, SizeOperand
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -21,6 +21,7 @@ _TOKEN = re.compile(
   | (?P<local>(?:size|offset|end)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)
+  | (?P<operand>%\d+)
   | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
   | (?P<punctuation>[\[\]{}=,])
     )""",
@@ -129,6 +130,8 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
         except ValueError:
             raise LiteralError("a complex literal is complex(real, imaginary)", start) from None
         return complex(real, imaginary)
+    if kind == "operand":
+        return SizeOperand(int(token[1:]))
     if kind == "local":
         return _local(token, start)
     return _WORDS[token]
