@@ -146,6 +146,10 @@ class Mesh:
             return self.root.refine([*parts, *self.axis_names])
         return _refined(self, tuple(sorted(parts)))
 
+    def whole(self, axis: str) -> str:
+        """The axis of which `axis` is a sub-axis, or itself."""
+        return self._part(axis)[0]
+
     def parts(self, axis: str) -> tuple[str, ...]:
         """The axes of this mesh that make up `axis`, the major first."""
         return (axis,) if axis in self.sizes else self._parts[self._part(axis)]

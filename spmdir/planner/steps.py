@@ -66,9 +66,38 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
     target = transition(kind, source, mesh, shape, **given)
     if kind == "permute":
         return Step(kind, permuted_axes(source, target, mesh), source, target)
-    axes = tuple(given["axes"])
-    op = pending_op(source, axes) if MOVES[kind][0] == "partial" else given.get("op")
+    axes, op = tuple(given["axes"]), given.get("op")
+    if MOVES[kind][0] == "partial":
+        fine = refinement(mesh, source, axes)
+        op = pending_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
+
+
+def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
+    """`mesh` with the axes split that some of these shardings and lists of axes split.
+
+    Raises:
+        ShardingError: they have no common refinement.
+    """
+    names = [axis for one in of for axis in (_axes(one) if isinstance(one, Sharding) else one)]
+    return mesh.refine(names)
+
+
+def _axes(sharding: Sharding) -> list[str]:
+    return [axis for axis, _ in sharding.entries]
+
+
+def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` is cut by `sharding` as it is by its sub-axes in `fine`, one after the other.
+
+    Only even cuts are: of 6 elements `tp` of 4 ranks makes 2, 2, 2, 0 and `tp(1)2`, then `tp(2)2` make 2, 1, 2, 1.
+    """
+    refined, merged = sharding.refined(fine), sharding.merged(fine)
+    return refined == merged or not any(
+        size % fine.group_size(refined.dim_axes(dim))
+        for dim, size in enumerate(shape)
+        if refined.dim_axes(dim) != merged.dim_axes(dim)
+    )
 
 
 def transition(
@@ -96,8 +125,15 @@ def transition(
         if target is None:
             raise ShardingError("permute says nothing about its result; give the target sharding")
         senders(source, target, mesh, tuple(shape))
+        _check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
+    fine = refinement(mesh, source, axes)
+    if fine is not mesh:
+        parts = tuple(part for axis in axes for part in fine.parts(axis))
+        result = transition(kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op)
+        _check_split(kind, mesh, fine, shape, source, result)
+        return result.merged(mesh)
     before, after = MOVES[kind]
     leaving = dim if before == "shard" else None
     joining = (to_dim if before == "shard" else dim) if after == "shard" else None
@@ -120,14 +156,19 @@ def transition(
     return result
 
 
+def _check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
+    for sharding in shardings:
+        if not splits_evenly(sharding, fine, shape):
+            raise ShardingError(
+                f"{kind} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
+            )
+
+
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
     if not axes or len(set(axes)) != len(axes):
         raise ShardingError(f"{kind} needs one or more different mesh axes, found [{', '.join(axes)}]")
     for axis in axes:
-        if axis not in mesh.sizes:
-            raise ShardingError(
-                f"axis '{axis}' is not in mesh @{mesh.name} {mesh}; expected one of {', '.join(mesh.axis_names)}"
-            )
+        mesh.require(axis)
 
 
 def _leave_replicated(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
@@ -177,6 +218,9 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
 
     On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
     """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
     moved: set[str] = set()
     for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
         before, after = source.dim_axes(dim), target.dim_axes(dim)
@@ -199,15 +243,16 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
     held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
-    moved = permuted_axes(source, target, mesh)
-    fixed = [axis for axis in mesh.axis_names if axis not in moved]
+    fine = refinement(mesh, source, target)
+    moved = permuted_axes(source.refined(fine), target.refined(fine), fine)
+    fixed = [axis for axis in fine.axis_names if axis not in moved]
     result = list(range(mesh.world_size))
     moving = [rank for rank in result if held[rank] != wanted[rank]]
     spare: dict[object, list[int]] = {}
     for rank in reversed(moving):
-        spare.setdefault((mesh.index(rank, fixed), held[rank]), []).append(rank)
+        spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
     for rank in moving:
-        found = spare.get((mesh.index(rank, fixed), wanted[rank]))
+        found = spare.get((fine.index(rank, fixed), wanted[rank]))
         if not found or any(a != b for (_, a), (_, b) in zip(held[rank], wanted[rank], strict=True)):
             raise ShardingError(
                 f"permute needs every rank's block to be as large before as after and to be held once for each rank "
