@@ -58,11 +58,15 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
         if argument.kwarg_only or argument.name not in values:
             break
         positional.append(values.pop(argument.name))
+    draws = torch.Tag.nondeterministic_seeded in target.tags
     if name in REFERENCES:
         target = REFERENCES[name]
-    elif not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CPU"):
+    elif not torch._C._dispatch_has_computed_kernel_for_dispatch_key(target.name(), "CPU"):
         target = decomposition_table.get(target, target)
-    result = target(*positional, **values)
+    with torch.random.fork_rng((), enabled=draws):
+        if draws:
+            torch.manual_seed(17)
+        result = target(*positional, **values)
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
