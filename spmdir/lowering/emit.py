@@ -18,6 +18,7 @@ from spmdir.call import Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.borders import BorderOp
 from spmdir.dialects.spmd import (
     BucketOp,
     Collective,
@@ -33,6 +34,8 @@ from spmdir.dialects.spmd import (
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
+from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import Site, Started, start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.result_types import check_results
@@ -238,6 +241,11 @@ class _Emitter:
         started = start(op.name.removeprefix("spmd."), site, self.node(operand))
         return [started if op.argument.get("asynchronous") else started.wait(self.call)]
 
+    def emit_border(self, op: ValueOp) -> Sequence[Any]:
+        axes: Any = op.argument["axes"]
+        line = line_of(self.mesh, self.rank, axes, self.group_name)
+        return [BORDER_EMITTERS[op.name](self.call, line, self.node(op.operands[0]), op.argument)]
+
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]
         assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
@@ -267,6 +275,7 @@ class _Emitter:
 _EMITTERS = (
     (AtenOp, _Emitter.emit_aten),
     (Collective, _Emitter.emit_collective),
+    (BorderOp, _Emitter.emit_border),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
     (BucketOp, _Emitter.emit_bucket),
