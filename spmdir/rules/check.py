@@ -233,7 +233,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
             clause = next(c for c in rule.of_kind("reduce") if name in c.names)
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
     combined |= {name for clause in rule.of_kind("local") for name in clause.names}
-    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.argument}
+    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
     chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
     for argument, term in chosen.items():
         if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):

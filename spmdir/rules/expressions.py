@@ -104,7 +104,7 @@ def _put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...
 
 
 def _tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
-    """The sizes into which the last dimension of an index unfolds to lie in the tensor so indexed as that index does."""
+    """The sizes into which the last dimension of an index unfolds, to lie in the indexed tensor as the index does."""
     at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
     adjacent = at[-1] - at[0] == len(at) - 1
     return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
@@ -203,6 +203,10 @@ def _elements(scope: Scope, name: str) -> int:
     return math.prod(scope.meta(name).shape)
 
 
+def _end_size(position: int) -> Callable[[Scope, str], int]:
+    return lambda scope, name: scope.meta(name).shape[position] if scope.meta(name).rank else 1
+
+
 def _integral(scope: Scope, name: str) -> bool:
     meta = scope.results[0] if name == "result" else scope.meta(name)
     return meta is not None and meta.dtype[0] in "iu"
@@ -254,6 +258,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones": _ones,
     "rank": _rank,
     "elements": _elements,
+    "first": _end_size(0),
+    "last": _end_size(-1),
     "shape": _shape,
     "steps": _steps,
 }
@@ -262,14 +268,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up;
 others(x, f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this
 rank's piece. inner(padding): what of it is left where a halo has the rest. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x), elements(x).
+half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x), elements(x);
+first(x), last(x): its first and last size.
 exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
 not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
 steps(end), steps(start, end), steps(start, end, step): elements of a range.
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
-stead. tail(x, xs): sizes into which an index among xs unfolds to lie along x[xs]. margins(pad, x, f): the padding around this rank's piece of x; around(x, f, a, b): padding by a and b along f alone.
+stead. tail(x, xs): sizes into which an index among xs unfolds to lie along x[xs]. margins(pad, x, f): the padding
+around this rank's piece of x; around(x, f, a, b): padding by a and b along f alone.
 """
 
 SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")

@@ -97,26 +97,52 @@ class OpRule:
     scope: Scope
     rules: RuleSet
     layout: Layout
-    _rows: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict)
+    _rows: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
 
     def strategies(self, count: int, divided: Mapping[int, int] | None = None) -> tuple[Strategy, ...]:
         """The rows for an axis of `count` ranks: replicated, then one a factor, then the pending reductions.
 
-        `divided` tells by how many ranks other mesh axes divide a factor already; those axes are nested outside.
+        `divided` tells by how many ranks other mesh axes divide a factor already. Rows that do not go with that are
+        left out: where a factor is divided that has major ones beside it, these are divided to single elements.
         """
         divided = {f: n for f, n in (divided or {}).items() if n > 1}
         key = (count, tuple(sorted(divided.items())))
         if key not in self._rows:
-            self._rows[key] = ()  # so that an expansion that leads back here is found out
+            self._rows[key] = None  # so that an expansion that leads back here is found out
             try:
                 rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
             except SpmdirError:
                 del self._rows[key]
                 raise
+            unfinished = self._unfinished(divided)
+            if unfinished:
+                rows = [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
             self._rows[key] = tuple(dict.fromkeys(rows))
-        if not self._rows[key]:
+        found = self._rows[key]
+        if found is None:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
-        return self._rows[key]
+        return found
+
+    def _unfinished(self, divided: Mapping[int, int]) -> dict[int | None, int]:
+        """The factors that still hold several elements but are major to a divided one, and what divides them."""
+        return {
+            major: divided.get(major, 1)
+            for factor in divided
+            for major in self._majors.get(factor, ())
+            if divided.get(major, 1) != self.factors[major].size
+        }
+
+    @cached_property
+    def _majors(self) -> dict[int, set[int]]:
+        """Factor → those that are major to it in some dimension and have several elements."""
+        found: dict[int, set[int]] = {}
+        for dims in (*self.operand_dims, *self.result_dims):
+            for held in dims or ():
+                for at, factor in enumerate(held):
+                    majors = {f for f in held[:at] if self.factors[f].size != 1}
+                    if majors:
+                        found.setdefault(factor, set()).update(majors)
+        return found
 
     @cached_property
     def flops(self) -> int:
@@ -165,7 +191,7 @@ class OpRule:
         """
         from spmdir.rules.rewrite import localize
 
-        return localize(self, axes, operands or self.call.operands, value or (lambda local: local.extent))
+        return localize(self, axes, operands or self.call.operands, value or (lambda local: local.undivided))
 
     def text(self) -> str:
         """The rule as instantiated: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {self}`."""
@@ -256,16 +282,15 @@ class OpRule:
             return False
         if factor.alone and any(f != index and self.factors[f].clause == factor.clause for f in divided):
             return False
+        if any(divided.get(f) != self.factors[f].size for f in self._majors.get(index, ())):
+            return False
         for dims in (*self.operand_dims, *self.result_dims):
             holders = [d for d in dims or () if index in d]
             if len(holders) > 1:
                 return False
-            for held in holders:
-                at = held.index(index)
-                if any(self.factors[f].size != 1 for f in held[:at]):
-                    return False
-                if any(self.factors[f].size != 1 for f in held[at + 1 :]) and factor.size % total:
-                    return False
+            beside = [f for held in holders for f in held if f != index]
+            if factor.size % total and any(self.factors[f].size != 1 for f in beside):
+                return False
         least = max(factor.least, factor.kind in ("max", "min") or factor.rewrite == "local")
         if not least:
             return True
