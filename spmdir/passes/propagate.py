@@ -17,6 +17,7 @@ from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -37,6 +38,8 @@ DOUBLE = ("f64", "complex<f64>")
 """Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32
 always, is not split, since another order of adding would show in the result."""
 
+_ADDING = ("sum", "avg", "product")
+
 _INTERNAL = 0.02
 """Bytes on the wire that moving one byte through local memory is worth."""
 
@@ -50,7 +53,7 @@ class OpOffer:
         operands: the number of operands.
         results: what the user fixed of each result.
         work: bytes on the wire that the op's compute is worth.
-        whole_sums: sums are not split among ranks, as long as something else can be done.
+        whole_sums: ranks add in the order in which one device does, as long as something else can be done.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -78,7 +81,7 @@ class OpOffer:
             )
         ]
         if self.whole_sums:
-            fitting = [s for s in fitting if not self._splits_a_sum(s)] or fitting
+            fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
         return tuple(self._row(s, count, divided) for s in fitting)
 
@@ -100,10 +103,22 @@ class OpOffer:
             and (self.rule.factors[factor].size < count * divided.get(factor, 1))
         )
 
-    def _splits_a_sum(self, strategy: Strategy) -> bool:
-        """Whether ranks add what one device adds in one go; what a rank alone holds, as in a lookup, is exact."""
-        pending = any(p.op in ("sum", "avg", "product") for p in strategy.results)
-        return strategy.factor is not None and (strategy.rewrite == "expand" or (pending and strategy.rewrite is None))
+    def _reorders_a_sum(self, strategy: Strategy) -> bool:
+        """Whether ranks may add in another order than one device; what a rank alone holds, as in a lookup, is exact.
+
+        They do where they split the sum; and torch's kernels add the columns of a matrix in blocks, so that the order
+        depends on how many there are.
+        """
+        factor, rule = strategy.factor, self.rule
+        if factor is None or rule is None or strategy.rewrite == "local":
+            return False
+        if strategy.rewrite == "expand" or any(p.op in _ADDING for p in strategy.results):
+            return True
+        summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
+        orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
+        if rule.flops:
+            return bool(summed) and not all(factor in order for order in orders)
+        return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 
     def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None and factor is not None
@@ -134,7 +149,10 @@ class PropagatePass(ModulePass):
             except Unsolvable as error:
                 raise _refusal(makers[error.node], error) from None
             annotate(function, mesh, makers, rows)
-            for node, maker in enumerate(makers):
+            for child in function.body.block.ops:
+                if isinstance(child, SizeOp):
+                    child.tell_axes()
+            for node, maker in enumerate(makers if sizes_op(op) is None else ()):
                 if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
                     expand(maker, mesh, ctx.rules)
 
@@ -165,12 +183,12 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_offer(op, rules, flop_bytes, double), op.operands, op.results)
+            add(op, _op_offer(op, rules, flop_bytes, double), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
             add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
             add(op, Given(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
-        elif isinstance(op, ValueOp):
+        elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
@@ -192,7 +210,7 @@ def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> Op
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
     narrow = any(meta.floating and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    return OpOffer(rule, len(op.operands), op.shardings, work, double and narrow)
+    return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow)
 
 
 def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:
