@@ -11,8 +11,10 @@ from spmdir.checking.samples import (
     convolution,
     factory,
     index,
+    libraries,
     loss,
     normalization,
+    order,
     pointwise,
     random,
     reduction,
@@ -26,6 +28,7 @@ FAMILIES = (
     pointwise,
     contraction,
     reduction,
+    order,
     softmax,
     view,
     factory,
@@ -36,6 +39,7 @@ FAMILIES = (
     convolution,
     window,
     loss,
+    libraries,
 )
 
 
