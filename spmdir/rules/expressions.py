@@ -49,6 +49,10 @@ def _count(scope: Scope, *references: str) -> int:
     return math.prod(size for reference in references for size, _ in scope.factors(reference))
 
 
+def _root(scope: Scope, reference: str) -> float:
+    return math.sqrt(_count(scope, reference))
+
+
 def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
     def value(scope: Scope, reference: str) -> int | Local:
         found = scope.factors(reference)
@@ -230,6 +234,7 @@ def _ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": _count,
+    "root": _root,
     "size": _piece("size"),
     "offset": _piece("offset"),
     "end": _piece("end"),
@@ -272,7 +277,7 @@ half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x
 first(x), last(x): its first and last size.
 exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
 not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
-steps(end), steps(start, end), steps(start, end, step): elements of a range.
+steps(end), steps(start, end), steps(start, end, step): elements of a range. root(f): the square root of count(f).
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
@@ -327,7 +332,10 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
         default = DType(expression.name) if expression.name in ELEMENT_TYPES else None
         return scope.binding.arguments.get(expression.name, default)
     assert isinstance(expression, Binary)
-    left, right = evaluate(expression.left, scope), evaluate(expression.right, scope)
+    left = evaluate(expression.left, scope)
+    if expression.operator == "and" and not left:
+        return left
+    right = evaluate(expression.right, scope)
     if isinstance(left, Local) or isinstance(right, Local):
         return _local_arithmetic(expression.operator, left, right)
     try:
