@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import attrs
 from xdsl.dialects.builtin import UNKNOWN_LOC, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def
@@ -29,7 +30,7 @@ from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp, parse_type, print_with_sizes, take_sizes
 from spmdir.errors import SpmdirError
 from spmdir.mesh import Mesh
-from spmdir.size import Number, Sizes, apply, is_symbolic, product
+from spmdir.size import Number, Real, Sizes, apply, is_symbolic, product
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 
@@ -106,8 +107,14 @@ class SizeOp(ValueOp):
         return apply(FUNCTIONS[self.name], *self.given) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
-        """The axes that divide what the operands measure."""
+        """The axes that divide what the operands measure; none for a float, which is the length of nothing."""
+        if isinstance(self.measure.size, (float, Real)):
+            return ()
         return tuple(dict.fromkeys(axis for size in self.sizes for axis in size.type.data.axes))  # type: ignore
+
+    def tell_axes(self) -> None:
+        """Write into the type of the result which axes divide what the operands measure."""
+        self.results[0]._type = SizeType(attrs.evolve(self.measure, axes=self.axes()))  # pyright: ignore[reportPrivateUsage]
 
     def check_counts(self) -> None:
         if len(self.results) != 1 or type(self.results[0].type) is not SizeType:

@@ -63,11 +63,16 @@ class Output:
 
 @attrs.frozen(eq=False)
 class Program:
-    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`."""
+    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`.
+
+    Attributes:
+        ranges: torch's symbol of a size → its range, where the user gave one.
+    """
 
     graph: fx.Graph
     inputs: list[Input]
     outputs: list[Output]
+    ranges: Mapping[Any, Any] = attrs.field(factory=dict)
 
 
 def is_small(value: Any) -> bool:
@@ -183,7 +188,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
             outputs.append(Output(value, (), "output", spec.target))
-    return Program(exported.graph, inputs, outputs)
+    return Program(exported.graph, inputs, outputs, exported.range_constraints)
 
 
 def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:

@@ -81,7 +81,7 @@ class _Node:
         if isinstance(maker, int):
             results, operands, given = [], [outputs[maker]], [_given(function, "res_attrs", maker)]
         elif isinstance(maker, ValueOp):
-            results, operands, given = list(maker.results), list(maker.operands), list(maker.shardings)
+            results, operands, given = list(maker.results), list(maker.tensors), list(maker.shardings)
         else:
             results, operands, given = [maker], [], [_given(function, "arg_attrs", maker.index)]  # type: ignore
         self.results = [(v, {a: row.results[i] for a, row in self.rows.items()}) for i, v in enumerate(results)]
