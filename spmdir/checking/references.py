@@ -73,7 +73,8 @@ def efficient_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | 
                       cu_seqlens_k: None, max_seqlen_q: int | None, max_seqlen_k: int | None, dropout_p: float,
                       custom_mask_type: int, compute_log_sumexp: bool = False, scale: Scale = None,
                       **rest: Any) -> Any:  # fmt: skip
-    out, total = _attention(*_heads_last(query, key, value), bias, custom_mask_type == 1, scale)
+    query, key, value = _heads_last(query, key, value)
+    out, total = _attention(query, key, value, bias, custom_mask_type == 1, scale)
     return out.transpose(1, 2), _padded(total), torch.zeros(()), torch.zeros(()), None, None
 
 
@@ -102,7 +103,8 @@ def flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out:
 def flash_forward(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int,
                   dropout_p: float, is_causal: bool, return_debug_mask: bool, scale: Scale = None,
                   **rest: Any) -> Any:  # fmt: skip
-    out, total = _attention(*_heads_last(query, key, value), None, is_causal, scale)
+    query, key, value = _heads_last(query, key, value)
+    out, total = _attention(query, key, value, None, is_causal, scale)
     return out.transpose(1, 2), total, torch.zeros(2), torch.zeros(()), torch.zeros(0)
 
 
