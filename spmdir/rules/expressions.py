@@ -64,6 +64,14 @@ def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
     return value
 
 
+def _size(scope: Scope, *references: str) -> int | Local:
+    """The length of a rank's piece of a dimension that is the product of these factors, major first."""
+    found = [_piece("size")(scope, reference) for reference in references]
+    extent = math.prod(piece.extent if isinstance(piece, Local) else piece for piece in found)
+    axes = tuple(axis for piece in found if isinstance(piece, Local) for axis in piece.axes)
+    return Local("size", extent, axes) if axes else extent
+
+
 def _dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
     return scope.dims(tensor, references)
 
@@ -141,6 +149,11 @@ def _margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int 
             pad[low] = Local("offset", size, axes, 1, pad[low])
             pad[low + 1] = Local("end", size, axes, -1, size + pad[low + 1])
     return tuple(pad)
+
+
+def _volume(scope: Scope, name: str) -> int:
+    listed: Any = scope.binding.arguments.get(name)
+    return math.prod(listed) if isinstance(listed, tuple) else listed
 
 
 def _inner(scope: Scope, name: str) -> Any:
@@ -235,7 +248,7 @@ def _ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": _count,
     "root": _root,
-    "size": _piece("size"),
+    "size": _size,
     "offset": _piece("offset"),
     "end": _piece("end"),
     "dims": _dims,
@@ -252,6 +265,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "along": _along,
     "given": _given,
     "inner": _inner,
+    "volume": _volume,
     "half": _half,
     "dtype": _dtype,
     "floating": _floating,
@@ -270,14 +284,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 """Function in a rule → (scope, names) → value.
 
-count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up;
-others(x, f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this
-rank's piece. inner(padding): what of it is left where a halo has the rest. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x), elements(x);
-first(x), last(x): its first and last size.
-exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
-not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
-steps(end), steps(start, end), steps(start, end, step): elements of a range. root(f): the square root of count(f).
+count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up; others(x,
+f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f, …), offset(f): of this rank's
+piece. inner(padding): what of it is left where a halo has the rest. volume(sizes): their product. given(x): tensor x
+is present. half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x),
+shape(x), elements(x); first(x), last(x): its first and last size. exact_cast(x): a sum of x may be taken after the
+cast to the result. finite(x), positive(x), negative(x): x is a number, not a tensor, and finite in the result's type.
+ones(x), ones(x, dim): dimensions of size 1 over all ranks. steps(end), steps(start, end), steps(start, end, step):
+elements of a range. root(f): the square root of count(f).
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its

@@ -361,7 +361,7 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
             if clause.kind == "nonempty":
                 said[factor]["least"] = 1
             elif clause.kind in ("expand", "local"):
-                alone = clause.kind == "local" and any(map(_speaks_of_one, clause.body))
+                alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in clause.body)
                 said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
@@ -380,8 +380,10 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     )
 
 
-def _speaks_of_one(statement: Statement) -> bool:
-    return any(isinstance(e, Function) and e.name in SINGLE for value in statement.values for e in walk(value))
+def _speaks_of_one(statement: Statement, layout: Layout) -> bool:
+    """Whether a name of several dimensions stands where only one of them can be meant."""
+    functions = (e for value in statement.values for e in walk(value) if isinstance(e, Function) and e.name in SINGLE)
+    return any(len(layout.refer(name)) > 1 for function in functions for name in function.arguments)
 
 
 def _scope(layout_of: list[Layout], call: Call, binding: Binding) -> Scope:
