@@ -38,6 +38,7 @@ _EXPECTED = {
     "a real number": _real,
     "a number": _number,
     "a string": lambda value: isinstance(value, str),
+    "a string or an integer": lambda value: isinstance(value, str) or _integer(value),
     "an element type": lambda value: isinstance(value, DType),
 }
 
@@ -73,9 +74,10 @@ KINDS = {
     ),
     "a number": (
         "alpha beta correction end exponent fill fill_value from input_scale lambd lower margin max max_val "
-        "maxnorm min min_val n negative_slope ord other p s scale self start step threshold to value weight x"
+        "maxnorm min min_val n negative_slope ord other p s scale self start step threshold to upper value weight x"
     ),
-    "a string": "approximate driver equation indexing mode reduce rounding_mode UPLO",
+    "a string": "approximate driver equation indexing reduce rounding_mode UPLO",
+    "a string or an integer": "mode",
     "an element type": "dtype input_dtype out_dtype",
 }
 """Kind → the arguments of that kind; device, layout, memory_format and generator are torch's own to check."""

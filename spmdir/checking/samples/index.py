@@ -11,6 +11,25 @@ HOW = ("add", "multiply")
 PUT = ("index_put", "_unsafe_index_put")
 
 
+BAGS = (
+    ("_embedding_bag", {"padding_idx": 1}),
+    ("_embedding_bag_forward_only", {"padding_idx": -1}),
+    ("embedding_bag", {}),
+    ("embedding_bag.padding_idx", {"padding_idx": 3}),
+)
+
+
+def bag_backward(op: str, mode: int) -> Sample:
+    weight, indices, offsets = f(7, 4), i(7, 9), torch.tensor([0, 2, 5])
+    _, bags, sizes, largest = torch.ops.aten._embedding_bag(weight, indices, offsets, False, mode)
+    between = [offsets] if op == "_embedding_bag_backward" else []
+    more = {"sparse": False} if between else {}
+    if mode < 2:
+        bags = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2])
+    operands = (f(3, 4), indices, *between, bags, sizes, largest)
+    return sample(op, *operands, num_weights=7, scale_grad_by_freq=False, mode=mode, padding_idx=2, **more)
+
+
 def samples() -> list[Sample]:
     return [
         sample("embedding", f(7, 4), i(7, 5, 3)),
@@ -83,5 +102,21 @@ def samples() -> list[Sample]:
         sample("masked_scatter", f(5, 4), b(4), f(6, 4)),
         sample("masked_scatter_backward", f(5, 4), b(5, 4), sizes=(4, 5)),
         sample("one_hot", i(6, 5, 4), num_classes=6),
+        *(
+            sample(op, f(7, 4), i(7, 9), torch.tensor([0, 2, 2, 5]), scale_grad_by_freq=False, mode=mode, sparse=False,
+                   include_last_offset=last, **more)
+            for op, more in BAGS for mode in (0, 1, 2) for last in (True, False)
+        ),
+        sample("_embedding_bag", f(7, 6), i(7, 4), torch.tensor([0, 2]), f(4), mode=0),
+        *(bag_backward(op, mode) for op in ("_embedding_bag_backward", "_embedding_bag_dense_backward") for mode in (0, 1, 2)),
+        sample("_embedding_bag_per_sample_weights_backward", f(2, 6), f(7, 6), i(7, 4), torch.tensor([0, 2]),
+               torch.tensor([0, 0, 1, 1]), mode=0),
+        sample("nonzero", b(5, 4)),
+        sample("nonzero_static", b(5, 4), size=7),
+        sample("masked_select", f(5, 4), b(5, 4)),
+        sample("repeat_interleave.self_Tensor", f(5, 4), torch.tensor([1, 0, 2, 1]), dim=1),
+        sample("repeat_interleave.self_Tensor", f(2, 2), torch.tensor([1, 0, 2, 1])),
+        sample("repeat_interleave.Tensor", torch.tensor([1, 0, 2, 1])),
+        *(sample(op, row=5, col=4) for op in ("tril_indices", "triu_indices")),
         sample("nonzero", i(2, 5, 4)),
     ]  # fmt: skip

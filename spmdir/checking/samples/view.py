@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from spmdir.checking.sample import F64, I32, I64, Sample, b, c, f, i, sample
 
 
@@ -75,6 +77,7 @@ def samples() -> list[Sample]:
         sample("slice.Tensor", f(5, 4), dim=0, start=0, end=9),
         sample("narrow", f(5, 4), dim=1, start=1, length=2),
         sample("narrow", f(6, 4), dim=0, start=-3, length=2),
+        sample("narrow.Tensor", f(6, 4), torch.tensor(1), dim=0, length=2),
         sample("select.int", f(5, 4), dim=1, index=2),
         *(sample("select.int", x, dim=0, index=index) for x in (f(6, 4), b(5, 4), f(6)) for index in (0, -1, 3)),
         sample("unbind.int", f(5, 4), dim=1),
