@@ -20,6 +20,9 @@ from spmdir.placement import Partial, Placement, R, Shard, chunk
 LIMIT = 1500
 """Assignments tried of one call; of more, a random choice."""
 
+ENOUGH = 20
+"""Elements that pending values are tried on, at least, in as many sets of random pieces as that takes."""
+
 ENUMERATED = {"i1": ("any", "all"), "complex<f32>": ("sum",), "complex<f64>": ("sum",)}
 """Element type → the pending reductions that are tried; sum, max and min for all others."""
 
@@ -76,11 +79,13 @@ class Trial:
         return found
 
     def right(self, operands: tuple[Placement, ...], counts: Sequence[int]) -> Possible | None:
-        """The assignment with its results, if the op gives them on each of `counts` ranks with two kinds of pieces."""
-        pending = any(p.trait == "partial" for p in operands)
+        """The assignment with its results, if the op gives them on each of `counts` ranks with several sets of pieces."""
+        pending = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
+        # Few elements agree by chance more often.
+        times = max(2, ENOUGH // max(1, *pending)) if pending else 1
         for local in self._local_sizes():
             results: tuple[tuple[Placement, ...], ...] | None = None
-            for count, again in itertools.product(counts, range(2 if pending else 1)):
+            for count, again in itertools.product(counts, range(times)):
                 results = self._described(operands, count, again, local, results)
                 if results is None:
                     break
