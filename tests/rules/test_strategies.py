@@ -157,15 +157,17 @@ CASES = [
         """),
     ("aten.dropout", "4xf32", {'p': 0.1, 'train': True},
      """
-        ([d0]) -> ([d0]) {d0 = 4} whole {d0}
+        ([d0]) -> ([d0]) {d0 = 4} expand {d0}
         (R) -> (R)
+        (S(0)) -> (S(0)) expand
         """),
     ("aten.scaled_dot_product_attention", "4x8x6x16xf32 4x2x6x16xf32 4x2x6x16xf32", {'enable_gqa': True, 'is_causal': True},
      """
-        ([b0, (h g), l, e], [b0, h, s, e], [b0, h, s, v]) -> ([b0, (h g), l, v]) {b0 = 4, h = 2, g = 4, l = 6, e = 16, s = 6, v = 16} whole {l, e, s} linear {value}
+        ([b0, (h g), l, e], [b0, h, s, e], [b0, h, s, v]) -> ([b0, (h g), l, v]) {b0 = 4, h = 2, g = 4, l = 6, e = 16, s = 6, v = 16} whole {e, s} local {l} linear {value}
         (R, R, R) -> (R)
         (S(0), S(0), S(0)) -> (S(0))
         (S(1), S(1), S(1)) -> (S(1))
+        (S(2), R, R) -> (S(2)) local
         (R, R, S(3)) -> (S(3))
         (R, R, P(sum)) -> (P(sum))
         (R, R, P(avg)) -> (P(avg))
