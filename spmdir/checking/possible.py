@@ -79,7 +79,7 @@ class Trial:
         return found
 
     def right(self, operands: tuple[Placement, ...], counts: Sequence[int]) -> Possible | None:
-        """The assignment with its results, if the op gives them on each of `counts` ranks with several sets of pieces."""
+        """The assignment with its results, if the op gives them on `counts` ranks with several sets of pieces."""
         pending = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
         # Few elements agree by chance more often.
         times = max(2, ENOUGH // max(1, *pending)) if pending else 1
