@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.call import DTYPE_BYTES, Call, Literal, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
@@ -63,6 +63,7 @@ class Factor:
             is pending in the results without it.
         rewrite: "expand" or "local" when dividing it replaces the op.
         least: how much of it every rank must hold.
+        aligned: every rank must hold whole rows of 16 bytes of it.
         clause: which of the rule's clauses gives the rewrite.
         alone: the rewrite deals with one of the clause's factors at a time.
     """
@@ -72,6 +73,7 @@ class Factor:
     kind: str = "plain"
     rewrite: str | None = None
     least: int = 0
+    aligned: bool = False
     clause: int | None = None
     alone: bool = False
 
@@ -291,6 +293,8 @@ class OpRule:
             beside = [f for held in holders for f in held if f != index]
             if factor.size % total and any(self.factors[f].size != 1 for f in beside):
                 return False
+        if factor.aligned and factor.size * DTYPE_BYTES[self.call.operands[0].dtype] % (16 * total):
+            return False
         least = max(factor.least, factor.kind in ("max", "min") or factor.rewrite == "local")
         if not least:
             return True
@@ -348,7 +352,7 @@ def _reductions_of(meta: TensorMeta) -> tuple[str, ...]:
     return ("sum", "avg", "max", "min", "product") if meta.floating else ("sum", "max", "min", "product")
 
 
-FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "expand", "local")
+FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "aligned", "expand", "local")
 
 
 def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
@@ -360,6 +364,8 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
                 said[factor]["least"] = 1
+            elif clause.kind == "aligned":
+                said[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
                 alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in clause.body)
                 said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
