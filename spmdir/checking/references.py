@@ -141,7 +141,26 @@ def overrideable_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tenso
     return *_gradients(grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale), None
 
 
+def product(self: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
+    return self.to(out_dtype) @ mat2.to(out_dtype)
+
+
+def added_product(self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
+    return self.to(out_dtype) + product(mat1, mat2, out_dtype)
+
+
+def scaled_grouped(self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, bias: None,
+                   scale_result: None, out_dtype: torch.dtype) -> Tensor:  # fmt: skip
+    wide, groups = self.float() * scale_a[:, None], mat2.float() * scale_b[:, None]
+    ends = [0, *offs.tolist()]
+    parts = [wide[a:b] @ group for a, b, group in zip(ends, ends[1:], groups, strict=False)]
+    return torch.cat(parts).to(out_dtype)
+
+
 REFERENCES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("aten.mm.dtype", "aten.bmm.dtype"), product),
+    **dict.fromkeys(("aten.addmm.dtype", "aten.baddbmm.dtype"), added_product),
+    "aten._scaled_grouped_mm": scaled_grouped,
     "aten._scaled_dot_product_efficient_attention": efficient,
     "aten._scaled_dot_product_efficient_attention_backward": efficient_backward,
     "aten._efficient_attention_forward": efficient_forward,

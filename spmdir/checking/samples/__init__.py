@@ -12,6 +12,7 @@ from spmdir.checking.samples import (
     factory,
     index,
     libraries,
+    linalg,
     loss,
     normalization,
     order,
@@ -27,6 +28,7 @@ from spmdir.rules import RuleSet
 FAMILIES = (
     pointwise,
     contraction,
+    linalg,
     reduction,
     order,
     softmax,

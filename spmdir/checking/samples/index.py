@@ -108,7 +108,7 @@ def samples() -> list[Sample]:
             for op, more in BAGS for mode in (0, 1, 2) for last in (True, False)
         ),
         sample("_embedding_bag", f(7, 6), i(7, 4), torch.tensor([0, 2]), f(4), mode=0),
-        *(bag_backward(op, mode) for op in ("_embedding_bag_backward", "_embedding_bag_dense_backward") for mode in (0, 1, 2)),
+        *(bag_backward(f"_embedding_bag_{op}backward", mode) for op in ("", "dense_") for mode in (0, 1, 2)),
         sample("_embedding_bag_per_sample_weights_backward", f(2, 6), f(7, 6), i(7, 4), torch.tensor([0, 2]),
                torch.tensor([0, 0, 1, 1]), mode=0),
         sample("nonzero", b(5, 4)),
