@@ -248,7 +248,26 @@ def _without(term: Monomial, monomial: Monomial) -> Monomial | None:
     return tuple(left)
 
 
+def _cancelled(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
+    """Both without the factor that all their terms have, and this factor."""
+    left, right = _terms(a), _terms(b)
+    if not left or not right or not isinstance(b, Size):
+        return a, b, 1
+    numbers = math.gcd(*left.values(), *right.values()) or 1
+    common: list[Atom] = list(next(iter(right)))
+    for term in (*left, *right):
+        rest = list(term)
+        common = [atom for atom in common if atom in rest and (rest.remove(atom) or True)]
+    shared = tuple(common)
+
+    def without(terms: Mapping[Monomial, int]) -> int | Size:
+        return _of_terms({_without(term, shared) or (): number // numbers for term, number in terms.items()})
+
+    return without(left), without(right), _of_terms({shared: numbers})
+
+
 def _floordiv(a: Number, b: Number) -> int | Size:
+    a, b, _ = _cancelled(a, b)
     quotient, rest = _divide(a, b)
     if isinstance(rest, int) and isinstance(b, int) and b:
         return _add(quotient, rest // b)
@@ -256,10 +275,11 @@ def _floordiv(a: Number, b: Number) -> int | Size:
 
 
 def _mod(a: Number, b: Number) -> int | Size:
+    a, b, factor = _cancelled(a, b)
     rest = _divide(a, b)[1]
     if isinstance(rest, int) and isinstance(b, int) and b:
-        return rest % b
-    return 0 if rest == 0 else _of_atom(Function("mod", (rest, b)))
+        return _mul(factor, rest % b)
+    return 0 if rest == 0 else _mul(factor, _of_atom(Function("mod", (rest, b))))
 
 
 def _extreme(name: str) -> Callable[..., int | Size]:
@@ -396,6 +416,18 @@ def condition(left: Number, relation: str, right: Number) -> Condition:
     if relation in ("<", "<="):
         return Condition(right, relation.replace("<", ">"), left)
     return Condition(left, relation, right)
+
+
+def equality(left: Number, right: Number) -> Condition:
+    """`left == right` without what both sides have in common, factors included: they are taken to be no zeros."""
+    difference = _sub(left, right)
+    if not isinstance(difference, Size):
+        return Condition(left, "==", right)
+    product_of_all = Size((difference.terms[0],))
+    _, _, factor = _cancelled(difference, product_of_all)
+    rest = dict(_terms(_divide(difference, factor)[0]))
+    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
+    return Condition(_of_terms({m: n for m, n in rest.items() if n > 0}), "==", _of_terms(negative))
 
 
 def parse_condition(text: str) -> Condition:

@@ -55,11 +55,7 @@ class GraphBuilder:
         self.mesh = mesh
         self.symbols = symbols
         self.ops: list[Operation] = []
-        self._sizes = SizeValues(self._size_value)
-        self._measured: dict[Number, tuple[SSAValue, int]] = {}
-        for argument in arguments:
-            for dim, size in enumerate(sizes_of(argument.type)):
-                self._measured.setdefault(size, (argument, dim))
+        self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
         self.mutations: dict[fx.Node, SSAValue] = {}
 
     def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
@@ -112,6 +108,8 @@ class GraphBuilder:
                 place,
             )
         arguments = [_resolve(argument, values) for argument in node.args]
+        if isinstance(target, torch._ops.OpOverload):
+            _check_data_dependence(node, target, arguments, place)
         name = _function_name(target)
         measured = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
         if name == SymSizeOp.name and measured is not None:
@@ -126,13 +124,6 @@ class GraphBuilder:
             op = SIZE_OPS[name].make(given, size, self.symbols.hint(size), location_attribute(node))
             self._sizes.known[size] = self._append(op, node)[0]
         return size
-
-    def _size_value(self, size: Number) -> SSAValue:
-        """An op for a size that no node of the graph computes."""
-        source: Any = self._measured.get(size)
-        op = (SizeOfOp if source is None else SymSizeOp).make(source or [], size, self.symbols.hint(size))
-        self.ops.append(op)
-        return op.results[0]
 
     def _attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
         value: Any = graph.owning_module
@@ -245,9 +236,13 @@ def _function_name(target: Any) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
+def _mutates(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def _live(graph: fx.Graph) -> set[fx.Node]:
     """The nodes that outputs and mutations depend on; assertions, guards and metadata are not among them."""
-    live = {node for node in graph.nodes if node.op == "output" or node.target is _COPY}
+    live = {node for node in graph.nodes if node.op == "output" or _mutates(node.target)}
     for node in reversed(graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from spmdir.call import TensorMeta, sized_meta
 from spmdir.errors import Location, UnsupportedError
-from spmdir.size import Condition, Number, Size, Sizes, Symbol, apply, condition, evaluate, is_symbolic, symbol
+from spmdir.size import Condition, Number, Size, Sizes, Symbol, apply, condition, equality, evaluate, is_symbolic, symbol
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -180,6 +180,8 @@ class SymbolTable:
             raise UnsupportedError(f"{what()}, which the IR cannot say; export it with fixed sizes")
         left, right = (self._convert(argument, what, None) for argument in expression.args)
         found = condition(left, _RELATIONS[kind], right)
+        if found.relation == "==":
+            found = equality(left, right)
         if found.holds({}) is None:
             yield found
 

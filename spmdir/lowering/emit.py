@@ -19,6 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.borders import BorderOp
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import (
     BucketOp,
     Collective,
@@ -39,7 +40,7 @@ from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import Site, Started, start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.result_types import check_results
-from spmdir.lowering.stages import localized
+from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import refinement
@@ -51,7 +52,9 @@ STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
 """Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
-def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.GraphModule:
+def lower_to_fx(
+    module: ModuleOp, rank: int = 0, device_mesh: Any = None, sizes: Mapping[str, int] | None = None
+) -> fx.GraphModule:
     """The program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
 
     Args:
@@ -59,16 +62,21 @@ def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.
         rank: whose program; with a device mesh it is this process's.
         device_mesh: a torch DeviceMesh like the module's mesh, whose process groups the collectives use. Without
             one, groups are named by mesh axes, `mesh:dp,tp`, and the program is for reading and for `simulate`.
+        sizes: the numbers of the symbolic sizes, by name; a program is emitted for one choice of them.
 
     Raises:
         SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
     """
     with ir.collector_paused():
-        module = localized(module)
+        module = localized(_bound(module, sizes or {}))
         mesh = ir.mesh(module)
         if device_mesh is None:
             return emit(module, mesh, rank, symbolic_group)
         return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+
+
+def _bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
+    return bound(module, sizes) if sizes or open_sizes(module).symbols else module
 
 
 def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.GraphModule:

@@ -29,6 +29,7 @@ from spmdir.errors import RuleError, ShardingError, SpmdirError, UnsupportedErro
 from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.propagate import PropagatePass
+from spmdir.passes.stage import global_function
 from spmdir.passes.typing import strategies_of
 from spmdir.rules import RuleSet
 from spmdir.size import evaluate, parse_number
@@ -47,6 +48,7 @@ class BindSizesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
+        global_function(op, self.name)
         declared = sizes_op(op)
         if declared is None and not self.sizes:
             return
