@@ -286,8 +286,8 @@ def _diagonal(layout: Layout, operand: str, offset: str, first: str, second: str
     """Both dimensions are whole and give way to a last one."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     at = [layout.dimension(name, len(dims)) for name in (first, second)]
-    if at[0] == at[1] or not dims:
-        layout.fail(f"there is no diagonal of dimensions {at[0]} and {at[1]} of {len(dims)}")
+    if at[0] == at[1]:
+        layout.fail(f"there is no diagonal of one dimension, nor one without dimensions: {list(shape)}")
     layout.whole.update(f for p in at for f in dims[p])
     (shift,) = layout.integers(offset)
     length = max(0, min(shape[at[0]] + min(shift, 0), shape[at[1]] - max(shift, 0)))
