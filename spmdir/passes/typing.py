@@ -255,6 +255,9 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
 def _cheapest(
     rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
 ) -> tuple[Sharding, ...]:
+    with contextlib.suppress(ShardingError):
+        match(rule, held, made, mesh)
+        return held
     results = [sharding for sharding in made if sharding]
     refused: ShardingError | None = None
     for fine in _refinements(rule, held, results, mesh):
@@ -281,7 +284,10 @@ def _cheapest_on(
     rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[Sharding, ...]:
     given = [sharding.refined(fine) if sharding else None for sharding in made]
-    order = dict.fromkeys(axis for s in given for axis, _ in (s.entries if s else ()))
+    entries = [entry for s in given if s for entry in s.entries]
+    # Axes nest in the order in which results are divided; that in which reductions are listed says nothing.
+    order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
+    order.update(dict.fromkeys(axis for axis, _ in entries))
     order.update(dict.fromkeys(axis for s in held for whole, _ in s.entries for axis in _overlapping(whole, fine)))
     choice: dict[str, Strategy] = {}
     while len(choice) < len(order):
