@@ -5,11 +5,14 @@ They stand in local forms alone, so after localize: their types are those of one
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
+from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.call import DTYPE_BYTES
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
@@ -24,6 +27,21 @@ class BorderOp(ValueOp):
 
     PARENTHESISED: ClassVar[bool] = False
     GROWS: ClassVar[int]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that divide the dimension, major first."""
+        return tuple(map(str, self.argument["axes"]))  # type: ignore  # verified
+
+    def sent(self, mesh: Mesh) -> int:
+        """Bytes that the busiest rank sends: both borders, or the larger one of two ranks that have one each."""
+        argument: Any = self.argument
+        meta, count = meta_of(self.operands[0].type), mesh.group_size(self.axes)
+        if meta is None or count == 1:
+            return 0
+        borders = argument["before"], argument["after"]
+        sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != argument["dim"]]
+        return (sum(borders) if count > 2 else max(borders)) * math.prod(sizes) * DTYPE_BYTES[meta.dtype]
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -82,3 +100,25 @@ class FoldOp(BorderOp):
 
 BORDER_OPS: dict[str, type[BorderOp]] = {op.name: op for op in (HaloOp, FoldOp)}
 """Name → class."""
+
+
+def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
+    """The shape of `value` on the first rank, which holds most.
+
+    Where ranks differ, a value inside a local form does not tell its sizes; those that it passes on to or takes from a
+    value which does are known, and others count as 1.
+    """
+    from spmdir.dialects.spmd import global_shape, sharding_of
+
+    sharding = sharding_of(value)
+    if sharding is not None:
+        return sharding.local_shape(global_shape(value, mesh), mesh, mesh.coordinate(0))
+    beside: list[SSAValue] = [value.owner.operands[0]] if isinstance(value.owner, BorderOp) else []
+    beside += [use.operation.results[0] for use in value.uses if isinstance(use.operation, FoldOp)]
+    meta = meta_of(value.type)
+    shape = meta.shape if meta else ()
+    known = _largest(beside[0], mesh) if beside else shape
+    return tuple(
+        (1 if other == DYNAMIC else other) if size == DYNAMIC else size
+        for size, other in zip(shape, known, strict=True)
+    )

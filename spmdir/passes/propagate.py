@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import attrs
 from xdsl.context import Context
@@ -21,7 +22,7 @@ from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ShardingError, UnsupportedError, warn
+from spmdir.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
@@ -97,7 +98,7 @@ class OpOffer:
         size, before = self.rule.factors[strategy.factor].size, divided.get(strategy.factor, 1)
         fraction = math.ceil(size / (count * before)) / math.ceil(size / before)
         expands = strategy.rewrite == "expand"
-        inner = self._inner(strategy.factor) if expands else ()
+        inner = self._inner(strategy.factor) if expands else self._borders(strategy.factor)
         return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction)
 
     def _idles(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> bool:
@@ -126,6 +127,13 @@ class OpOffer:
             return bool(summed) and not all(factor in order for order in orders)
         return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 
+    def _borders(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Borders that windows along `factor` exchange, as if they were all-reduced, which sends about as much."""
+        assert self.rule is not None
+        size = self.rule.layout.borders.get(factor, 0)
+        others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
+        return ((size, tuple(sorted(others))),) if size else ()
+
     def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None and factor is not None
         reduced = self.rule.internal_reductions(factor)
@@ -146,10 +154,14 @@ class PropagatePass(ModulePass):
     """Neighbourhood moves tried on each axis in each round."""
     sub_axes: str = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""
+    missing_rule: Literal["warn", "error"] = "warn"
+    """An op without a rule runs replicated with a warning, or is refused."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         mesh, function = ir.mesh(op), global_function(op, self.name)
+        if self.missing_rule == "error":
+            _refuse_missing_rules(function, ctx.rules)
         with ir.collector_paused():
             makers, problem, rows = self._decide(function, mesh, ctx.rules)
             annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), rows)
@@ -287,6 +299,12 @@ def _meta(value: SSAValue) -> TensorMeta:
     if meta is None:
         raise UnsupportedError(f"a value has type {value.type}; expected a tensor of a known element type")
     return meta
+
+
+def _refuse_missing_rules(function: FuncOp, rules: RuleSet) -> None:
+    for op in function.body.block.ops:
+        if isinstance(op, AtenOp) and rule_of(op, rules) is None:
+            raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))
 
 
 def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:

@@ -24,7 +24,8 @@ class Sizes:
         group: the number of ranks in a group.
         source: local bytes before.
         target: local bytes after.
-        piece: bytes that one rank sends to one other in a direct exchange; for all_to_all.
+        piece: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
+            both borders.
         dim, to_dim: as in Step.
     """
 
@@ -92,6 +93,8 @@ TRAFFIC: dict[str, Traffic] = {
         crossing=_direct,
     ),
     "permute": Traffic(wire=lambda s: s.source, crossing=_whole),
+    "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
+    "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""

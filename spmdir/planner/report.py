@@ -12,7 +12,7 @@ from spmdir.call import DTYPE_BYTES
 from spmdir.errors import UnsupportedError, did_you_mean
 from spmdir.mesh import Mesh
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import H100X8, TOPOLOGIES, TRAFFIC, Topology, step_cost
+from spmdir.planner.cost import H100X8, TOPOLOGIES, TRAFFIC, Sizes, Topology, cost, node_count, step_cost
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -43,6 +43,8 @@ class Share:
 @attrs.frozen
 class CommReport:
     """The communication of a program; what is local (slice, partition, groups of one rank) does not count.
+
+    Borders that windows exchange (halo, fold) stand in the program, and so in the report, after localize.
 
     Attributes:
         count: the number of collectives.
@@ -104,6 +106,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     """
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.borders import BorderOp
     from spmdir.dialects.spmd import Collective, ReshardOp, global_shape
     from spmdir.dialects.steps import step_of
 
@@ -115,16 +118,23 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     for function in ir.functions(module):
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
-            if not isinstance(op, Collective):
+            if isinstance(op, BorderOp):
+                kind, used = op.name.removeprefix("spmd."), op.axes
+                spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
+                bound += spent.wire_bytes
+            elif isinstance(op, Collective):
+                step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
+                if TRAFFIC[step.kind].crossing is None or meta is None:
+                    continue
+                kind, used = step.kind, step.axes
+                spent = step_cost(step, global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype], mesh, machine)
+            else:
                 continue
-            step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
-            if TRAFFIC[step.kind].crossing is None or mesh.group_size(step.axes) == 1 or meta is None:
+            if mesh.group_size(used) == 1:
                 continue
-            shape, itemsize = global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype]
-            cost = step_cost(step, shape, itemsize, mesh, machine)
-            share = Share(1, cost.wire_bytes, cost.seconds)
-            by_kind[step.kind] = by_kind.get(step.kind, Share()) + share
-            whole = {mesh.whole(axis) for axis in step.axes}
+            share = Share(1, spent.wire_bytes, spent.seconds)
+            by_kind[kind] = by_kind.get(kind, Share()) + share
+            whole = {mesh.whole(axis) for axis in used}
             axes = tuple(axis for axis in mesh.axis_names if axis in whole)
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share

@@ -26,6 +26,7 @@ class Layout:
         sized: literal arguments that hold the sizes of the result.
         windows: factor of an output dimension → the window that slides along it; None if it may not be divided.
         paddings: the pixels that are added in front of each dimension that a window slides over.
+        borders: factor of an output dimension → the bytes of the borders of one block along it, over all that slides.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Layout:
         self.sized: list[str] = []
         self.windows: dict[int, Window | None] = {}
         self.paddings: tuple[int, ...] = ()
+        self.borders: dict[int, int] = {}
         self._named: dict[str, int] = {}
         self._spreads: dict[str, list[int]] = {}
         self._apart: dict[str, dict[int, list[int]]] = {}
@@ -250,8 +252,18 @@ class Layout:
             if one is None:
                 continue
             made_of = (target, self.factor("stride", one.stride, whole=True)) if one.stride > 1 else (target,)
+            self.borders[target] = self._border_bytes(source, one)
             self.operand_dims = [_put(dims, source, made_of) for dims in self.operand_dims]
             self.result_dims = [None if dims is None else _put(dims, source, made_of) for dims in self.result_dims]
+
+    def _border_bytes(self, source: int, along: Window) -> int:
+        """Bytes that the borders of a block along factor `source` have in operands and results."""
+        held = [
+            *zip(self.operands, self.operand_dims, strict=True),
+            *zip(self.given or (), self.result_dims, strict=False),
+        ]
+        metas = [meta for meta, dims in held if meta and dims and (source,) in dims]
+        return sum(meta.bytes * (along.before + along.after) // max(self.sizes[source] or 0, 1) for meta in metas)
 
     def _sliding(self, kernel: tuple[str, ...], count: int) -> tuple[Shape, ...] | None:
         """The shape of the window along each of `count` dimensions; None if the arguments tell none."""
