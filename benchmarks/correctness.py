@@ -1,10 +1,10 @@
 """The correctness matrix: models × shardings × meshes, simulated and compared with one device.
 
-`python -m benchmarks.correctness --models llama,llama:adamw --plans fsdp --meshes 2x4,3 --sizes 4x8,3x7`; a model
-by its name is the exported forward, `model:core` that with torch's decompositions, `model:optimizer` the traced training
-step. Plans `random0`, `random1`, … are any shardings. Models of odd sizes have no other plans but `none`. Prints the largest relative error of
-each case over all outputs (losses, gradients by way of moments, moments, new parameters); exits with 1 if one is
-above the tolerance or a case is refused.
+`python -m benchmarks.correctness --models llama,llama:adamw --plans fsdp --meshes 2x4,3 --sizes 4x8,3x7`; a model by
+its name is the exported forward, `model:core` and `model:inference` that with torch's decompositions, `model:optimizer`
+the traced training step. Plans `random0`, `random1`, … are any shardings; models of odd sizes have these and `none`.
+Prints the largest relative error of each case over all outputs (losses, gradients by way of moments, moments, new
+parameters); exits with 1 if one is above the tolerance or a case is refused.
 """
 
 from __future__ import annotations
