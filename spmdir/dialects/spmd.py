@@ -36,7 +36,7 @@ from spmdir.dialects.value_op import ValueOp, check_pieces, check_sharding
 from spmdir.errors import ShardingError, SpmdirError, did_you_mean
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
-from spmdir.planner.steps import transition
+from spmdir.planner.steps import refinement, transition
 from spmdir.sharding import Sharding
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
@@ -256,8 +256,9 @@ class BroadcastOp(Collective):
         if self.source != self.target:
             raise ShardingError(f"broadcast keeps the sharding <{self.source}>, found <{self.target}>")
         for axis in argument.get("axes", ()):
-            if self.source[axis].trait != "replicated":  # type: ignore
-                raise ShardingError(f"broadcast over '{axis}' needs it replicated, found {self.source[axis]}")  # type: ignore
+            placement = self.source.along(axis, mesh)  # type: ignore
+            if placement is None or placement.trait != "replicated":
+                raise ShardingError(f"broadcast over '{axis}' needs it replicated, found {placement or self.source}")
 
 
 @irdl_op_definition
@@ -365,14 +366,15 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
     """
     if mesh is None or sharding is None or not members:
         raise VerifyException("needs a mesh, shardings and at least one member")
-    axes, total = sharding.dim_axes(0), 0
+    fine = refinement(mesh, sharding, *(held for member in members if (held := sharding_of(member))))
+    axes, total = sharding.refined(fine).dim_axes(0), 0
     for member in members:
         meta, held = meta_of(member.type), sharding_of(member)
         if meta is None or held is None or held.partial != sharding.partial:
             raise ShardingError(f"members of a bucket have the pending reductions of <{sharding}>, found <{held}>")
         if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
             raise VerifyException(f"members of a bucket have its element type, found {meta.dtype}")
-        for axis, _ in _pieces(member):
+        for axis in (part for whole, _ in _pieces(member) for part in fine.parts(whole)):
             if axis not in axes:
                 raise ShardingError(f"'{axis}' divides a member, <{held}>, so it must divide the bucket, <{sharding}>")
         shape = global_shape(member, mesh)
@@ -380,7 +382,7 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
             if size % mesh.group_size(held.dim_axes(dim)):
                 raise ShardingError(f"dimension {dim} of a bucket's member is divided unevenly: {size}")
         total += math.prod(shape) // mesh.group_size(axis for axis, _ in _pieces(member))
-    expected = (total * mesh.group_size(axes),)
+    expected = (total * fine.group_size(axes),)
     if global_shape(bucket, mesh) != expected:
         found = list(global_shape(bucket, mesh))
         raise VerifyException(f"a bucket of these members has the shape {list(expected)}, found {found}")

@@ -20,6 +20,7 @@ from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function
 from spmdir.passes.typing import cheapest_operands
+from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
 
 
@@ -42,7 +43,8 @@ class InsertReshardPass(ModulePass):
                 _replace_constraint(made, user)
         end = ir.terminator(function)
         for index, value in enumerate(end.operands):
-            wanted = _wanted_output(function_attrs(function, "res_attrs", index).get("spmd.sharding"), value)
+            asked = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+            wanted = _wanted_output(asked, value, mesh)
             end.operands[index] = _resharded(made, value, wanted, end)
 
 
@@ -61,14 +63,18 @@ def _known(value: SSAValue, user: ValueOp) -> Sharding:
     return sharding
 
 
-def _wanted_output(attribute: object, value: SSAValue) -> Sharding:
+def _wanted_output(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
     """What a function result is wanted in; replicated on axes with a pending reduction if nothing is said."""
     held = sharding_of(value) or Sharding()
     given = getattr(attribute, "data", None)
     if given is None:
         return Sharding([(axis, p) for axis, p in held.entries if p.trait != "partial"], held.mesh)
+    if not given.open_axes:
+        return given
+    fine = refinement(mesh, held, given)
+    held, given = held.refined(fine), given.refined(fine)
     free = [(axis, held[axis]) for axis in given.open_axes if held[axis].trait != "partial"]
-    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], held.mesh)
+    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], held.mesh).merged(mesh)
 
 
 def _replace_constraint(made: dict[tuple[SSAValue, Sharding], SSAValue], op: ConstraintOp | ReshardOp) -> None:

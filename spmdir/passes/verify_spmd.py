@@ -23,6 +23,8 @@ from spmdir.mesh import Mesh
 from spmdir.passes.stage import global_function
 from spmdir.passes.typing import strategies_of
 from spmdir.planner.plan import plan_reshard
+from spmdir.planner.steps import refinement
+from spmdir.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class VerifySpmdPass(ModulePass):
             except SpmdirError as error:
                 errors.append(error if error.location else type(error)(error.message, location_of(child)))
         needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
-        errors += () if self.before_reshard or needs else _check_results(function)
+        errors += () if self.before_reshard or needs else _check_results(function, mesh)
         if errors:
             raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
 
@@ -89,7 +91,7 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
             raise ShardingError(f"every rank holds all of a constant; expected <>, found <{sharding}>", location)
 
 
-def _check_results(function: FuncOp) -> Iterator[SpmdirError]:
+def _check_results(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
     end = ir.terminator(function)
     for index, value in enumerate(end.operands):
         held, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
@@ -97,8 +99,7 @@ def _check_results(function: FuncOp) -> Iterator[SpmdirError]:
             continue
         if isinstance(asked, ShardingAttr):
             wanted = asked.data
-            differing = [axis for axis in dict((*held.entries, *wanted.entries)) if held[axis] != wanted[axis]]
-            if wanted != held and any(axis not in wanted.open_axes for axis in differing or ("",)):
+            if wanted != held and not (wanted.open_axes and _agrees(held, wanted, mesh)):
                 yield ShardingError(
                     f"result {index} is held as <{held}>, but the function promises <{wanted}>; run insert-reshard",
                     location_of(end),
@@ -109,3 +110,14 @@ def _check_results(function: FuncOp) -> Iterator[SpmdirError]:
                 "for it in the result's spmd.sharding",
                 location_of(end),
             )
+
+
+def _agrees(held: Sharding, wanted: Sharding, mesh: Mesh) -> bool:
+    """Whether `held` is `wanted` but for the axes that this leaves open."""
+    try:
+        fine = refinement(mesh, held, wanted)
+    except ShardingError:
+        return False
+    has, asks = held.refined(fine), wanted.refined(fine)
+    differing = [axis for axis in dict((*has.entries, *asks.entries)) if has[axis] != asks[axis]]
+    return bool(differing) and all(axis in asks.open_axes for axis in differing)
