@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from spmdir.checking.jobs import Options, Setup
-from spmdir.checking.pool import Death, pool
+from spmdir.checking.pool import Ask, Death, pool
 from spmdir.checking.report import OpReport, RuleReport
 from spmdir.errors import RuleError, SpmdirError, did_you_mean
 from spmdir.rules import RuleSet, default, load_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Ask = Callable[[Sequence[Any], float], Iterator[Any]]
 
 SAMPLES_OF_AN_OP = 8
 """How many captured calls of an op are checked, of different kinds first."""
@@ -66,7 +61,7 @@ def check_rules(
     setup = Setup(*(None if path is None else os.path.abspath(path) for path in (rules, samples)))
     options = Options(tuple(world_sizes), missing)
     with pool(setup, processes or os.cpu_count() or 1) as ask:
-        calls, notes = _captured(ask, wanted) if captured else ({}, [])
+        calls, notes = captured_calls(ask, wanted) if captured else ({}, [])
         reports = _checked(ask, wanted, calls, options, timeout, rule_set)
     return RuleReport(tuple(reports), tuple(notes))
 
@@ -80,17 +75,18 @@ def _wanted(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
     return list(dict.fromkeys(ops))
 
 
-def _captured(ask: Ask, wanted: Sequence[str]) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
-    """Op → pickled samples of the calls that OpInfos make; and what could not be run."""
+def captured_calls(ask: Ask, wanted: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
+    """Op → pickled samples of the calls that OpInfos make, of all ops if `wanted` is None; and what failed."""
     (listed,) = ask([("opinfos",)], CAPTURE_SECONDS)
     if isinstance(listed, Death):
         return {}, [f"torch's OpInfo samples cannot be loaded: {listed}; checked the packaged samples alone"]
     names, problem = listed
     notes = [problem] if problem else []
     kinds: dict[str, dict[str, list[bytes]]] = {}
-    words = frozenset().union(*map(_words, wanted))
-    chosen = [index for index, name in enumerate(names) if len(wanted) > SOME_OPS or _words(name) & words]
-    answers = ask([("capture", index, frozenset(wanted)) for index in chosen], CAPTURE_SECONDS)
+    ops = None if wanted is None else frozenset(wanted)
+    words = None if ops is None or len(ops) > SOME_OPS else frozenset().union(*map(_words, ops))
+    chosen = [index for index, name in enumerate(names) if words is None or _words(name) & words]
+    answers = ask([("capture", index, ops) for index in chosen], CAPTURE_SECONDS)
     for name, answer in zip((names[index] for index in chosen), answers, strict=True):
         if isinstance(answer, Death):
             notes.append(f"OpInfo {name}: {answer}")

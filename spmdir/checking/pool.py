@@ -18,13 +18,15 @@ import attrs
 
 from spmdir.errors import SpmdirError
 
+Ask = Callable[[Sequence[Any], float], Iterator[Any]]
+
 
 @attrs.frozen
 class Death:
-    """How a process ended before its job did.
+    """How a job ended without an answer.
 
     Attributes:
-        how: signal, exit status or time limit.
+        how: signal, exit status, time limit, or the exception that escaped.
         stage: what it was doing, as it had said last.
     """
 
@@ -38,12 +40,12 @@ class Death:
 class Worker:
     """A process that answers jobs, and is started anew after it died."""
 
-    def __init__(self, setup: Any):
-        self._setup = setup
+    def __init__(self, setup: Any, module: str = "spmdir.checking.worker"):
+        self._setup, self._module = setup, module
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Any, timeout: float) -> Any:
-        """The answer to `job`, or the Death of the process.
+        """The answer to `job`, or its Death.
 
         Raises:
             SpmdirError: what the job refuses.
@@ -63,6 +65,8 @@ class Worker:
                     raise SpmdirError(value)
                 if kind == "answer":
                     return value
+                if kind == "failure":
+                    return Death(value, stage)
                 stage = value
         except (EOFError, OSError, pickle.UnpicklingError):
             self.stop()
@@ -82,7 +86,7 @@ class Worker:
         paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [sys.executable, "-m", "spmdir.checking.worker"],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -99,9 +103,9 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 
 @contextmanager
-def pool(setup: Any, count: int) -> Iterator[Callable[[Sequence[Any], float], Iterator[Any]]]:
-    """`count` workers as a function: (jobs, seconds for each) → their answers, in order."""
-    workers = [Worker(setup) for _ in range(count)]
+def pool(setup: Any, count: int, module: str = "spmdir.checking.worker") -> Iterator[Ask]:
+    """`count` processes that run `module`, as a function: (jobs, seconds for each) → their answers, in order."""
+    workers = [Worker(setup, module) for _ in range(count)]
     idle = list(workers)
 
     def ask(job: Any, timeout: float) -> Any:

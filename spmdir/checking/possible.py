@@ -93,6 +93,17 @@ class Trial:
                 return Possible(operands, results)
         return None
 
+    def contradicts(self, operands: tuple[Placement, ...], results: Sequence[Placement | None], count: int) -> bool:
+        """Whether the op runs on `count` ranks, and what it gives is not what `results` say."""
+        first = results[0]
+        local = first if self.sized and first is not None and first.dim is not None else R
+        outcomes = self._run(operands, count, 0, local)
+        through_sums = any(p.op in ("sum", "avg") for p in operands)
+        return outcomes is not None and not all(
+            right is None or placement is None or describes(placement, [o[i] for o in outcomes], right, through_sums)
+            for i, (placement, right) in enumerate(zip(results, self.expected, strict=False))
+        )
+
     def ignored(self) -> frozenset[int]:
         """The operands whose values the results do not depend on."""
         found = []
@@ -126,14 +137,9 @@ class Trial:
         narrowed: tuple[tuple[Placement, ...], ...] | None,
     ) -> tuple[tuple[Placement, ...], ...] | None:  # fmt: skip
         """The placements in `narrowed` (None: all) that describe the results on `count` ranks; None if none does."""
-        held = [self._pieces(i, placement, count, again) for i, placement in enumerate(operands)]
-        outcomes = []
-        for rank in range(count):
-            mine = [each[rank].clone() for each in held]
-            try:
-                outcomes.append(run_op(self.call.name, self.call.slots, mine, self._arguments(local, count, rank)))
-            except FAILURES:
-                return None
+        outcomes = self._run(operands, count, again, local)
+        if outcomes is None:
+            return None
         through_sums = any(p.op in ("sum", "avg") for p in operands)
         described = []
         for index, right in enumerate(self.expected):
@@ -149,6 +155,18 @@ class Trial:
                 return None
             described.append(fitting)
         return tuple(described)
+
+    def _run(self, operands: tuple[Placement, ...], count: int, again: int, local: Placement) -> list[Any] | None:
+        """What each rank gets, or None if the op refuses what some rank holds."""
+        held = [self._pieces(i, placement, count, again) for i, placement in enumerate(operands)]
+        outcomes = []
+        for rank in range(count):
+            mine = [each[rank].clone() for each in held]
+            try:
+                outcomes.append(run_op(self.call.name, self.call.slots, mine, self._arguments(local, count, rank)))
+            except FAILURES:
+                return None
+        return outcomes
 
     def _arguments(self, local: Placement, count: int, rank: int) -> Mapping[str, Any]:
         if local.dim is None:

@@ -15,7 +15,7 @@ from spmdir.checking.exchanges import EXCHANGES
 from spmdir.checking.references import REFERENCES
 from spmdir.checking.sample import Sample
 from spmdir.checking.values import difference, noise, pieces, seed
-from spmdir.errors import RuleError
+from spmdir.errors import RuleError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard
 from spmdir.rules import OpRule, RuleSet, Strategy, Value
@@ -38,9 +38,10 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), base), rest[0] if rest else "default")
 
 
-def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
-    """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
-    target = overload(name)
+def bound(
+    target: Any, slots: Sequence[Any], tensors: Sequence[Any], arguments: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What to call an overload with, by position and by name; `slots` say which tensor fills which tensor parameter."""
     numbers = iter(slots)
     values = {}
     for argument in target._schema.arguments:
@@ -60,6 +61,13 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
         if argument.kwarg_only or argument.name not in values:
             break
         positional.append(values.pop(argument.name))
+    return positional, values
+
+
+def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
+    """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
+    target = overload(name)
+    positional, values = bound(target, slots, tensors, arguments)
     draws = torch.Tag.nondeterministic_seeded in target.tags
     if name in REFERENCES:
         target = REFERENCES[name]
@@ -199,13 +207,11 @@ def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.T
 
 def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor], expected: list[Any]) -> str | None:
     """What is wrong with running `rule` as `rows` say; None if nothing is."""
-    held = [
-        distribute(tensor, [(mesh.sizes[axis], row.operands[i]) for axis, row in rows])
-        for i, tensor in enumerate(operands)
-    ]
+    placements = [[(mesh.sizes[axis], row.operands[i]) for axis, row in rows] for i in range(len(operands))]
     try:
+        held = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
         results = run_rows(rule, rows, mesh, held)
-    except (RuntimeError, IndexError, ValueError) as error:
+    except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
         return f"{type(error).__name__}: {error}"
     through_sums = any(p.op in ("sum", "avg") for _, row in rows for p in (*row.operands, *row.results))
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):

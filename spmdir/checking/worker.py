@@ -58,7 +58,8 @@ def _samples_of(path: str) -> list[Sample]:
         raise SpmdirError(f"samples '{path}' failed: {type(error).__name__}: {error}") from None
 
 
-def main() -> None:
+def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
+    """Answer jobs until stdin ends; `session_of(setup, say)` is made at the first."""
     # What native code prints must not come between the answers.
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -76,13 +77,14 @@ def main() -> None:
         except EOFError:
             return
         try:
-            session = session or Session(setup, lambda stage: send("stage", stage))
+            session = session or session_of(setup, lambda stage: send("stage", stage))
             send("answer", getattr(session, method)(*arguments))
         except SpmdirError as error:
             send("refusal", str(error).removeprefix("error: "))
-        except Exception:
-            send("refusal", f"internal error, please report: {traceback.format_exc()}")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            send("failure", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
 
 
 if __name__ == "__main__":
-    main()
+    serve(Session)

@@ -1,0 +1,208 @@
+"""How many right strategies our rules and DTensor's offer, and how often each answers with a wrong number.
+
+Every assignment of placements to the operands of torch's own sample calls is tried by running the op on shards, on 2
+and 3 ranks. Of those that give the right results, a rule set offers some; where DTensor's propagator asks for no
+redistribution it answers, and an answer that is not what the ranks hold is a silent error. Assignments that need
+other ops on each rank, such as masked lookups, are not counted for either.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.measure import options
+from spmdir.checking.check import captured_calls
+from spmdir.checking.jobs import Setup
+from spmdir.checking.pool import Death, pool
+from spmdir.checking.worker import Session as CheckSession
+from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.rules import default
+
+COUNTS = (2, 3)
+SECONDS_OF_AN_OP = 300.0
+COLUMNS = ("ops", "valid", "ours", "DTensor", "ours wrong", "DTensor wrong")
+OPERATIONS = {"any": "bor", "all": "band"}
+"""Our pending reductions of truth values → DTensor's."""
+
+
+class Session(CheckSession):
+    """A worker that also counts what is offered."""
+
+    def count(self, op: str, samples: Sequence[bytes]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for data in samples:
+            sample = pickle.loads(data)
+            self.say(f"counting {sample.op}")
+            found += count_offers(sample, self.rules)
+        return found
+
+
+def count_offers(sample: Any, rules: Any) -> Counter[str]:
+    """COLUMNS of one sample; nothing of one that cannot be run or is not determined."""
+    import torch
+
+    from spmdir.checking.possible import FAILURES, Trial
+    from spmdir.checking.soundness import call_of, overload
+    from spmdir.errors import SpmdirError
+
+    tags = overload(sample.op).tags
+    if torch.Tag.nondeterministic_seeded in tags or not sample.compare:
+        return Counter()
+    try:
+        call, operands, expected = call_of(sample)
+        rule = rules.instantiate(call)
+    except (SpmdirError, *FAILURES):
+        return Counter()
+    if not operands or all(right is None or not right.numel() for right in expected):
+        return Counter()
+    trial = Trial(call, operands, expected, rule.shape_arguments if rule else ())
+    ours = [{row.operands: row for row in rule.strategies(n)} for n in COUNTS] if rule else []
+    theirs, ignored = DTensorRules(call, operands), trial.ignored()
+    found: Counter[str] = Counter()
+    for placed in trial.assignments():
+        if all(p == R for p in placed) or any(placed[i].trait == "partial" for i in ignored):
+            continue
+        possible = trial.right(placed, COUNTS)
+        rows = [of_count.get(placed) for of_count in ours]
+        claims = theirs.claims(placed)
+        if possible:
+            found["valid"] += 1
+            found["ours"] += bool(rows) and all(rows)
+            found["DTensor"] += all(c is not None and _fits(c, possible.results) for c in claims)
+        for name, answers in (("ours", [r and not r.rewrite and r.results for r in rows]), ("DTensor", claims)):
+            found[f"{name} wrong"] += any(
+                answer and trial.contradicts(placed, answer, n) for n, answer in zip(COUNTS, answers, strict=False)
+            )
+    return found
+
+
+def _fits(claim: Sequence[Placement | None], results: Sequence[Sequence[Placement]]) -> bool:
+    return all(not right or c in right or (c is not None and c.op == "avg" and R in right)
+               for c, right in zip(claim, results, strict=False))  # fmt: skip
+
+
+class DTensorRules:
+    """What DTensor's sharding propagator says of one call, for meshes of COUNTS ranks."""
+
+    def __init__(self, call: Any, operands: Sequence[Any]):
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if not dist.is_initialized():
+            dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=max(COUNTS))
+        self._meshes = _meshes.get("all") or [DeviceMesh("cpu", torch.arange(n), _init_backend=False) for n in COUNTS]
+        _meshes["all"] = self._meshes
+        self._call, self._operands = call, operands
+
+    def claims(self, placed: Sequence[Placement]) -> list[tuple[Placement | None, ...] | None]:
+        """Per number of ranks, where the results lie if DTensor runs the op on these operands as they are, or None."""
+        found: list[tuple[Placement | None, ...] | None] = []
+        for mesh in self._meshes:
+            found.append(None if found and found[-1] is None else self._claim(mesh, placed))
+        return found
+
+    def _claim(self, mesh: Any, placed: Sequence[Placement]) -> tuple[Placement | None, ...] | None:
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+        from torch.distributed.tensor._op_schema import OpSchema
+
+        from spmdir.checking.soundness import bound, overload
+
+        dispatcher: Any = DTensor._op_dispatcher  # type: ignore[attr-defined]
+        target = overload(self._call.name)
+        specs = [
+            DTensorSpec(mesh, (_theirs(p),), TensorMeta(t.shape, t.stride(), t.dtype))
+            for p, t in zip(placed, self._operands, strict=True)
+        ]
+        positional, named = bound(target, self._call.slots, specs, self._call.argument)
+        propagator = dispatcher.sharding_propagator
+        if target in getattr(dispatcher, "_custom_op_handlers", {}):
+            return None
+        schema = OpSchema(target, tuple(positional), named, propagator.op_to_schema_info.get(target))
+        try:
+            answer = propagator.propagate_op_sharding_non_cached(schema)
+        except Exception:
+            return None
+        if answer.needs_redistribute or answer.output_spec is None:
+            return None
+        specs = answer.output_spec if isinstance(answer.output_spec, (list, tuple)) else [answer.output_spec]
+        return tuple(None if spec is None else _ours(spec.placements[0]) for spec in specs)
+
+
+_meshes: dict[str, list[Any]] = {}
+
+
+def _theirs(placement: Placement) -> Any:
+    from torch.distributed import tensor
+
+    if placement.trait == "partial":
+        return tensor.Partial(OPERATIONS.get(placement.op or "", placement.op or "sum"))
+    return tensor.Replicate() if placement.dim is None else tensor.Shard(placement.dim)
+
+
+def _ours(placement: Any) -> Placement | None:
+    """None for placements that only DTensor has."""
+    if placement.is_replicate():
+        return R
+    if type(placement).__name__ == "Shard":
+        return Shard(placement.dim)
+    names = {theirs: ours for ours, theirs in OPERATIONS.items()}
+    if type(placement).__name__ == "Partial":
+        return Partial(names.get(placement.reduce_op, placement.reduce_op))
+    return None
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--ops", nargs="+", help="names of ops, such as aten.mm; default: all that OpInfos call")
+    parser.add_argument("--limit", type=int, default=2, help="sample calls of an op (default 2)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    with pool(Setup(), arguments.processes, "benchmarks.rule_coverage_worker") as ask:
+        calls, notes = captured_calls(ask, arguments.ops)
+        ops = sorted(op for op in calls if comparable(op))
+        answers = list(ask([("count", op, calls[op][: arguments.limit]) for op in ops], SECONDS_OF_AN_OP))
+    by_family: dict[str, Counter[str]] = {}
+    for op, answer in zip(ops, answers, strict=True):
+        if isinstance(answer, Death):
+            notes.append(f"{op}: {answer}")
+            continue
+        for family in (_family(op), "total"):
+            by_family.setdefault(family, Counter()).update({"ops": 1, **answer})
+    by_family["total"] = by_family.pop("total", Counter())
+    print_coverage(by_family, print)
+    print(*notes, sep="\n")
+
+
+def comparable(op: str) -> bool:
+    """Whether DTensor sees the op: composite ones reach it in pieces."""
+    import torch
+
+    from spmdir.checking.soundness import overload
+
+    name = overload(op).name()
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def _family(op: str) -> str:
+    records = default().records
+    return records[op][0].file.removesuffix(".rules") if op in records else "(no rule here)"
+
+
+def print_coverage(by_family: dict[str, Counter[str]], show: Callable[[str], Any]) -> None:
+    """Print a line a family: what is valid, the shares that are offered, and the wrong answers."""
+    show("".join(name.rjust(18) for name in ("family", *COLUMNS)))
+    for family, found in by_family.items():
+        shares = [f"{found[name]} {found[name] / max(1, found['valid']):4.0%}" for name in ("ours", "DTensor")]
+        cells = [family, found["ops"], found["valid"], *shares, found["ours wrong"], found["DTensor wrong"]]
+        show("".join(str(cell).rjust(18) for cell in cells))
+
+
+if __name__ == "__main__":
+    main()
