@@ -94,5 +94,20 @@ def _cross_entropy() -> Iterator[Sample]:
         yield sample("cross_entropy_loss", f(5, 6), i(6, 5), reduction=r, ignore_index=2)
 
 
+def _labels() -> Iterator[Sample]:
+    scores, labels = torch.log_softmax(f(6, 4, 5), 2), i(4, 4, 3) + 1
+    lengths: dict[str, Any] = {"input_lengths": (6, 5, 6, 4), "target_lengths": (3, 2, 3, 1)}
+    tensors = tuple(torch.tensor(length) for length in lengths.values())
+    lost, table = torch._ctc_loss(scores, labels, *lengths.values())
+    backward = lost.new_ones(4), scores, labels
+    yield sample("ctc_loss.IntList", scores, labels, **lengths)
+    yield sample("ctc_loss.Tensor", scores, labels, *tensors)
+    # The table has places that no path passes; nobody fills them.
+    yield sample("_ctc_loss", scores, labels, compare=False, **lengths)
+    yield sample("_ctc_loss.Tensor", scores, labels, *tensors, compare=False)
+    yield sample("_ctc_loss_backward", *backward, lost, table, blank=0, **lengths)
+    yield sample("_ctc_loss_backward.Tensor", *backward, *tensors, lost, table, blank=0)
+
+
 def samples() -> list[Sample]:
-    return [*_pointwise(), *_likelihood(), *_cross_entropy()]
+    return [*_pointwise(), *_likelihood(), *_cross_entropy(), *_labels()]
