@@ -11,7 +11,19 @@ from torch import Tensor, fx
 
 from spmdir.call import TensorMeta, sized_meta
 from spmdir.errors import Location, UnsupportedError
-from spmdir.size import Condition, Number, Size, Sizes, Symbol, apply, condition, equality, evaluate, is_symbolic, symbol
+from spmdir.size import (
+    Condition,
+    Number,
+    Size,
+    Sizes,
+    Symbol,
+    apply,
+    condition,
+    equality,
+    evaluate,
+    is_symbolic,
+    symbol,
+)
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -231,4 +243,3 @@ def _implied(found: Condition, ranges: Ranges) -> bool:
 def numbers(values: Iterable[Any]) -> bool:
     """Whether all of `values` are numbers, known or not."""
     return all(is_symbolic(value) or type(value) in (int, float) for value in values)
-

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import OutputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.importer.program import refusing
+from spmdir.lowering.open_shapes import opened
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _TENSOR = "a tensor"
@@ -88,14 +90,14 @@ class Capture:
         return [*whole, *[None] * len(self.state)]
 
 
-def capture_model(model: nn.Module, example_args: tuple[Any, ...]) -> Capture:
+def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
     """The forward of a model, by torch.export.
 
     Raises:
         UnsupportedError: torch.export refuses it.
     """
     with refusing("the model cannot be exported"):
-        program = torch.export.export(model, example_args)
+        program = torch.export.export(model, example_args, dynamic_shapes=dynamic_shapes)
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_args)
@@ -104,7 +106,13 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...]) -> Capture:
     return Capture(program, convention, [], own, outputs)
 
 
-def capture_step(step: Callable[..., Any], state: Any, example_args: tuple[Any, ...], device: torch.device) -> Capture:
+def capture_step(
+    step: Callable[..., Any],
+    state: Any,
+    example_args: tuple[Any, ...],
+    device: torch.device,
+    dynamic_shapes: Any = None,
+) -> Capture:
     """A function `step(state, *args) → (outputs, new_state)`, by make_fx on fake tensors of `device`.
 
     Raises:
@@ -120,10 +128,14 @@ def capture_step(step: Callable[..., Any], state: Any, example_args: tuple[Any, 
         specs.append(pytree.tree_structure(result))
         return result
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    dynamic = dynamic_shapes is not None
+    environment = ShapeEnv(duck_shape=False) if dynamic else None
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
         fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_args))
+        if dynamic:
+            fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
     with refusing("the step cannot be traced"):
-        program = make_fx(recorded, tracing_mode="fake")(*fake)
+        program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []
     if len(parts) != 2 or parts[1] != state_spec:

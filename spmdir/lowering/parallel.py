@@ -19,6 +19,7 @@ from xdsl.ir import Block, Region
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr, type_of
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import MeshOp
 from spmdir.errors import SpmdirError
 from spmdir.importer import import_fx
@@ -27,10 +28,16 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.groups import device_groups, device_rank
 from spmdir.lowering.layout import held_piece
 from spmdir.lowering.signature import Argument, Result, Signature, keep_places, read_signature
-from spmdir.lowering.simulate import check_tensor
+from spmdir.lowering.simulate import check_tensor, solve_shapes
+from spmdir.lowering.stages import bound
 from spmdir.mesh import Mesh
 from spmdir.passes import run_passes
 from spmdir.sharding import Sharding
+from spmdir.size import evaluate
+
+
+Known = tuple[tuple[str, int], ...]
+"""Symbolic sizes by name."""
 
 
 @attrs.define(frozen=True, eq=False, slots=False)
@@ -38,8 +45,9 @@ class Parallel:
     """One rank's part of a partitioned program; calling it runs it together with the other ranks.
 
     Attributes:
-        module: the partitioned program in the IR, with global shapes.
-        graph: the program of this rank.
+        module: the partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not
+            lowered, which is done for each choice of sizes when it is first called with them.
+        graph: the program of this rank; with symbolic sizes, that for the example arguments.
         state: name → what this rank holds of it; a nn.Parameter where it was one.
         mesh, rank: the ranks, and this one among them.
         device: where this one runs.
@@ -56,6 +64,7 @@ class Parallel:
     _convention: Convention
     _aliases: Mapping[str, str]
     _local_inputs: bool
+    _graphs: dict[Known, fx.GraphModule]
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
@@ -70,13 +79,20 @@ class Parallel:
         """
         tensors = self._convention.tensors(args)
         given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
-        pieces = [self.state[a.name] if a.held else self._piece(a, given[a.name]) for a in self._signature.arguments]
+        sizes = self._sizes(given)
+        pieces = [
+            self.state[a.name] if a.held else self._piece(a, given[a.name], sizes) for a in self._signature.arguments
+        ]
+        graph = self._graph(sizes)
         if self._draws:
             self._share_generator()
-        results = self._apart(self.graph(*pieces))
+        results = self._apart(graph(*pieces))
         for argument, result in self._signature.renewed:
             (self.state if argument.held else given)[argument.name].copy_(results[result.index])
-        flat = [results[leaf.index] if isinstance(leaf, Result) else leaf for leaf in self._signature.outputs]
+        flat = [
+            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes)
+            for leaf in self._signature.outputs
+        ]
         return pytree.tree_unflatten(flat, self._convention.out_spec)
 
     @torch.no_grad()
@@ -95,9 +111,25 @@ class Parallel:
         leaves = [whole[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
         return pytree.tree_unflatten(leaves, spec)
 
-    def _piece(self, argument: Argument, tensor: Tensor) -> Tensor:
+    def _sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
+        """The symbolic sizes of the program in a call with the inputs `given`."""
+        known: dict[str, int] = {}
+        declared = open_sizes(self.module)
+        if declared.symbols:
+            solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in self._signature.inputs])
+            declared.check(known)
+        return known
+
+    def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
+        """The program of this rank for `sizes`; all ranks must ask alike."""
+        key = tuple(sizes.items())
+        if key not in self._graphs:
+            self._graphs[key] = _lowered(bound(self.module, sizes), self.mesh, self._device_mesh)[1]
+        return self._graphs[key]
+
+    def _piece(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """What the program of this rank takes for an input."""
-        shape, sharding = argument.meta.shape, argument.sharding
+        shape, sharding = argument.shape(sizes), argument.sharding
         if self._local_inputs:
             shape = sharding.local_shape(shape, self.mesh, self.mesh.coordinate(self.rank))
         check_tensor(argument.name, tensor, shape, argument.meta.dtype)
@@ -137,6 +169,7 @@ def parallelize(
     state: Any = None,
     device_mesh: Any = None,
     local_inputs: bool = False,
+    dynamic_shapes: Any = None,
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this, alike, and gets its part.
 
@@ -155,6 +188,8 @@ def parallelize(
         device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
             the group has NCCL, else on the CPU.
         local_inputs: whether calls are given this rank's pieces of the inputs instead of global inputs.
+        dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
+            of a step, one entry an argument. Shardings are decided once, for the example arguments.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
@@ -167,22 +202,24 @@ def parallelize(
         )
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
+    if local_inputs and dynamic_shapes is not None:
+        raise SpmdirError("pieces of inputs do not tell the whole sizes; give global inputs with dynamic_shapes")
     device_mesh = _default_device_mesh(mesh) if device_mesh is None else device_mesh
     device, rank = _device(device_mesh), device_rank(device_mesh)
     if isinstance(model, nn.Module) and state is None:
-        capture = capture_model(model, tuple(example_args))
+        capture = capture_model(model, tuple(example_args), dynamic_shapes)
     else:
-        capture = capture_step(model, state, tuple(example_args), device)
+        capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
     module = import_fx(capture.program, mesh, shardings, capture.result_shardings(out_shardings))
     run_passes(module, "propagate")
     signature = read_signature(ir.main_function(module), capture)
     keep_places(ir.main_function(module), signature, local_inputs)
-    run_passes(module, "insert-reshard,lower-reshard,fuse-collectives")
-    _check_agreement(module, _group(mesh, device_mesh))
+    examples = open_sizes(module).hints
+    lowered, graph = _lowered(bound(module, examples) if examples else module, mesh, device_mesh)
     originals = _originals(capture, signature)
     return Parallel(
-        module,
-        lower_to_fx(module, device_mesh=device_mesh),
+        module if examples else lowered,
+        graph,
         {a.name: _own_piece(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held},
         mesh,
         rank,
@@ -192,7 +229,15 @@ def parallelize(
         capture.convention,
         _aliases(capture, originals),
         local_inputs,
+        {tuple(examples.items()): graph},
     )
+
+
+def _lowered(module: ModuleOp, mesh: Mesh, device_mesh: Any) -> tuple[ModuleOp, fx.GraphModule]:
+    """A decided module with its collectives, on which the ranks agree, and this rank's program."""
+    run_passes(module, "insert-reshard,lower-reshard,fuse-collectives")
+    _check_agreement(module, _group(mesh, device_mesh))
+    return module, lower_to_fx(module, device_mesh=device_mesh)
 
 
 def _default_device_mesh(mesh: Mesh) -> Any:

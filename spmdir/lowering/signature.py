@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -11,11 +11,12 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
 
 from spmdir.call import TensorMeta
-from spmdir.dialects.attributes import meta_of, sharding_attr
+from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
 from spmdir.dialects.spmd import function_attrs, sharding_of
 from spmdir.lowering.capture import Capture
 from spmdir.lowering.simulate import arrange_outputs
 from spmdir.sharding import Sharding
+from spmdir.size import Size, evaluate, parse_number
 
 
 @attrs.frozen
@@ -25,14 +26,20 @@ class Argument:
     Attributes:
         name: what the IR calls it.
         meta: its global shape and element type.
+        sizes: its global shape, symbolic sizes as they are.
         sharding: how the ranks hold it.
         held: whether it stays with the ranks between calls, as state does; else every call gives it.
     """
 
     name: str
     meta: TensorMeta
+    sizes: tuple[int | Size, ...]
     sharding: Sharding
     held: bool
+
+    def shape(self, known: Mapping[str, int]) -> tuple[int, ...]:
+        """Its global shape where symbolic sizes are as `known`."""
+        return tuple(evaluate(size, known) for size in self.sizes)
 
 
 @attrs.frozen
@@ -47,7 +54,7 @@ class Signature:
     """The arguments and results of a function.
 
     Attributes:
-        outputs: the leaves of what the caller gets: results and numbers.
+        outputs: the leaves of what the caller gets: results, numbers and sizes.
         state: the leaves of a step's state: arguments and numbers; empty for a model.
         renewed: (argument, result) where the result is the argument's new value.
     """
@@ -76,7 +83,7 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors
-        arguments.append(Argument(name, meta, sharding, stays or not user))
+        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user))
         if stays:
             of_state.append(arguments[-1])
     count = len(function.function_type.outputs.data)
@@ -88,7 +95,12 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
     # What a step returns as its new state counts, whatever it did to the old one.
     new.update(pair for pair in zip(state, flat[len(capture.outputs) : end], strict=True) if pair[0] in of_state)
     renewed = tuple(new.items())
-    return Signature(tuple(arguments), tuple(flat[: len(capture.outputs)]), state, renewed)
+    outputs = tuple(map(_leaf, flat[: len(capture.outputs)]))
+    return Signature(tuple(arguments), outputs, state, renewed)
+
+
+def _leaf(value: Any) -> Any:
+    return parse_number(value[1:]) if isinstance(value, str) and value.startswith("=") else value
 
 
 def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result]) -> Iterator[tuple[Argument, Result]]:

@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.dialects import ir
-from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import function_attrs, global_shape, is_local, sharding_of
 from spmdir.dialects.syntax import location_of
@@ -24,7 +24,7 @@ from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding
-from spmdir.size import solve
+from spmdir.size import Size, is_symbolic, solve
 
 Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
@@ -115,19 +115,19 @@ def sized(
         return module
     known = dict(sizes or {})
     named = match_inputs(ir.main_function(module), inputs, state_dict)
-    solve_shapes(known, [(name, value.type, tensor) for value, name, tensor in named])
+    solve_shapes(known, [(name, sizes_of(value.type), tensor) for value, name, tensor in named])
     return bound(module, known)
 
 
-def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, Any, Any]]) -> None:
-    """Add to `known` the sizes that (name, type, tensor) triples tell.
+def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:
+    """Add to `known` the sizes that (name, symbolic shape, tensor) triples tell.
 
     Raises:
         SpmdirError: sizes contradict each other.
     """
-    open_ = [(name, sizes_of(type_), tensor) for name, type_, tensor in named if is_sized(type_)]
+    sized_ones = [(name, shape, tensor) for name, shape, tensor in named if any(map(is_symbolic, shape))]
     for _ in range(2):  # a product tells a size when the other factors are known
-        for name, shape, tensor in open_:
+        for name, shape, tensor in sized_ones:
             if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
                 raise SpmdirError(f"'{name}' is {_kind(tensor)}; expected a tensor of {len(shape)} dimensions")
             solve(known, shape, tuple(tensor.shape), f"'{name}'")

@@ -73,7 +73,9 @@ class FoldViewsPass(ModulePass):
         start, hints = block.first_op, open_sizes(op).hints
         assert start is not None  # a verified function has a terminator
         sizes = SizeValues(
-            block.args, lambda size: evaluate(size, hints), lambda new: Rewriter.insert_op(new, InsertPoint.before(start))
+            block.args,
+            lambda size: evaluate(size, hints),
+            lambda new: Rewriter.insert_op(new, InsertPoint.before(start)),
         )
         views = _Views(sizes, hints)
         for candidate in list(block.ops):

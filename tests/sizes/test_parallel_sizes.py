@@ -1,0 +1,42 @@
+"""`parallelize` with dynamic shapes on real ranks: compiled once, called at several sizes."""
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from spmdir.mesh import Mesh
+from tests.lowering.ranks import on_ranks
+from tests.sizes import rank_cases
+
+MESH = Mesh({"dp": 2, "tp": 1})
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return on_ranks(MESH.world_size, rank_cases.run, tmp_path_factory.mktemp("ranks"), MESH)
+
+
+def assert_close(found, expected):
+    for leaf, wanted in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
+        torch.testing.assert_close(leaf, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.gloo
+def test_a_model_runs_at_every_size_and_is_compiled_once_for_each(ranks):
+    for result in ranks:
+        assert_close(result["outputs"], result["expected"])
+
+
+@pytest.mark.gloo
+def test_a_training_step_runs_at_every_size_and_goes_on_with_its_state(ranks):
+    for result in ranks:
+        assert_close(result["losses"], result["wanted"])
+        assert_close(result["state"], result["wanted state"])
+
+
+@pytest.mark.gloo
+def test_sizes_that_the_program_was_not_traced_for_are_refused(ranks):
+    for result in ranks:
+        assert result["refused"] == "size 's0' is 17; the program was traced for 0 to 16"
+        assert "dimension 1 of" in result["different"] and "is 5; expected" in result["different"]
+        assert "pieces of inputs do not tell the whole sizes" in result["local"]
