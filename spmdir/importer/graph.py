@@ -19,12 +19,14 @@ from spmdir.dialects.spmd import ConstantOp, ConstraintOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
+from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small
 from spmdir.importer.rewrites import REWRITES
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
 from spmdir.mesh import Mesh
+from spmdir.rules import default
 from spmdir.sharding import as_sharding
 from spmdir.size import Number, apply, is_symbolic
 
@@ -51,8 +53,12 @@ class GraphBuilder:
         mutations: placeholder → the value that the graph copies into it.
     """
 
-    def __init__(self, mesh: Mesh, symbols: SymbolTable, arguments: Iterable[SSAValue] = ()):
+    def __init__(
+        self, mesh: Mesh, symbols: SymbolTable, arguments: Iterable[SSAValue] = (), missing_rule: str = "warn"
+    ):
         self.mesh = mesh
+        self.rules = default()
+        self.missing_rule = missing_rule
         self.symbols = symbols
         self.ops: list[Operation] = []
         self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
@@ -97,7 +103,26 @@ class GraphBuilder:
         if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             self.mutations[node.args[0]] = args[1]
             return args[1]
+        pieces = None if has_rule(op_name(target), self.rules) else self._pieces(node)
+        if pieces is not None:
+            graph, given = pieces
+            inputs = [inner for inner in graph.nodes if inner.op == "placeholder"]
+            return self.run(graph, {inner: values[entry] for inner, entry in zip(inputs, given, strict=True)})
         return self._call(node, target, args, kwargs)
+
+    def _pieces(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
+        """The ops in the place of one that has no rule; None if it runs replicated."""
+        name, place = op_name(node.target), node_location(node)
+        if name == _CONSTRAIN or node.target._schema.is_mutable:  # type: ignore[union-attr]  # an OpOverload
+            return None
+        pieces = decomposed(node, self.rules)
+        if pieces is None and self.missing_rule == "error":
+            raise UnsupportedError(
+                f"'{node.name}' calls {name}, which has no rule and consists of no ops that have one; "
+                "give it a rule with spmdir.load_rules, or let it run replicated with missing_rule='warn'",
+                place,
+            )
+        return pieces
 
     def _number(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
         """What a node computes of sizes; an op says so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
@@ -37,6 +37,7 @@ def import_fx(
     out_shardings: Sequence[object] | None = None,
     example_inputs: Sequence[Any] | None = None,
     fold_views: bool = True,
+    missing_rule: Literal["warn", "error"] = "warn",
 ) -> ModuleOp:
     """The module of a traced program, with the user's shardings on its arguments and results.
 
@@ -52,6 +53,8 @@ def import_fx(
             gradients, updated parameters and mutations take their input's sharding (`updates`), others are open.
         example_inputs: what to run the graph on where its nodes carry no shapes.
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
+        missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
+            If not, it is refused ("error"), or left to run replicated, of which propagate warns ("warn").
 
     Raises:
         UnsupportedError: the program has sizes that depend on data, control flow, or something else that the IR
@@ -62,13 +65,15 @@ def import_fx(
     require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
     require_type("out_shardings", out_shardings, (list, tuple, type(None)), "a list with one entry an output")
     require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
+    if missing_rule not in ("warn", "error"):
+        raise UnsupportedError(f"missing_rule is {missing_rule!r}; expected 'warn' or 'error'")
     program = _read(source, example_inputs)
     with collector_paused():
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
         metas = [tensor_meta(entry.node.meta["val"], entry.node, symbols) for entry in arguments]
         block = Block(arg_types=[type_of(meta) for meta in metas])
-        builder = GraphBuilder(mesh, symbols, block.args)
+        builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
         names, nodes = [a.names for a in arguments], [a.node.name for a in arguments]
         given = input_shardings(shardings, names, nodes, _positions(program), metas, mesh)

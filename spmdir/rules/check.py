@@ -14,8 +14,8 @@ from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Pattern, Rule, Term, parts, walk
 
 KEYWORDS = (
-    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min", "moves",
-    "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps", "when", "whole",
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min",
+    "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps", "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 import attrs
@@ -104,6 +105,14 @@ class RuleSet:
         self._check(self.records)
         return (rule for name in self.records for rule in self.alternatives(name))
 
+    def __enter__(self) -> RuleSet:
+        """From here to the end of the `with` block, everything goes by these rules."""
+        _ACTIVE.set((*_ACTIVE.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ACTIVE.set(_ACTIVE.get()[:-1])
+
     def _check(self, names: Iterable[str]) -> None:
         """Raise all that is wrong with the rules of the ops `names`, together."""
         errors: list[SpmdirError] = []
@@ -170,8 +179,17 @@ def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
     return records
 
 
-@functools.cache
+_ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())
+
+
 def default() -> RuleSet:
+    """The rules in whose `with` block this is called, or else those that come with spmdir."""
+    active = _ACTIVE.get()
+    return active[-1] if active else packaged()
+
+
+@functools.cache
+def packaged() -> RuleSet:
     """The rules that come with spmdir."""
     records: dict[str, tuple[Record, ...]] = {}
     for path in sorted(PACKAGED.glob("*.rules")):
@@ -180,7 +198,10 @@ def default() -> RuleSet:
 
 
 def load_rules(path: str | Path) -> RuleSet:
-    """The rules that come with spmdir and, before them, those of a file."""
+    """The rules of a file and, for all other ops, those that come with spmdir.
+
+    `with load_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
+    """
     return default().with_file(path)
 
 

@@ -1,0 +1,99 @@
+"""Ops without a rule, by ops that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.utils import _pytree as pytree
+
+from spmdir.importer.binding import op_name
+from spmdir.importer.rewrites import REWRITES
+from spmdir.rules import RuleSet
+
+_LAID_OUT = ("aten.as_strided", "aten.as_strided_scatter")
+"""Ops that are imported only where they say no more than a view does."""
+
+_SAID = ("stack_trace", "nn_module_stack")
+"""What the pieces of an op inherit from its node, so that they stand where it stood."""
+
+
+def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
+    """The graph that torch puts in the place of a call, and its placeholders' arguments.
+
+    None if some piece has no rule either, or torch knows nothing simpler. Ops that draw random numbers stay as they
+    are, since other ops would draw others.
+    """
+    target: Any = node.target
+    if torch.Tag.nondeterministic_seeded in target.tags or not _can_decompose(target):
+        return None
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    given = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+    values = [leaf.meta.get("val") for leaf in given]
+    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def call(*tensors: Any) -> Any:
+        numbers = iter(tensors)
+        args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
+        return target(*args, **kwargs)
+
+    fakes = [mode.from_tensor(v) if _is_real(v) else v for v in values]
+    # The first way keeps mutations of shapes, the second cannot trace checks of numbers.
+    for functional in (torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)):
+        graph = _traced(functional, fakes, mode, rules)
+        if graph is not None and all(_is_known(inner.target, target, rules) for inner in _calls(graph)):
+            for inner in graph.nodes:
+                inner.meta.update({key: node.meta[key] for key in _SAID if key in node.meta})
+            return graph, given
+    return None
+
+
+def has_rule(name: str, rules: RuleSet) -> bool:
+    """Whether the op `name` has a rule, or is said by one that has."""
+    return name in rules.records or name in REWRITES
+
+
+def _calls(graph: fx.Graph) -> list[fx.Node]:
+    """The calls that what the graph returns depends on; checks of numbers are not among them."""
+    live = {node for node in graph.nodes if node.op == "output"}
+    for node in reversed(graph.nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in live and node.op == "call_function"]
+
+
+def _is_known(piece: Any, whole: Any, rules: RuleSet) -> bool:
+    if not isinstance(piece, torch._ops.OpOverload):
+        return True
+    return piece is not whole and op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+
+
+def _can_decompose(target: Any) -> bool:
+    return target in torch._decomp.decomposition_table or target._can_decompose()
+
+
+@cache
+def _table(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of the ops that have no rule; the others stay whole."""
+    known = torch._decomp.decomposition_table.items()
+    return {op: run for op, run in known if not has_rule(op_name(op), rules)}
+
+
+def _traced(call: Callable[..., Any], values: list[Any], mode: FakeTensorMode, rules: RuleSet) -> fx.Graph | None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        with mode:
+            return make_fx(call, decomposition_table=_table(rules))(*values).graph
+    except Exception:  # whatever torch's decompositions raise, the op can still run replicated
+        return None
