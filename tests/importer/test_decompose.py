@@ -1,0 +1,117 @@
+"""Ops without a rule: by torch's decomposition, by a user's rule, replicated with a warning, or refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spmdir
+from spmdir.dialects import ir
+from spmdir.errors import SpmdirWarning, UnsupportedError
+from spmdir.rules import default
+
+MESH = spmdir.Mesh({"dp": 2})
+
+
+class Apply(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def imported(function: Callable[..., Tensor], x: Tensor, **options: str):
+    exported = torch.export.export(Apply(function), (x,))
+    return spmdir.import_fx(exported, MESH, {"x": "dp: S(0)"}, **options)  # type: ignore[arg-type]
+
+
+def ops(module) -> list[str]:
+    return [op.name for op in ir.main_function(module).body.block.ops if op.name.split(".")[0] in ("aten", "ours")]
+
+
+@pytest.mark.parametrize(
+    ("function", "without"),
+    [
+        (lambda x: torch.inner(x, x), "aten.inner"),
+        (lambda x: torch.fft.fft(x).abs(), "aten.fft_fft"),
+        (lambda x: torch.linalg.inv(x @ x.mT + torch.eye(4, dtype=x.dtype)), "aten.linalg_inv"),
+        (lambda x: torch.cosine_similarity(x, x.cos()), "aten.cosine_similarity"),
+        (lambda x: torch.tensordot(x, x, dims=([1], [1])), "aten.tensordot"),
+    ],
+)
+def test_an_op_without_a_rule_is_imported_as_the_ops_that_torch_makes_of_it(
+    function: Callable[..., Tensor], without: str
+):
+    x = torch.randn(4, 6, dtype=torch.float64)
+    assert default().lookup(without) is None
+    module = imported(function, x, missing_rule="error")
+    assert without not in ops(module)
+    assert all(default().lookup(name) for name in ops(module))
+    (found,) = spmdir.simulate(module, [x])
+    torch.testing.assert_close(found, function(x))
+
+
+def test_the_pieces_stand_where_the_op_stood():
+    module = imported(lambda x: torch.inner(x, x), torch.randn(4, 6), missing_rule="error")
+    places = {str(op.location) for op in ir.main_function(module).body.block.ops if op.name.startswith("aten")}
+    assert len(places) == 1 and "test_decompose.py" in places.pop()
+
+
+@torch.library.custom_op("ours::halve", mutates_args=())
+def halve(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halve.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_op_of_which_nothing_is_known_runs_replicated_with_a_located_warning():
+    x = torch.randn(4, 6)
+    module = imported(torch.ops.ours.halve, x)
+    with pytest.warns(SpmdirWarning, match=r"test_decompose\.py.*'ours\.halve' has no rule, so it runs replicated"):
+        (found,) = spmdir.simulate(module, [x])
+    torch.testing.assert_close(found, x / 2)
+
+
+def test_an_op_of_which_nothing_is_known_is_refused_if_that_is_asked_for():
+    with pytest.raises(UnsupportedError, match=r"test_decompose\.py.*calls ours\.halve, which has no rule"):
+        imported(torch.ops.ours.halve, torch.randn(4, 6), missing_rule="error")
+    with pytest.raises(UnsupportedError, match="missing_rule is 'ignore'"):
+        imported(torch.ops.ours.halve, torch.randn(4, 6), missing_rule="ignore")
+
+
+def test_propagate_refuses_an_op_without_a_rule_if_that_is_asked_for():
+    module = imported(torch.ops.ours.halve, torch.randn(4, 6))
+    with pytest.raises(spmdir.SpmdirError, match=r"test_decompose\.py.*'ours\.halve' has no rule"):
+        spmdir.run_passes(module, "propagate{missing-rule=error}")
+
+
+def test_a_custom_op_with_a_rule_of_the_user_is_divided_from_import_to_simulation(tmp_path: Path, recwarn):
+    path = tmp_path / "own.rules"
+    path.write_text("ours.halve(x: *) -> *    linear x\n")
+    x = torch.randn(4, 6)
+    with spmdir.load_rules(path):
+        module = imported(torch.ops.ours.halve, x, missing_rule="error")
+        spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
+    assert "ours.halve(%x) : tensor<2x6xf32>" in spmdir.print_ir(module)
+    (found,) = spmdir.simulate(module, [x])
+    torch.testing.assert_close(found, x / 2)
+    assert not [w for w in recwarn if issubclass(w.category, SpmdirWarning)]
+
+
+def test_rules_of_a_block_end_with_it(tmp_path: Path):
+    path = tmp_path / "own.rules"
+    path.write_text("ours.halve(x: *) -> *    linear x\n")
+    with spmdir.load_rules(path) as rules:
+        assert default() is rules
+        with pytest.raises(ZeroDivisionError), spmdir.load_rules(path) as inner:
+            assert default() is inner
+            raise ZeroDivisionError
+        assert default() is rules
+    assert default().lookup("ours.halve") is None
