@@ -256,6 +256,9 @@ class OpRule:
             pending = next((p for p in results if isinstance(p, Partial)), None)
             if None in results or (pending and (number or (additive and pending.op != "sum"))):
                 continue
+            metas = zip(results, self.call.results, strict=True)
+            if any(meta is not None and meta.dtype == "i1" and p == Partial("sum") for p, meta in metas):
+                continue
             if pending:
                 operands = tuple(pending if i in additive else p for i, p in enumerate(operands))
             yield Strategy(operands, tuple(p for p in results if p), index, factor.rewrite)

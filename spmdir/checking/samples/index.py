@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from spmdir.checking.sample import Sample, b, c, f, h, i, positive, sample
@@ -11,7 +13,7 @@ HOW = ("add", "multiply")
 PUT = ("index_put", "_unsafe_index_put")
 
 
-BAGS = (
+BAGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("_embedding_bag", {"padding_idx": 1}),
     ("_embedding_bag_forward_only", {"padding_idx": -1}),
     ("embedding_bag", {}),
@@ -105,7 +107,9 @@ def samples() -> list[Sample]:
         *(
             sample(op, f(7, 4), i(7, 9), torch.tensor([0, 2, 2, 5]), scale_grad_by_freq=False, mode=mode, sparse=False,
                    include_last_offset=last, **more)
-            for op, more in BAGS for mode in (0, 1, 2) for last in (True, False)
+            for op, more in BAGS
+            for mode in (0, 1, 2)
+            for last in (True, False)
         ),
         sample("_embedding_bag", f(7, 6), i(7, 4), torch.tensor([0, 2]), f(4), mode=0),
         *(bag_backward(f"_embedding_bag_{op}backward", mode) for op in ("", "dense_") for mode in (0, 1, 2)),
