@@ -113,12 +113,10 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     sharding = sharding_of(value)
     if sharding is not None:
         return sharding.local_shape(global_shape(value, mesh), mesh, mesh.coordinate(0))
-    beside: list[SSAValue] = [value.owner.operands[0]] if isinstance(value.owner, BorderOp) else []
-    beside += [use.operation.results[0] for use in value.uses if isinstance(use.operation, FoldOp)]
     meta = meta_of(value.type)
     shape = meta.shape if meta else ()
-    known = _largest(beside[0], mesh) if beside else shape
-    return tuple(
-        (1 if other == DYNAMIC else other) if size == DYNAMIC else size
-        for size, other in zip(shape, known, strict=True)
-    )
+    folds = [use.operation for use in value.uses if isinstance(use.operation, FoldOp)]
+    if DYNAMIC not in shape or not (folds or isinstance(value.owner, HaloOp)):
+        return tuple(1 if size == DYNAMIC else size for size in shape)
+    known = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else folds[0].results[0], mesh)
+    return tuple(other if size == DYNAMIC else size for size, other in zip(shape, known, strict=True))
