@@ -26,7 +26,12 @@ from spmdir.rules.check import KEYWORDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {"spmd-opt": "spmd_opt", "spmd-run": "spmd_run", "spmd-translate": "spmd_translate"}
+TOOLS = {
+    "spmd-opt": "spmd_opt",
+    "spmd-run": "spmd_run",
+    "spmd-translate": "spmd_translate",
+    "spmd-check-rules": "spmd_check_rules",
+}
 _BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"[^\n]*<<'END'[^\n]*\n.*?^END\n|(?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE | re.DOTALL)
 _CHECKER = doctest.OutputChecker()
