@@ -99,7 +99,7 @@ class IRParser(Parser):
             named = op.properties.get("sym_name")
             self.mesh = named.data if isinstance(named, StringAttr) else self.mesh
         elif isinstance(op, SizesOp):
-            self.hints = tuple(op.sizes.data.hints.items())
+            self.hints += tuple(op.sizes.data.hints.items())
         return op
 
     def parse_optional_type(self) -> Any:

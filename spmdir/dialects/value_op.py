@@ -37,7 +37,7 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.brackets import scan_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments, print_literal
-from spmdir.dialects.size_types import Hints, SizeType, read_measure
+from spmdir.dialects.size_types import Hints, SizeType, hint_of, read_measure
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
@@ -370,7 +370,7 @@ def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAVal
         value = _resolve(parser, match[1][1:], offset + match.start())
         if not isinstance(value.type, SizeType):
             place = offset + match.start()
-            parser.raise_error(f"{match[1]} is {value.type}; expected a size", place, place + len(match[1]))
+            parser.raise_error(f"{match[1]} is {print_type(value.type)}; expected a size", place, place + len(match[1]))
         if value not in sizes:
             sizes.append(value)
         return f"%{sizes.index(value)}".ljust(len(match[0]))
@@ -556,15 +556,17 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
         known = ", ".join(ELEMENT_TYPES)
         raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
     try:
-        return type_of(sized_meta(tuple(map(_read_size, _SIZE.findall(match[1]))), dict(hints), match[2]))
+        sizes = tuple(_read_size(size, hints) for size in _SIZE.findall(match[1]))
+        return type_of(sized_meta(sizes, dict(hints), match[2]))
     except SpmdirError as error:
         raise LiteralError(error.message, offset) from None
 
 
-def _read_size(text: str) -> Any:
+def _read_size(text: str, hints: Hints) -> Any:
     if not text.startswith("["):
         return DYNAMIC if text == "?" else int(text)
     size = parse_number(text[1:-1])
+    hint_of(size, hints)
     if isinstance(size, (float, Real)):
         raise SpmdirError(f"the size {text} is no integer")
     return size

@@ -29,6 +29,9 @@ class StripSpmdPass(ModulePass):
             _strip(child)
         function.arg_attrs = _without_shardings(function.arg_attrs)
         function.res_attrs = _without_shardings(function.res_attrs)
+        for child in function.body.block.ops:
+            if isinstance(child, SizeOp):
+                child.tell_axes()
         for mesh in [child for child in op.body.block.ops if isinstance(child, MeshOp)]:
             Rewriter.erase_op(mesh)
 
@@ -47,8 +50,6 @@ def _strip(op: Operation) -> None:
             op.properties.pop(name, None)
         for name in [name for name in op.attributes if name.startswith("spmd.")]:
             del op.attributes[name]
-        if isinstance(op, SizeOp):
-            op.tell_axes()
 
 
 def _replace(op: Operation, values: list[SSAValue]) -> None:

@@ -1,0 +1,27 @@
+// RUN: --bind-sizes="s0=6 s1=3"
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 2..}
+
+func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<[s0]x[s1]x4xf32> {
+  %n = aten.sym_size.int(%x, 0) : !spmd.size<s0>
+  %m = aten.sym_size.int(%x, 1) : !spmd.size<s1>
+  %k = operator.mul(%n, %m) : !spmd.size<s0*s1>
+  %f = operator.truediv(1, %n) : !spmd.size<1 / s0>
+  %1 = aten.view(%x) {size = [%k, 8]} : tensor<[s0*s1]x8xf32>
+  %2 = aten.mm(%1, %w) : tensor<[s0*s1]x4xf32>
+  %3 = aten.view(%2) {size = [%n, %m, 4]} : tensor<[s0]x[s1]x4xf32>
+  %4 = aten.mul.Tensor(%3) {other = %f} : tensor<[s0]x[s1]x4xf32>
+  return %4 : tensor<[s0]x[s1]x4xf32>
+}
+
+// | spmd.mesh @mesh <dp = 2, tp = 2>
+// |
+// | func.func @main(%x: tensor<6x3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+// |                 %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<6x3x4xf32> {
+// |   %0 = aten.view(%x) {size = [18, 8]} : tensor<18x8xf32>
+// |   %1 = aten.mm(%0, %w) : tensor<18x4xf32>
+// |   %2 = aten.view(%1) {size = [6, 3, 4]} : tensor<6x3x4xf32>
+// |   %3 = aten.mul.Tensor(%2) {other = 0.16666666666666666} : tensor<6x3x4xf32>
+// |   return %3 : tensor<6x3x4xf32>
+// | }
