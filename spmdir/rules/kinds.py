@@ -50,18 +50,22 @@ KINDS = {
         "log_input log_target non_blocking onesided periodic pin_memory pivot replacement return_debug_mask "
         "scale_grad_by_freq self_is_result sorted sparse sparse_grad stable swap train training transpose "
         "transposed unbiased unitriangular unpack_data unpack_pivots update use_fast_accum use_gelu "
-        "use_input_stats"
+        "use_input_stats "
+        "average_attn_weights bias_requires_grad need_weights shared_storage_dqdkdv zero_infinity"
     ),
     "a list of true and false": "grad_input_mask output_mask",
     "an integer": (
         "axis0 axis1 bins C chunks compute_mode decimals diagonal dim0 dim1 dim2 dimension divisor_override "
         "end_dim group groups high HxW ignore_index index k last_dim_size length low m max_k max_q N "
         "normalization num_classes num_groups num_samples num_weights offset padding_idx qGroupSize reduction "
-        "sections start_dim steps storage_offset unroll_dim window_length"
+        "sections start_dim steps storage_offset unroll_dim window_length "
+        "blank custom_mask_type embed_dim mask_type max_seqlen_k max_seqlen_q num_head num_splits "
+        "num_splits_key window_size window_size_left window_size_right"
     ),
     "a list of integers": (
         "bias_sizes expand1 expand2 expand3 indices input_sizes normalized_shape pad path physical_layout "
-        "shape sizes split_sizes sumdim"
+        "shape sizes split_sizes sumdim "
+        "input_lengths target_lengths"
     ),
     "an integer or a list of integers": (
         "destination dilation dim dims kernel_size output_padding output_size repeats shifts size source "
