@@ -95,6 +95,37 @@ class DenseMixture(nn.Module):
         return torch.einsum("besd,bske,bsk->bsd", outputs, chosen, weight)
 
 
+class ResidualBlock(nn.Module):
+    """Two convolutions with batch norms around a shortcut, which is a convolution where sizes differ."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(inner)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """A stem that halves the image twice, two residual blocks, and a linear layer on the mean pixel."""
+
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, padding=3, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.pool = nn.MaxPool2d(3, 2, padding=1)
+        self.blocks = nn.Sequential(ResidualBlock(width, width, 1), ResidualBlock(width, 2 * width, 2))
+        self.mean, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(2 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mean(self.blocks(self.pool(self.stem(x)))).flatten(1))
+
+
 def _hidden_states(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
     return model(input_ids=ids, attention_mask=mask).last_hidden_state
 
@@ -222,4 +253,7 @@ def models(s: Sizes) -> dict[str, Model]:
             states,
         ),
         "mamba": language(_mamba),
+        "resnet": Model(
+            lambda _: ResNet(2 * s.heads, s.classes), images, lambda m, pixels: m(pixels), labels, training=True
+        ),
     }
