@@ -1,6 +1,6 @@
 """The steps that a reshard is made of, and which of them are legal.
 
-Every step but `permute` takes mesh axes out of one place and puts them into another; MOVES is that table. The
+Every step but `permute` and `exchange` takes mesh axes out of one place and puts them into another; MOVES is that table. The
 innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step works within the block
 that the outer axes leave and uneven pieces need no more than padding or uneven splits.
 """
@@ -8,7 +8,8 @@ that the outer axes leave and uneven pieces need no more than padding or uneven 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +17,7 @@ import attrs
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard
+from spmdir.planner.exchange import check_exchange, exchanged_axes
 from spmdir.sharding import Sharding
 
 MOVES: dict[str, tuple[str, str]] = {
@@ -28,9 +30,18 @@ MOVES: dict[str, tuple[str, str]] = {
 }
 """Kind of step → the trait that its axes have before and after."""
 
-KINDS = (*MOVES, "permute")
+WHOLE_MOVES: dict[str, Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]] = {
+    "permute": lambda source, target, mesh, shape: senders(source, target, mesh, shape),
+    "exchange": lambda source, target, mesh, shape: check_exchange(source, target, mesh, len(shape)),
+}
+"""Steps that name no axes, since their target says it all → what raises ShardingError unless they are legal."""
 
-PARTITION_IDENTITY: dict[str, int] = {"sum": 0, "product": 1}
+KINDS = (*MOVES, *WHOLE_MOVES)
+
+IDENTITY: dict[str, float] = {"sum": 0, "product": 1, "max": -math.inf, "min": math.inf, "any": 0, "all": 1}
+"""Reduction → what leaves the other operand as it is; integers have their least and greatest for the infinities."""
+
+PARTITION_IDENTITY = {op: IDENTITY[op] for op in ("sum", "product")}
 """What `partition` puts on every rank of a group but the first; under the other reductions all ranks keep the value."""
 
 
@@ -64,8 +75,8 @@ class Step:
 def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given: Any) -> Step:
     """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
     target = transition(kind, source, mesh, shape, **given)
-    if kind == "permute":
-        return Step(kind, permuted_axes(source, target, mesh), source, target)
+    if kind in WHOLE_MOVES:
+        return Step(kind, moved_axes(kind, source, target, mesh), source, target)
     axes = tuple(given["axes"])
     op = pending_op(source, axes) if MOVES[kind][0] == "partial" else given.get("op")
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
@@ -85,17 +96,17 @@ def transition(
 ) -> Sharding:
     """The sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
 
-    Arguments are as in Step; `target` is the wanted sharding of a permute and otherwise not looked at.
+    Arguments are as in Step; `target` is the wanted sharding of a permute or exchange and otherwise not looked at.
 
     Raises:
         ShardingError: the step is not legal from `source`.
     """
     if kind not in KINDS:
         raise ShardingError(f"unknown step '{kind}'; expected one of {', '.join(KINDS)}")
-    if kind == "permute":
+    if kind in WHOLE_MOVES:
         if target is None:
-            raise ShardingError("permute says nothing about its result; give the target sharding")
-        senders(source, target, mesh, tuple(shape))
+            raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
+        WHOLE_MOVES[kind](source, target, mesh, tuple(shape))
         return target
     _check_axes(kind, axes, mesh)
     before, after = MOVES[kind]
@@ -170,6 +181,11 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
     if found == ["avg", "sum"]:
         return "sum"
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
+
+
+def moved_axes(kind: str, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes of the group of a permute or an exchange."""
+    return permuted_axes(source, target, mesh) if kind == "permute" else exchanged_axes(source, target, mesh)
 
 
 def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
