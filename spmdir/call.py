@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.placement import chunk
+from spmdir.size import Size, evaluate, is_symbolic
 
 DTYPE_BYTES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8E4M3FN": 1, "f8E5M2": 1,
@@ -61,11 +63,39 @@ class TensorMeta:
 
 
 @attrs.frozen(cache_hash=True)
-class Local:
-    """An integer that each rank computes for itself: the length or offset of its piece of a dimension.
+class SizedMeta(TensorMeta):
+    """A tensor whose sizes are not all known; `shape` has an example for each.
 
-    Prints as `size(10, dp, tp)` or `offset(10, dp, tp)`: 10 elements cut by dp, each piece then by tp, as
-    `torch.chunk` cuts. `plus` and `times` give `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
+    Attributes:
+        sizes: the sizes; numbers where they are known.
+    """
+
+    sizes: tuple[int | Size, ...]
+
+
+def sized_meta(sizes: tuple[int | Size, ...], hints: Mapping[str, int], dtype: str) -> TensorMeta:
+    """A tensor of `sizes`, with the examples that `hints` give for the symbols."""
+    if not any(map(is_symbolic, sizes)):
+        return TensorMeta(sizes, dtype)  # type: ignore[arg-type]
+    return SizedMeta(tuple(evaluate(size, hints) for size in sizes), dtype, sizes)
+
+
+@attrs.frozen(cache_hash=True)
+class SizeOperand:
+    """An argument that is an operand: the size of that index among the sizes that an op takes. Prints as `%0`."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"%{self.index}"
+
+
+@attrs.frozen(cache_hash=True)
+class Local:
+    """An integer that each rank computes for itself: the length, offset or end of its piece of a dimension.
+
+    Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements cut by dp, each piece then by
+    tp, as `torch.chunk` cuts; the end is the offset behind the last element. `plus` and `times` give `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
     """
 
     kind: str
@@ -80,7 +110,8 @@ class Local:
         for axis in self.axes:
             inner, length = chunk(length, mesh.sizes[axis], coordinate[axis])
             offset += inner
-        return (length if self.kind == "size" else offset) * self.times + self.plus
+        value = {"size": length, "offset": offset, "end": offset + length}[self.kind]
+        return value * self.times + self.plus
 
     def __str__(self) -> str:
         text = f"{self.kind}({', '.join([str(self.extent), *self.axes])})"
@@ -88,8 +119,23 @@ class Local:
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
 
 
-Literal = int | float | complex | bool | str | None | DType | Local | tuple["Literal", ...]
+Literal = int | float | complex | bool | str | None | DType | Local | SizeOperand | tuple["Literal", ...]
 """What a non-tensor argument can be; lists are tuples."""
+
+Arguments = tuple[tuple[str, Literal], ...]
+"""(Schema name, literal) pairs, sorted by name."""
+
+
+def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
+    """`arguments` with what `sizes` has in the place of each operand that is a size."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(filled, value))
+        return sizes[value.index] if isinstance(value, SizeOperand) else value
+
+    return tuple((name, filled(value)) for name, value in arguments)
+
 
 Structure = tuple["int | tuple[int, ...]", ...]
 """How flat operands fill the tensor arguments of the schema, in order: 1 is a tensor, 0 a None, a tuple a list."""

@@ -6,10 +6,11 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import attrs
 
+from spmdir.axes import axis_part, is_part
 from spmdir.errors import ShardingError
 
 
@@ -28,14 +29,32 @@ def _check_name(what: str, name: str) -> None:
         raise ShardingError(f"{what} has a name that text cannot give; expected letters, digits and _, as in dp0")
 
 
+class _ByAxis(dict[str, int]):
+    """The sizes of axes, or the coordinate of a rank, in mesh order; those of sub-axes are not listed but found too."""
+
+    def __init__(self, entries: Iterable[tuple[str, int]], mesh: Mesh, rank: int | None = None):
+        super().__init__(entries)
+        self._mesh, self._rank = mesh, rank
+
+    def __missing__(self, axis: str) -> int:
+        name, outer, size = self._mesh._part(axis)
+        if self._rank is None:
+            return size
+        root = self._mesh.root or self._mesh
+        return root.coordinate(self._rank)[name] // (root.sizes[name] // (outer * size)) % size
+
+
 @attrs.define(frozen=True, slots=False)
 class Mesh:
     """Ordered named axes with their sizes, e.g. `Mesh({"dp": 2, "tp": 4})`.
+
+    Wherever an axis is asked for, a sub-axis will do: `tp(1)2`, see `spmdir.axes`.
 
     Attributes:
         axes: (name, size) pairs, the outermost axis first.
         name: the symbol of the mesh in the textual IR.
         intra_node: the axes whose ranks sit inside one node; None when all do.
+        root: the mesh whose axes this one splits into sub-axes, as `refine` does; None for a mesh of whole axes.
 
     Raises:
         ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
@@ -44,8 +63,11 @@ class Mesh:
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
     name: str = "mesh"
     intra_node: tuple[str, ...] | None = None
+    root: Mesh | None = attrs.field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        if self.root is not None:
+            return
         _check_name(f"mesh @{self.name}", self.name)
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
@@ -62,8 +84,8 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Axis name → size, in mesh order."""
-        return dict(self.axes)
+        """Axis name → size, in mesh order. Sub-axes can be looked up too."""
+        return _ByAxis(self.axes, self)
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
@@ -77,17 +99,101 @@ class Mesh:
     @cached_property
     def _coordinates(self) -> tuple[dict[str, int], ...]:
         ranges = [range(size) for _, size in self.axes]
-        return tuple(dict(zip(self.axis_names, point, strict=True)) for point in itertools.product(*ranges))
+        points = itertools.product(*ranges)
+        return tuple(_ByAxis(zip(self.axis_names, point, strict=True), self, rank) for rank, point in enumerate(points))
+
+    def _part(self, axis: str) -> tuple[str, int, int]:
+        """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none."""
+        if axis in self.axis_names and self.root is None:
+            return axis, 1, self.sizes[axis]
+        if self.root is not None:
+            return self.root._part(axis)
+        name, outer, size = axis_part(axis) or ("", 1, 0)
+        if name not in self.axis_names or size < 2 or self.sizes[name] % (outer * size):
+            raise KeyError(axis)
+        return name, outer, size
 
     def require(self, axis: str) -> None:
-        """Raise ShardingError unless the mesh has `axis`."""
-        if axis not in self.sizes:
+        """Raise ShardingError unless the mesh has `axis`, whole or as a sub-axis."""
+        if axis in self.sizes:
+            return
+        try:
+            self._part(axis)
+        except KeyError:
+            root = self.root or self
+            name, *_ = axis_part(axis) or ("", 1, 0)
+            if name in root.sizes:
+                raise ShardingError(
+                    f"'{axis}' is no sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
+                    f"{name}(outer)size with a size from 2 on, where outer times size divides {root.sizes[name]}"
+                ) from None
             raise ShardingError(
-                f"axis '{axis}' is not in mesh @{self.name} {self}; expected one of {', '.join(self.axis_names)}"
-            )
+                f"axis '{axis}' is not in mesh @{self.name} {root}; expected one of {', '.join(root.axis_names)}"
+            ) from None
+
+    def refine(self, axes: Iterable[str]) -> Mesh:
+        """This mesh with those axes split of which `axes` names sub-axes; itself if there are none.
+
+        Every axis that `axes` names is then one axis of the mesh or a row of adjacent ones: its `parts`.
+
+        Raises:
+            ShardingError: `axes` split an axis in ways that have no common refinement, or one is not in the mesh.
+        """
+        parts = {axis for axis in axes if is_part(axis)}
+        if parts <= self.sizes.keys():
+            return self
+        if self.root is not None:
+            return self.root.refine([*parts, *self.axis_names])
+        return _refined(self, tuple(sorted(parts)))
+
+    def whole(self, axis: str) -> str:
+        """The axis of which `axis` is a sub-axis, or itself."""
+        return self._part(axis)[0]
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """The axes of this mesh that make up `axis`, the major first."""
+        return (axis,) if axis in self.sizes else self._parts[self._part(axis)]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:
+        found: dict[tuple[str, int, int], tuple[str, ...]] = {}
+        for start, axis in enumerate(self.axis_names):
+            name, outer, size = self._part(axis)
+            found[name, outer, size] = row = (axis,)
+            for other in self.axis_names[start + 1 :]:
+                if self._part(other)[0] != name:
+                    break
+                row = (*row, other)
+                size *= self.sizes[other]
+                found[name, outer, size] = row
+        return found
+
+    def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """`axes`, nested major first, with adjacent sub-axes named as one, by the axis itself if they are all of it."""
+        merged: list[str] = []
+        for axis in axes:
+            joined = self.join(merged[-1], axis) if merged else None
+            if joined is None:
+                merged.append(self.join(axis) or axis)
+            else:
+                merged[-1] = joined
+        return tuple(merged)
+
+    def join(self, *axes: str) -> str | None:
+        """The one axis or sub-axis that `axes`, nested major first, make up; None if they are no such row."""
+        root = self.root or self
+        try:
+            (name, outer, size), *rest = map(root._part, axes)
+        except KeyError:
+            return None
+        for other, start, more in rest:
+            if other != name or start != outer * size:
+                return None
+            size *= more
+        return name if size == root.sizes[name] else f"{name}({outer}){size}"
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Axis name → index of `rank` along it."""
+        """Axis name → index of `rank` along it. Sub-axes can be looked up too."""
         return self._coordinates[rank]
 
     def group_size(self, axes: Iterable[str]) -> int:
@@ -104,9 +210,36 @@ class Mesh:
     def group(self, rank: int, axes: Iterable[str]) -> tuple[int, ...]:
         """The ranks that differ from `rank` only along `axes`, ordered by `index`."""
         axes = tuple(axes)
-        here = self.coordinate(rank)
-        same = [r for r, there in enumerate(self._coordinates) if all(a in axes or there[a] == here[a] for a in there)]
+        fine = self.refine(axes)
+        free = {part for axis in axes for part in fine.parts(axis)}
+        here = fine.coordinate(rank)
+        same = [r for r, there in enumerate(fine._coordinates) if all(a in free or there[a] == here[a] for a in there)]
         return tuple(sorted(same, key=lambda r: self.index(r, axes)))
 
     def __str__(self) -> str:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
+
+
+@lru_cache(maxsize=1024)
+def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
+    cuts: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
+    for axis in parts:
+        mesh.require(axis)
+        name, outer, size = mesh._part(axis)
+        cuts[name] |= {outer, outer * size}
+    axes: list[tuple[str, int]] = []
+    split: dict[str, list[str]] = {}
+    for name, size in mesh.axes:
+        ends = sorted(cuts[name])
+        for outer, end in itertools.pairwise(ends):
+            if end % outer:
+                raise ShardingError(
+                    f"axis '{name}' of {size} ranks is split after {outer} and after {end}, of which neither divides "
+                    "the other; split it in ways that go together"
+                )
+        pieces = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
+        pieces = pieces if len(pieces) > 1 else [(name, size)]
+        axes += pieces
+        split[name] = [axis for axis, _ in pieces]
+    intra = None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in split[axis])
+    return Mesh(axes, mesh.name, intra, mesh)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import attrs
 
+from spmdir.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Open, Partial, Placement, R, Shard, chunk, parse_placement
@@ -19,8 +20,10 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
     if len(set(axes)) != len(axes):
         twice = next(axis for axis in axes if axes.count(axis) > 1)
         raise ShardingError(f"axis '{twice}' is placed twice; an axis has one placement")
+    if any(map(is_part, axes)) and (pair := overlapping(axes)):
+        raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
     sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
-    return (*sharded, *sorted((e for e in entries if e[1].trait != "shard"), key=lambda e: e[0]))
+    return (*sharded, *sorted((e for e in entries if e[1].trait != "shard"), key=lambda e: axis_order(e[0])))
 
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
@@ -28,14 +31,15 @@ class Sharding:
     """Mesh axis → placement; an axis that is not listed is replicated.
 
     The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` cuts by tp, then
-    each piece by dp. Entries are canonical, so equal shardings are equal values with one text.
+    each piece by dp. Entries are canonical, so equal shardings are equal values with one text; where sub-axes
+    occur, once they are `merged`.
 
     Attributes:
         entries: (axis, placement) pairs.
         mesh: the name of the mesh.
 
     Raises:
-        ShardingError: an axis is placed twice.
+        ShardingError: an axis, or a part of it, is placed twice.
     """
 
     entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_canonical)
@@ -70,6 +74,26 @@ class Sharding:
             entries = [*self.entries, (axis, placement)]
         return Sharding(entries, self.mesh)
 
+    def refined(self, mesh: Mesh) -> Sharding:
+        """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`."""
+        if all(axis in mesh.sizes for axis, _ in self.entries):
+            return self
+        return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
+
+    def merged(self, mesh: Mesh) -> Sharding:
+        """This sharding with adjacent sub-axes of one placement as one, by whole axes where they are whole."""
+        if not any(is_part(axis) for axis, _ in self.entries):
+            return self
+        entries: list[tuple[str, Placement]] = []
+        for axis, placement in self.entries:
+            same = bool(entries) and entries[-1][1] == placement
+            joined = mesh.join(entries[-1][0], axis) if same else None
+            if joined is None:
+                entries.append((mesh.join(axis) or axis, placement))
+            else:
+                entries[-1] = (joined, placement)
+        return Sharding(entries, self.mesh)
+
     def local_range(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, int]:
         """Offset and length of what the rank at `coordinate` holds of dimension `dim` with `size` elements."""
         offset, length = 0, size
@@ -86,6 +110,8 @@ class Sharding:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
         for axis, placement in self.entries:
             mesh.require(axis)
+            if mesh.root is None and is_part(axis) and self.merged(mesh) != self:
+                raise ShardingError(f"<{self}> is to be written <{self.merged(mesh)}>")
             if placement.dim is not None and rank is not None and placement.dim >= rank:
                 raise ShardingError(
                     f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
@@ -116,7 +142,7 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
     entries = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         axis, colon, placement = part.partition(":")
-        if not colon or not axis.strip().isidentifier():
+        if not colon or not is_axis(axis.strip()):
             found = " ".join(part.split())
             raise ParseError(f"'{found}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
         entries.append((axis.strip(), parse_placement(placement)))
@@ -149,7 +175,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     for axis, _ in entries:
         # A replicated axis leaves no entry behind, so a misspelt one must be found here.
         mesh.require(axis)
-    result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name)
+    result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name).merged(mesh)
     result.check(mesh, None)
     return result
 

@@ -25,10 +25,13 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from spmdir.call import Literal, Structure, TensorMeta
+from spmdir.call import Literal, SizedMeta, Structure, TensorMeta
+from spmdir.dialects.brackets import split_entries, take_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments
+from spmdir.dialects.size_types import DimsAttr, dims_text
 from spmdir.errors import SpmdirError
 from spmdir.sharding import Sharding, parse_sharding
+from spmdir.size import Size
 
 ELEMENT_TYPES: dict[str, Attribute] = {
     "f64": Float64Type(),
@@ -56,11 +59,14 @@ DYNAMIC = DYNAMIC_INDEX
 @lru_cache(maxsize=65536)
 def type_of(meta: TensorMeta | None) -> Attribute:
     """The IR type of a tensor; `none` for a missing result."""
-    return NoneType() if meta is None else TensorType(ELEMENT_TYPES[meta.dtype], meta.shape)
+    if meta is None:
+        return NoneType()
+    sizes = DimsAttr(meta.sizes) if isinstance(meta, SizedMeta) else NoneAttr()
+    return TensorType(ELEMENT_TYPES[meta.dtype], meta.shape, sizes)
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """The inverse of `type_of`; None for anything that is no tensor of a known element type."""
+    """The inverse of `type_of`, with example sizes; None for anything that is no tensor of a known element type."""
     known = type_.__dict__
     if "_meta" not in known:
         # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
@@ -69,9 +75,22 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
-    if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES or type_.encoding != NoneAttr():
+    if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES:
+        return None
+    if not isinstance(type_.encoding, (NoneAttr, DimsAttr)):
         return None
     return TensorMeta(tuple(type_.get_shape()), _ELEMENT_NAMES[type_.element_type])
+
+
+def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
+    """The sizes of a tensor type, symbolic ones as they are written."""
+    assert isinstance(type_, TensorType)
+    return type_.encoding.data if isinstance(type_.encoding, DimsAttr) else type_.get_shape()
+
+
+def is_sized(type_: Attribute) -> bool:
+    """Whether a type is that of a tensor with symbolic sizes."""
+    return isinstance(type_, TensorType) and isinstance(type_.encoding, DimsAttr)
 
 
 @lru_cache(maxsize=65536)
@@ -80,47 +99,8 @@ def print_type(type_: Attribute) -> str:
     meta = meta_of(type_)
     if meta is None:
         return str(type_)
-    return "tensor<" + "".join("?x" if size == DYNAMIC else f"{size}x" for size in meta.shape) + f"{meta.dtype}>"
-
-
-def scan_balanced(text: str, start: int) -> int:
-    """The end of the bracketed text that opens at `start`, strings skipped; -1 if it never closes."""
-    pairs, stack, position = {"<": ">", "{": "}", "(": ")", "[": "]"}, [], start
-    while position < len(text):
-        character = text[position]
-        if character == '"':
-            position += 1
-            while position < len(text) and text[position] != '"':
-                position += 2 if text[position] == "\\" else 1
-        elif character in pairs:
-            stack.append(pairs[character])
-        elif stack and character == stack[-1]:
-            stack.pop()
-            if not stack:
-                return position + 1
-        position += 1
-    return -1
-
-
-def take_balanced(parser: AttrParser) -> tuple[str, int]:
-    """Consume the bracketed text at the parser's current token; its text and position."""
-    start = parser.pos
-    end = scan_balanced(parser.lexer.input.content, start)
-    if end < 0:
-        parser.raise_error("bracket is never closed")
-    parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
-    return parser.lexer.input.content[start:end], start
-
-
-def _split_entries(text: str) -> list[str]:
-    """Top-level parts of `a, <b, c>, d`."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and not depth:
-            parts.append(text[start:position])
-            start = position + 1
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+    sizes = ("?" if size == DYNAMIC else dims_text(size) for size in sizes_of(type_))
+    return "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
 
 
 def _mesh_and_rest(parser: AttrParser) -> tuple[str, str, int]:
@@ -159,7 +139,7 @@ class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
     def parse_parameter(cls, parser: AttrParser) -> tuple[Sharding | None, ...]:
         mesh, rest, start = _mesh_and_rest(parser)
         try:
-            return tuple(None if e == "none" else parse_sharding(e[1:-1], mesh) for e in _split_entries(rest))
+            return tuple(None if e == "none" else parse_sharding(e[1:-1], mesh) for e in split_entries(rest))
         except SpmdirError as error:
             parser.raise_error(error.message, start, start + 1)
 

@@ -13,6 +13,8 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.dialects.merging import SUB_AXIS, merge_axes
+from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import MeshOp, Spmd, check_function
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import ValueOp, mesh_of
@@ -27,7 +29,7 @@ _PLAINER = {
 
 
 _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
-    ModuleOp: (MeshOp, FuncOp),
+    ModuleOp: (MeshOp, SizesOp, FuncOp),
     FuncOp: (ReturnOp,),
 }
 """Op → those inside it that are no tensor ops."""
@@ -69,6 +71,8 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
         module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
+    if SUB_AXIS.search(text):
+        merge_axes(module)
     if verify_module:
         verify(module)
     return module
@@ -102,6 +106,10 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
     meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(meshes) > 1:
         raise UnsupportedError(f"the module declares {len(meshes)} meshes; expected one", location_of(meshes[1]))
+    declared = [op for op in module.body.block.ops if isinstance(op, SizesOp)]
+    if len(declared) > 1:
+        raise UnsupportedError("the module declares sizes twice; put all into one", location_of(declared[1]))
+    sizes = open_sizes(module)
     # The mesh first, since the others are checked against it.
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
@@ -109,7 +117,9 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
         try:
             _check_place(op)
             op.verify(verify_nested_ops=False)
+            check_sizes(op.result_types, sizes)
             if isinstance(op, FuncOp):
+                check_sizes(op.function_type.inputs.data, sizes)
                 check_function(op, mesh_of(op))
         except (VerifyException, ValueError) as error:
             raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None

@@ -11,21 +11,23 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from spmdir.call import DTYPE_BYTES, DType, Literal, Local
+from spmdir.axes import is_axis
+from spmdir.call import DTYPE_BYTES, DType, Literal, Local, SizeOperand
 
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:size|offset)\([^()]*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
+  | (?P<local>(?:size|offset|end)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)
+  | (?P<operand>%\d+)
   | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
   | (?P<punctuation>[\[\]{}=,])
     )""",
     re.VERBOSE,
 )
-_LOCAL = re.compile(r"(\w+)\(([^()]*)\)(?:\s*\*\s*(-?\d+))?(?:\s*([+-])\s*(\d+))?")
+_LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?\d+))?(?:\s*([+-])\s*(\d+))?")
 _WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **{name: DType(name) for name in DTYPE_BYTES}}
 
 
@@ -128,6 +130,8 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
         except ValueError:
             raise LiteralError("a complex literal is complex(real, imaginary)", start) from None
         return complex(real, imaginary)
+    if kind == "operand":
+        return SizeOperand(int(token[1:]))
     if kind == "local":
         return _local(token, start)
     return _WORDS[token]
@@ -137,7 +141,7 @@ def _local(token: str, start: int) -> Local:
     match = _LOCAL.fullmatch(token)
     assert match
     extent, *axes = (part.strip() for part in match[2].split(","))
-    if not extent.isdecimal() or not all(axis.isidentifier() for axis in axes):
+    if not extent.isdecimal() or not all(map(is_axis, axes)):
         raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …)", start)
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
     return Local(match[1], int(extent), tuple(axes), int(match[3] or 1), plus)

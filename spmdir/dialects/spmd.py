@@ -27,9 +27,10 @@ from spmdir.dialects.attributes import (
     StructureAttr,
     meta_of,
     print_type,
-    take_balanced,
     type_of,
 )
+from spmdir.dialects.brackets import take_balanced
+from spmdir.dialects.size_types import SizesAttr, SizeType
 from spmdir.dialects.value_op import ValueOp, check_pieces, check_sharding
 from spmdir.errors import ShardingError, SpmdirError, did_you_mean
 from spmdir.mesh import Mesh
@@ -522,5 +523,5 @@ Spmd = Dialect(
         BucketOp,
         UnbucketOp,
     ],
-    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr],
+    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, SizeType, SizesAttr],
 )

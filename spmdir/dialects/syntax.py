@@ -20,14 +20,19 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
+from spmdir.dialects.literals import LiteralError
+from spmdir.dialects.size_types import Hints
+from spmdir.dialects.sizes import SIZE_OPS, SizesOp
 from spmdir.dialects.spmd import MeshOp
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import ValueOp, parse_type
 from spmdir.errors import Location
 
 if TYPE_CHECKING:
     from spmdir.rules import RuleSet
 
 
+_SIZES: dict[str, type[Operation]] = {"spmd.sizes": SizesOp, **SIZE_OPS}
+_SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
 _OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 
 
@@ -46,6 +51,7 @@ class IRContext(Context):
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         known = super().get_optional_op(name, dialect_stack=dialect_stack)
+        known = known or _SIZES.get(name)
         if known is not None:
             return known
         registered = name.partition(".")[0] in {"builtin", "func", "spmd"}
@@ -73,6 +79,7 @@ class IRParser(Parser):
         super().__init__(ctx, "", name)
         self._parser_state = ParserState(IRLexer(Input(text, name)))
         self.mesh = "mesh"
+        self.hints: Hints = ()
         self._file = StringAttr(name)
         self._first_line = first_line
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
@@ -91,7 +98,21 @@ class IRParser(Parser):
         if isinstance(op, MeshOp):
             named = op.properties.get("sym_name")
             self.mesh = named.data if isinstance(named, StringAttr) else self.mesh
+        elif isinstance(op, SizesOp):
+            self.hints = tuple(op.sizes.data.hints.items())
         return op
+
+    def parse_optional_type(self) -> Any:
+        start = self.pos
+        match = _SIZED_TYPE.match(self.lexer.input.content, start)
+        if match is None:
+            return super().parse_optional_type()
+        try:
+            type_ = parse_type(match[0], 0, self.hints)
+        except LiteralError as error:
+            self.raise_error(str(error), start, match.end())
+        self._resume_from(match.end())
+        return type_
 
     def _parse_tensor_op(self) -> Operation | None:
         """The op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of it."""

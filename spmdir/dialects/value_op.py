@@ -21,7 +21,8 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.call import Call, Literal, Local, Structure, TensorMeta
+from spmdir.axes import AXIS_TEXT
+from spmdir.call import Call, Literal, Local, SizeOperand, Structure, TensorMeta, sized_meta, with_sizes
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ELEMENT_TYPES,
@@ -31,22 +32,27 @@ from spmdir.dialects.attributes import (
     StructureAttr,
     meta_of,
     print_type,
-    scan_balanced,
     shardings_attr,
     type_of,
 )
+from spmdir.dialects.brackets import scan_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments, print_literal
+from spmdir.dialects.size_types import Hints, SizeType, read_measure
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
+from spmdir.size import Real, parse_number
 
 _NAME = r"%[A-Za-z0-9_$.\-]+(?:\#\d+)?"
 _OPERANDS = re.compile(r"\s*\(([^()]*)\)")
 _BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
 _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
-_TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b)")
-_SHAPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+_TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b|!spmd\.size<[^<>]*>)")
+_SHAPE = re.compile(r"tensor<((?:(?:\d+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+_SIZE = re.compile(r"(\d+|\?|\[[^\[\]]*\])x")
+_SIZE_OPERAND = re.compile(r'"(?:[^"\\]|\\.)*"|' + f"({_NAME})")
 _CONTINUED = re.compile(r"\s*(needs|of)\b")
+_NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
 
 
@@ -73,6 +79,20 @@ class ValueOp(IRDLOperation):
     """Whether the sharding may leave an axis to the compiler."""
 
     @property
+    def tensors(self) -> Sequence[SSAValue]:
+        """The operands but for sizes, which come last."""
+        operands = self._operands
+        count = len(operands)
+        while count and type(operands[count - 1]._type) is SizeType:
+            count -= 1
+        return operands if count == len(operands) else operands[:count]
+
+    @property
+    def sizes(self) -> Sequence[SSAValue]:
+        """The operands that are sizes; arguments refer to them."""
+        return self._operands[len(self.tensors) :]
+
+    @property
     def argument(self) -> dict[str, Literal]:
         """Argument name → literal."""
         given: Any = self.properties.get("arguments")
@@ -94,11 +114,16 @@ class ValueOp(IRDLOperation):
         self.properties["sharding"] = shardings_attr(tuple(shardings))
 
     def call(self) -> Call:
-        """This op as a plain value."""
+        """This op as a plain value; symbolic sizes are their examples."""
+        arguments = self.arguments.data if self.arguments else ()
+        operands = self._operands
+        if operands and type(operands[-1]._type) is SizeType:
+            operands = self.tensors
+            arguments = with_sizes(arguments, [size.type.data.hint for size in self.sizes])  # type: ignore
         return Call(
             self.name,
-            tuple(meta_of(operand._type) for operand in self._operands),  # type: ignore  # a hot accessor
-            self.arguments.data if self.arguments else (),
+            tuple(meta_of(operand._type) for operand in operands),  # type: ignore  # a hot accessor
+            arguments,
             self.metas,
             self.structure.data if self.structure else None,
         )
@@ -143,17 +168,18 @@ class ValueOp(IRDLOperation):
         """Raise unless there is one entry for each value, and the shardings fit."""
         for attribute, count, what in (
             (self.sharding, len(self.results), "result"),
-            (self.needs, len(self.operands), "operand"),
+            (self.needs, len(self.tensors), "operand"),
             (self.of, len(self.results), "result"),
         ):
             if attribute is not None and len(attribute.data) != count:
                 raise VerifyException(f"has {len(attribute.data)} entries for {count} {what}s; give one a {what}")
+        self.check_size_operands()
         self.check(mesh_of(self))
 
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
         self.check_numbers(mesh)
-        for operand, need in zip(self.operands, self.needs.data, strict=True) if self.needs else ():
+        for operand, need in zip(self.tensors, self.needs.data, strict=True) if self.needs else ():
             if need is not None:
                 check_sharding(need, mesh, meta_of(operand.type))
                 check_decided(need)
@@ -170,6 +196,16 @@ class ValueOp(IRDLOperation):
             if not self.MAY_BE_OPEN:
                 check_decided(sharding)
 
+    def check_size_operands(self) -> None:
+        """Raise VerifyException unless the arguments refer to the operands that are sizes."""
+        count = len(self.sizes)
+        if not count and not (self.arguments and "%" in self.arguments.text):
+            return
+        found = _size_operands(tuple(value for _, value in self.arguments.data) if self.arguments else ())
+        if found != set(range(count)):
+            shown = ", ".join(f"%{index}" for index in sorted(found)) or "none"
+            raise VerifyException(f"takes {count} sizes as its last operands; its arguments refer to {shown}")
+
     def check_numbers(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError if an argument is a rank's own number, where there is none or its axes are not in the mesh."""
         for _, value in self.arguments.data if self.arguments else ():
@@ -181,15 +217,16 @@ class ValueOp(IRDLOperation):
                     mesh.require(axis)
 
     def print(self, printer: Printer) -> None:
-        names = iter(self._operands)
+        tensors, sizes = self.tensors, self.sizes
         if self.PARENTHESISED:
             printer.print_string("(")
-            _print_operands(printer, names, self.structure.data if self.structure else (1,) * len(self._operands))
+            _print_operands(printer, iter(tensors), self.structure.data if self.structure else (1,) * len(tensors))
             printer.print_string(")")
-        elif self._operands:
+        elif tensors:
             printer.print_string(" ")
-            printer.print_list(self._operands, printer.print_ssa_value)
-        printer.print_string(_print_tail(self.CLAUSES, *map(self.properties.get, _TAIL), self.result_types))  # type: ignore
+            printer.print_list(tensors, printer.print_ssa_value)
+        tail = _print_tail(self.CLAUSES, *map(self.properties.get, _TAIL), self.result_types)  # type: ignore
+        print_with_sizes(printer, tail, sizes) if sizes else printer.print_string(tail)
         if self.attributes:
             printer.print_string(" attributes ")
             printer.print_attr_dict(self.attributes)
@@ -210,8 +247,14 @@ class ValueOp(IRDLOperation):
             )
         operands, structure = _parse_operands(parser, match[1], match.start(1))
         end = _tail_end(text, match.end())
+        tail = text[match.end() : end]
+        if "%" in tail:
+            tail, sizes = take_sizes(parser, tail, match.end())
+            if sizes:
+                operands += sizes
+        mesh, hints = getattr(parser, "mesh", "mesh"), getattr(parser, "hints", ())
         try:
-            properties, types = _parse_tail(cls.CLAUSES, text[match.end() : end], getattr(parser, "mesh", "mesh"))
+            properties, types = _parse_tail(cls.CLAUSES, tail, mesh, hints)
         except LiteralError as error:
             parser.raise_error(str(error), match.end() + error.offset, match.end() + error.offset + 1)
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
@@ -314,6 +357,45 @@ def _parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAVal
     return operands, None if all(entry == 1 for entry in structure) else tuple(structure)
 
 
+def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
+    """`text` with the numbers of its operands in the place of their names, and these operands.
+
+    What stands behind keeps its place, for errors to tell.
+    """
+    sizes: list[SSAValue] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        value = _resolve(parser, match[1][1:], offset + match.start())
+        if not isinstance(value.type, SizeType):
+            place = offset + match.start()
+            parser.raise_error(f"{match[1]} is {value.type}; expected a size", place, place + len(match[1]))
+        if value not in sizes:
+            sizes.append(value)
+        return f"%{sizes.index(value)}".ljust(len(match[0]))
+
+    return _SIZE_OPERAND.sub(number, text), sizes
+
+
+def print_with_sizes(printer: Printer, text: str, sizes: Sequence[SSAValue]) -> None:
+    """Print `text` with the names of operands in the place of their numbers."""
+    position = 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|%(\d+)', text):
+        if match[1] is not None:
+            printer.print_string(text[position : match.start()])
+            printer.print_ssa_value(sizes[int(match[1])])
+            position = match.end()
+    printer.print_string(text[position:])
+
+
+def _size_operands(value: Any) -> set[int]:
+    """The operands that `value` refers to."""
+    if isinstance(value, SizeOperand):
+        return {value.index}
+    return set().union(*map(_size_operands, value)) if isinstance(value, tuple) else set()
+
+
 def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
     name, _, index = name.partition("#")
     values = parser.ssa_values.get(name)
@@ -361,7 +443,7 @@ def _scan_tail(text: str, start: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _parse_tail(
-    clauses: tuple[tuple[str, str], ...], text: str, mesh: str
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: str, hints: Hints
 ) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
     """Everything after the operands; memoised, since repeated layers repeat it."""
     given: dict[str, Literal] = {}
@@ -394,7 +476,7 @@ def _parse_tail(
         hint = f" or one of {clause_names}" if clause_names else ""
         what = found[0] if found else "the end"
         raise LiteralError(f"found '{what}', expected ':' and the result types{hint}", position)
-    types, shardings, position = _parse_types(text, colon.end(), mesh)
+    types, shardings, position = _parse_types(text, colon.end(), mesh, hints)
     properties: dict[str, Attribute] = {}
     if given:
         properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
@@ -423,7 +505,7 @@ def _parse_tail(
 
 
 def _parse_clause(text: str, offset: int) -> Literal:
-    if text.startswith("[") and re.fullmatch(r"\[\s*([A-Za-z_]\w*(\s*,\s*[A-Za-z_]\w*)*)?\s*\]", text):
+    if text.startswith("[") and _NAMES.fullmatch(text):
         return tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
     if text.isidentifier() and text not in ("true", "false", "none"):
         return text
@@ -433,7 +515,9 @@ def _parse_clause(text: str, offset: int) -> Literal:
         raise LiteralError(str(error), offset) from None
 
 
-def _parse_types(text: str, position: int, mesh: str) -> tuple[list[Attribute], list[Sharding | None], int]:
+def _parse_types(
+    text: str, position: int, mesh: str, hints: Hints
+) -> tuple[list[Attribute], list[Sharding | None], int]:
     types: list[Attribute] = []
     shardings: list[Sharding | None] = []
     if not text[position:].strip():
@@ -444,7 +528,7 @@ def _parse_types(text: str, position: int, mesh: str) -> tuple[list[Attribute], 
             raise LiteralError(
                 f"found '{text[position:].strip()[:24]}', expected a type: tensor<16x64xf32> or none", position
             )
-        types.append(_parse_type(match[1], match.start(1)))
+        types.append(parse_type(match[1], match.start(1), hints))
         position = match.end()
         bracket = re.compile(r"\s*<([^<>]*)>").match(text, position)
         shardings.append(_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
@@ -456,17 +540,34 @@ def _parse_types(text: str, position: int, mesh: str) -> tuple[list[Attribute], 
 
 
 @lru_cache(maxsize=65536)
-def _parse_type(text: str, offset: int) -> Attribute:
+def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
+    """The type that `text` spells; LiteralError at `offset` if there is none."""
     if text == "none":
         return type_of(None)
+    if text.startswith("!"):
+        try:
+            return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))
+        except SpmdirError as error:
+            raise LiteralError(error.message, offset) from None
     match = _SHAPE.fullmatch(text.replace(" ", ""))
     if match is None:
         raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
     if match[2] not in ELEMENT_TYPES:
         known = ", ".join(ELEMENT_TYPES)
         raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
-    sizes = match[1].split("x")[:-1]
-    return type_of(TensorMeta(tuple(DYNAMIC if size == "?" else int(size) for size in sizes), match[2]))
+    try:
+        return type_of(sized_meta(tuple(map(_read_size, _SIZE.findall(match[1]))), dict(hints), match[2]))
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None
+
+
+def _read_size(text: str) -> Any:
+    if not text.startswith("["):
+        return DYNAMIC if text == "?" else int(text)
+    size = parse_number(text[1:-1])
+    if isinstance(size, (float, Real)):
+        raise SpmdirError(f"the size {text} is no integer")
+    return size
 
 
 def _sharding(text: str, mesh: str, offset: int) -> Sharding:

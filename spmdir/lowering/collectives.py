@@ -104,7 +104,7 @@ class Site:
     def send(self, op: Any, x: Node, *arguments: Any, axes: tuple[str, ...] | None = None) -> Node:
         """Call a functional collective on `x`, made contiguous, in the group over `axes`."""
         axes = self.axes if axes is None else axes
-        name = self.group_name(tuple(axis for axis in self.mesh.axis_names if axis in axes))
+        name = self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
         return self.emit(op, self.emit(aten.contiguous.default, x), *arguments, name)
 
 

@@ -39,6 +39,7 @@ from spmdir.lowering.result_types import check_results
 from spmdir.lowering.stages import localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
+from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
 
 aten = torch.ops.aten
@@ -226,9 +227,13 @@ class _Emitter:
     def emit_collective(self, op: ValueOp) -> Sequence[Any]:
         operand, meta = op.operands[0], meta_of(op.operands[0].type)
         assert meta is not None
+        source, target = self.sharding(operand), self.sharding(op.results[0])
+        axes: Any = op.argument.get("axes", ())
+        mesh = refinement(self.mesh, source, target, axes)
+        argument = {**op.argument, "axes": tuple(part for axis in axes for part in mesh.parts(axis))}
         site = Site(
-            self.call, self.group_name, self.mesh, self.rank, self.sharding(operand), self.sharding(op.results[0]),
-            global_shape(operand, self.mesh), meta.dtype, op.argument,
+            self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
+            global_shape(operand, self.mesh), meta.dtype, argument,
         )  # fmt: skip
         started = start(op.name.removeprefix("spmd."), site, self.node(operand))
         return [started if op.argument.get("asynchronous") else started.wait(self.call)]

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed as dist
+
+from spmdir.axes import is_part
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 
@@ -42,11 +45,24 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
             f"the device mesh lists ranks as {ranks}; expected ascending order, as init_device_mesh makes"
         )
 
-    def name(axes: tuple[str, ...]) -> str:
-        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
-        return part.get_group().group_name
+    return lambda axes: _group(mesh, device_mesh, axes).group_name
 
-    return name
+
+def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...]) -> Any:
+    """The process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be `mesh`.
+
+    DeviceMesh knows the groups of whole axes. Those of sub-axes are made once and kept with it; every rank asks for
+    groups in the same order, so that the ranks of each meet in making it.
+    """
+    if not any(map(is_part, axes)):
+        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        return part.get_group()
+    known = device_mesh.__dict__.setdefault("_spmdir_groups", {})
+    if axes not in known:
+        ranks = device_mesh.mesh.flatten().tolist()
+        members = [ranks[member] for member in mesh.group(device_rank(device_mesh), axes)]
+        known[axes] = dist.new_group(sorted(members), use_local_synchronization=True)
+    return known[axes]
 
 
 def connect(program: Any, device_mesh: Any) -> None:
@@ -65,14 +81,15 @@ def connect(program: Any, device_mesh: Any) -> None:
         axes = symbolic_axes(name)
         if axes is None:
             continue
-        known = device_mesh.mesh_dim_names or ()
-        unknown = [axis for axis in axes if axis not in known]
-        if unknown:
-            raise ShardingError(f"the program needs the axis '{unknown[0]}'; the device mesh has {', '.join(known)}")
-        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        mesh = Mesh(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
+        for axis in axes:
+            try:
+                mesh.require(axis)
+            except ShardingError as error:
+                raise ShardingError(f"the program does not fit the device mesh: {error.message}") from None
         with contextlib.suppress(RuntimeError, ValueError):
             c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
-        c10d._register_process_group(name, part.get_group())  # type: ignore
+        c10d._register_process_group(name, _group(mesh, device_mesh, axes))  # type: ignore
 
 
 def device_rank(device_mesh: Any) -> int:

@@ -13,6 +13,7 @@ import torch
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard, chunk
+from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
 
 _ORDER = {"shard": 0, "partial": 1, "replicated": 2}
@@ -48,6 +49,7 @@ def distribute(
     """
     if sharding.partial and tensor.dtype == torch.bool and any(op not in ("any", "all") for _, op in sharding.partial):
         raise UnsupportedError(f"truth values cannot be laid out as <{sharding}>; expected P(any) or P(all)")
+    mesh = refinement(mesh, sharding)
     held: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
     for axis, placement in _axes(sharding, mesh):
         held = {
@@ -64,6 +66,7 @@ def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) 
 
     A pending reduction is laid out without noise, so that every rank finds its addend for itself.
     """
+    mesh = refinement(mesh, sharding)
     coordinate = mesh.coordinate(rank)
     for axis, placement in _axes(sharding, mesh):
         if isinstance(placement, Shard):
@@ -80,6 +83,7 @@ def collect(pieces: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> t
     Raises:
         SpmdirError: ranks that hold copies disagree beyond rounding.
     """
+    mesh = refinement(mesh, sharding)
     axes = _axes(sharding, mesh)
     names = [axis for axis, _ in axes]
     held = {tuple(mesh.coordinate(rank)[axis] for axis in names): piece for rank, piece in enumerate(pieces)}

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from spmdir.errors import SpmdirError
+from spmdir.errors import ShardingError, SpmdirError
 from spmdir.lowering.collectives import WAIT, functional
 from spmdir.lowering.groups import symbolic_axes
 from spmdir.mesh import Mesh
@@ -186,9 +186,11 @@ def _exchange(issued: Sequence[Issued], mesh: Mesh) -> list[Tensor]:
     for rank, other in enumerate(issued):
         if (other.node.target, other.axes) != (first.node.target, first.axes):
             raise first.error(f"is what rank 0 reaches while rank {rank} reaches {other} over {list(other.axes)}")
-    unknown = [axis for axis in first.axes if axis not in mesh.sizes]
-    if unknown:
-        raise first.error(f"names axis '{unknown[0]}', which is not in mesh {mesh}")
+    for axis in first.axes:
+        try:
+            mesh.require(axis)
+        except ShardingError:
+            raise first.error(f"names axis '{axis}', which is not in mesh {mesh}") from None
     results: list[Tensor | None] = [None] * len(issued)
     for rank in range(len(issued)):
         if results[rank] is None:

@@ -1,7 +1,7 @@
 """Replaces an op that is divided along a dimension it reduces inside by the ops its rule's `expand` clause gives.
 
 `softmax` over a divided dimension becomes a max, a subtraction, an exponential, a sum and a division, each with
-its own sharding; the pending max and sum are then reshards like any other.
+its own sharding; the pending max and sum are then reshards like any other. Pieces may expand in turn.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
         placed[axis] = _placed(op, rule, expansion, operands, axis, mesh.sizes[axis], divided)
 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
+    nested: list[AtenOp] = []
     for number, piece in enumerate(expansion.pieces):
         results = [
             Sharding([(axis, placed[axis].rows[number].results[r]) for axis in order], mesh.name)
@@ -69,11 +70,15 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
             new.properties["needs"] = shardings_attr(differing)
         for r, result in enumerate(new.results):
             values[Value("piece", number, r)] = result
+        if any(placed[axis].rows[number].rewrite == "expand" for axis in order):
+            nested.append(new)
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             values[value].name_hint = result.name_hint
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
+    for piece in nested:
+        expand(piece, mesh, rules)
 
 
 def _placed(

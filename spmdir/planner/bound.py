@@ -13,10 +13,15 @@ import functools
 import itertools
 import math
 
+<<<<<<< HEAD
 import attrs
 
+=======
+from spmdir.errors import ShardingError
+>>>>>>> 76d98a02ec4000c7ff8b64a13fbf652291f45b6b
 from spmdir.mesh import Mesh
 from spmdir.placement import chunk
+from spmdir.planner.steps import refinement, splits_evenly
 from spmdir.sharding import Sharding
 
 
@@ -24,10 +29,19 @@ from spmdir.sharding import Sharding
 def lower_bound(shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh) -> float:
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
-    `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument.
+    `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
+    the shardings take uneven pieces apart by sub-axes, no bound but 0 is known.
     """
     if source == target:
         return 0.0
+    try:
+        fine = refinement(mesh, source, target)
+    except ShardingError:
+        return 0.0
+    if fine is not mesh:
+        if not all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
+            return 0.0
+        return lower_bound(shape, itemsize, source.refined(fine), target.refined(fine), fine)
     pending, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
     cut, wanted = _sharded(source), _sharded(target)
     classes = mesh.group_size(pending)

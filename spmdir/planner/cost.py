@@ -177,7 +177,9 @@ def node_count(axes: Sequence[str], mesh: Mesh) -> int:
     """The number of nodes that a group over `axes` spans."""
     if mesh.intra_node is None:
         return 1
-    return mesh.group_size(axis for axis in axes if axis not in mesh.intra_node)
+    fine = mesh.refine(axes)
+    parts = (part for axis in axes for part in fine.parts(axis))
+    return fine.group_size(part for part in parts if part not in (fine.intra_node or ()))
 
 
 def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> Sizes:

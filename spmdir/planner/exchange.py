@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
+from spmdir.planner.steps import exchanged_axes, refinement
 from spmdir.sharding import Sharding
 
 Range = tuple[int, int]
@@ -45,20 +45,6 @@ class Part:
         return math.prod(end - start for start, end in self.box)
 
 
-def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks an exchange moves data, in mesh order.
-
-    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
-    """
-    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
-    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        before, after = source.dim_axes(dim), target.dim_axes(dim)
-        while before and after and before[0] == after[0]:
-            before, after = before[1:], after[1:]
-        moved.update(before, after)
-    return tuple(axis for axis in mesh.axis_names if axis in moved)
-
-
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
     """The axes whose pending reduction an exchange does."""
     return tuple(axis for axis, op in source.partial if (axis, op) not in target.partial)
@@ -69,23 +55,15 @@ def pending_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
     return tuple(axis for axis, op in target.partial if (axis, op) not in source.partial)
 
 
-def check_exchange(source: Sharding, target: Sharding, mesh: Mesh, rank: int) -> None:
-    """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `rank` dimensions."""
-    target.check(mesh, rank)
-    ops = {op for axis, op in source.partial} | {op for axis, op in target.partial}
-    if len({"sum" if op == "avg" else op for op in ops}) > 1:
-        raise ShardingError(f"exchange keeps the kind of a pending reduction, found <{source}> and <{target}>")
-    made = {op for axis, op in target.partial if axis in pending_axes(source, target)}
-    if "avg" in made:
-        raise ShardingError(f"exchange cannot leave an average pending, found <{target}>")
-
-
 @functools.lru_cache(maxsize=4096)
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
     """All parts that the ranks of the group of `rank` give each other and keep, by receiver, addend and position.
 
     The cells of one receiver and addend lie side by side, in row-major order; parts of one cell along one dimension.
     """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return exchange(source.refined(fine), target.refined(fine), fine, shape, rank)
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     reduced, pending = reduced_axes(source, target), pending_axes(source, target)
     lasting = [axis for axis in mesh.axis_names if axis not in pending]
@@ -115,6 +93,9 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> dict[Range, int]:
     """(sender, receiver) → elements, over the whole mesh; under even division, over one group that stands for all."""
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return exchange_loads(source.refined(fine), target.refined(fine), fine, shape)
     even = all(
         size % mesh.group_size(sharding.dim_axes(dim)) == 0
         for sharding in (source, target)

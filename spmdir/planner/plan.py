@@ -11,14 +11,22 @@ from typing import Any
 
 import attrs
 
+from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, R, Shard, chunk
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import FLAT, Topology, step_cost
-from spmdir.planner.exchange import exchanged_axes
-from spmdir.planner.steps import Step, make_step, permuted_axes, senders
+from spmdir.planner.steps import (
+    Step,
+    exchanged_axes,
+    make_step,
+    permuted_axes,
+    refinement,
+    senders,
+    splits_evenly,
+)
 from spmdir.sharding import Sharding, as_sharding
 
 _TICK = 1e-12
@@ -80,7 +88,7 @@ def _plan(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> Plan:
     _check(shape, source, target, mesh)
-    steps = _search(shape, itemsize, source, target, mesh, topology)
+    steps = _steps(shape, itemsize, source, target, mesh, topology)
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
     return Plan(
         steps,
@@ -106,6 +114,31 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
         )
 
 
+def _steps(
+    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+) -> tuple[Step, ...]:
+    """The steps, found over the sub-axes that both sides have in common; if they have none, by way of whole axes."""
+    try:
+        fine = refinement(mesh, source, target)
+    except ShardingError:
+        fine = None
+    if fine is mesh:
+        return _search(shape, itemsize, source, target, mesh, topology)
+    if fine and all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
+        steps = _search(shape, itemsize, source.refined(fine), target.refined(fine), fine, topology)
+        return tuple(_merged(step, mesh) for step in steps)
+    split = {mesh.whole(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
+    between = Sharding([(axis, p) for axis, p in source.entries if mesh.whole(axis) not in split], source.mesh)
+    halves = [(source, between), (between, target)]
+    return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology))
+
+
+def _merged(step: Step, mesh: Mesh) -> Step:
+    """A step over sub-axes with the canonical names of what it moves."""
+    source, target = step.source.merged(mesh), step.target.merged(mesh)
+    return attrs.evolve(step, axes=mesh.merge(step.axes), source=source, target=target)
+
+
 def _search(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> tuple[Step, ...]:
@@ -124,6 +157,8 @@ def _search(
         steps = _moves(here, target.partial, free, dims, len(shape), mesh)
         for step in (*_exchanges(here, target, mesh), *steps):
             if best.get(step.target, _UNREACHED) <= key or _sum(key, rest(step.target)) >= best.get(target, _UNREACHED):
+                continue
+            if mesh.root is not None and not splits_evenly(step.target, mesh, shape):
                 continue
             if step.kind == "permute" and not _permutes(step.source, step.target, shape, mesh):
                 continue
@@ -158,9 +193,8 @@ def _at_least(
 def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
     """The axes that the search may move, in mesh order.
 
-    Kept still are those with the same pending reduction on both sides and, on each dimension, the outer axes that both
-    sides have in common. A replicated axis is free even if it stays so: another collective may run on slices, unless
-    it has one rank only.
+    Kept still are, on each dimension, the outer axes that both sides have in common. An axis that is replicated, or
+    pending, on both sides is free: another collective may run on slices; but not if it has one rank only.
     """
     still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:

@@ -48,7 +48,7 @@ class CommReport:
         count: the number of collectives.
         wire_bytes: bytes a rank sends, ring model.
         by_kind: kind of collective → its share.
-        by_axis: mesh axes of the group, in mesh order → their share.
+        by_axis: mesh axes of the group, in mesh order → their share; a sub-axis counts as its axis.
         lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
             resharded several ways counts once, with the way that needs most.
         seconds: modelled time, one collective after the other.
@@ -123,7 +123,8 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
             cost = step_cost(step, shape, itemsize, mesh, machine)
             share = Share(1, cost.wire_bytes, cost.seconds)
             by_kind[step.kind] = by_kind.get(step.kind, Share()) + share
-            axes = tuple(axis for axis in mesh.axis_names if axis in step.axes)
+            whole = {mesh.whole(axis) for axis in step.axes}
+            axes = tuple(axis for axis in mesh.axis_names if axis in whole)
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share
         bound += math.fsum(_bounds(function, mesh))

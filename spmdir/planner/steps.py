@@ -17,7 +17,6 @@ import attrs
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard
-from spmdir.planner.exchange import check_exchange, exchanged_axes
 from spmdir.sharding import Sharding
 
 MOVES: dict[str, tuple[str, str]] = {
@@ -30,13 +29,6 @@ MOVES: dict[str, tuple[str, str]] = {
 }
 """Kind of step → the trait that its axes have before and after."""
 
-WHOLE_MOVES: dict[str, Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]] = {
-    "permute": lambda source, target, mesh, shape: senders(source, target, mesh, shape),
-    "exchange": lambda source, target, mesh, shape: check_exchange(source, target, mesh, len(shape)),
-}
-"""Steps that name no axes, since their target says it all → what raises ShardingError unless they are legal."""
-
-KINDS = (*MOVES, *WHOLE_MOVES)
 
 IDENTITY: dict[str, float] = {"sum": 0, "product": 1, "max": -math.inf, "min": math.inf, "any": 0, "all": 1}
 """Reduction → what leaves the other operand as it is; integers have their least and greatest for the infinities."""
@@ -76,10 +68,39 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
     """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
     target = transition(kind, source, mesh, shape, **given)
     if kind in WHOLE_MOVES:
-        return Step(kind, moved_axes(kind, source, target, mesh), source, target)
-    axes = tuple(given["axes"])
-    op = pending_op(source, axes) if MOVES[kind][0] == "partial" else given.get("op")
+        return Step(kind, WHOLE_MOVES[kind].axes(source, target, mesh), source, target)
+    axes, op = tuple(given["axes"]), given.get("op")
+    if MOVES[kind][0] == "partial":
+        fine = refinement(mesh, source, axes)
+        op = pending_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
+
+
+def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
+    """`mesh` with the axes split that some of these shardings and lists of axes split.
+
+    Raises:
+        ShardingError: they have no common refinement.
+    """
+    names = [axis for one in of for axis in (_axes(one) if isinstance(one, Sharding) else one)]
+    return mesh.refine(names)
+
+
+def _axes(sharding: Sharding) -> list[str]:
+    return [axis for axis, _ in sharding.entries]
+
+
+def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` is cut by `sharding` as it is by its sub-axes in `fine`, one after the other.
+
+    Only even cuts are: of 6 elements `tp` of 4 ranks makes 2, 2, 2, 0 and `tp(1)2`, then `tp(2)2` make 2, 1, 2, 1.
+    """
+    refined, merged = sharding.refined(fine), sharding.merged(fine)
+    return refined == merged or not any(
+        size % fine.group_size(refined.dim_axes(dim))
+        for dim, size in enumerate(shape)
+        if refined.dim_axes(dim) != merged.dim_axes(dim)
+    )
 
 
 def transition(
@@ -106,9 +127,16 @@ def transition(
     if kind in WHOLE_MOVES:
         if target is None:
             raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
-        WHOLE_MOVES[kind](source, target, mesh, tuple(shape))
+        WHOLE_MOVES[kind].check(source, target, mesh, tuple(shape))
+        _check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
+    fine = refinement(mesh, source, axes)
+    if fine is not mesh:
+        parts = tuple(part for axis in axes for part in fine.parts(axis))
+        result = transition(kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op)
+        _check_split(kind, mesh, fine, shape, source, result)
+        return result.merged(mesh)
     before, after = MOVES[kind]
     leaving = dim if before == "shard" else None
     joining = (to_dim if before == "shard" else dim) if after == "shard" else None
@@ -131,14 +159,19 @@ def transition(
     return result
 
 
+def _check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
+    for sharding in shardings:
+        if not splits_evenly(sharding, fine, shape):
+            raise ShardingError(
+                f"{kind} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
+            )
+
+
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
     if not axes or len(set(axes)) != len(axes):
         raise ShardingError(f"{kind} needs one or more different mesh axes, found [{', '.join(axes)}]")
     for axis in axes:
-        if axis not in mesh.sizes:
-            raise ShardingError(
-                f"axis '{axis}' is not in mesh @{mesh.name} {mesh}; expected one of {', '.join(mesh.axis_names)}"
-            )
+        mesh.require(axis)
 
 
 def _leave_replicated(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
@@ -183,16 +216,14 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
 
 
-def moved_axes(kind: str, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes of the group of a permute or an exchange."""
-    return permuted_axes(source, target, mesh) if kind == "permute" else exchanged_axes(source, target, mesh)
-
-
 def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
     """The axes among whose ranks a permute from `source` to `target` moves blocks, in mesh order.
 
     On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
     """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
     moved: set[str] = set()
     for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
         before, after = source.dim_axes(dim), target.dim_axes(dim)
@@ -202,6 +233,33 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
                 before, after = before[1:], after[1:]
         moved.update(before, after)
     return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks an exchange from `source` to `target` moves data, in mesh order.
+
+    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
+    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
+    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
+        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        while before and after and before[0] == after[0]:
+            before, after = before[1:], after[1:]
+        moved.update(before, after)
+    return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def check_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
+    target.check(mesh, len(shape))
+    ops = {op for _, op in (*source.partial, *target.partial)}
+    if len({"sum" if op == "avg" else op for op in ops}) > 1:
+        raise ShardingError(f"exchange keeps the kind of a pending reduction, found <{source}> and <{target}>")
+    if "avg" in {op for axis, op in target.partial if (axis, op) not in source.partial}:
+        raise ShardingError(f"exchange cannot leave an average pending, found <{target}> from <{source}>")
 
 
 @functools.cache
@@ -215,15 +273,16 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
     held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
-    moved = permuted_axes(source, target, mesh)
-    fixed = [axis for axis in mesh.axis_names if axis not in moved]
+    fine = refinement(mesh, source, target)
+    moved = permuted_axes(source.refined(fine), target.refined(fine), fine)
+    fixed = [axis for axis in fine.axis_names if axis not in moved]
     result = list(range(mesh.world_size))
     moving = [rank for rank in result if held[rank] != wanted[rank]]
     spare: dict[object, list[int]] = {}
     for rank in reversed(moving):
-        spare.setdefault((mesh.index(rank, fixed), held[rank]), []).append(rank)
+        spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
     for rank in moving:
-        found = spare.get((mesh.index(rank, fixed), wanted[rank]))
+        found = spare.get((fine.index(rank, fixed), wanted[rank]))
         if not found or any(a != b for (_, a), (_, b) in zip(held[rank], wanted[rank], strict=True)):
             raise ShardingError(
                 f"permute needs every rank's block to be as large before as after and to be held once for each rank "
@@ -243,3 +302,25 @@ def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tupl
         empty = not all(length for _, length in ranges)
         blocks.append(tuple((0 if empty else offset, length) for offset, length in ranges))
     return blocks
+
+
+@attrs.frozen
+class WholeMove:
+    """A step that names no axes, since its target says it all.
+
+    Attributes:
+        check: raises ShardingError unless the step is legal.
+        axes: (source, target, mesh) → the axes of its group.
+    """
+
+    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
+    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
+
+
+WHOLE_MOVES: dict[str, WholeMove] = {
+    "permute": WholeMove(senders, permuted_axes),
+    "exchange": WholeMove(check_exchange, exchanged_axes),
+}
+
+KINDS = (*MOVES, *WHOLE_MOVES)
+"""The steps that there are."""

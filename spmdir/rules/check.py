@@ -8,13 +8,13 @@ from typing import Protocol
 
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.binding import suggestion
-from spmdir.rules.dtypes import REAL
+from spmdir.rules.dtypes import COMPLEX_OF, REAL
 from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
 from spmdir.rules.maps import MAPS
-from spmdir.rules.syntax import Binary, Clause, Expression, Function, Name, OpCall, Pattern, Rule, Sequence, Term
+from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Pattern, Rule, Term, parts, walk
 
 KEYWORDS = (
-    "adds", "all", "any", "carries", "commutes", "expand", "extent", "linear", "local", "max", "min", "moves",
+    "adds", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min", "moves",
     "multilinear", "nonempty", "product", "replicated", "sizes", "sum", "swaps", "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
@@ -69,21 +69,7 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
 
 
 def _calls(expression: Expression) -> Iterator[OpCall]:
-    for part in _parts(expression):
-        yield from _calls(part)
-    if isinstance(expression, OpCall):
-        yield expression
-
-
-def _parts(expression: Expression) -> tuple[Expression, ...]:
-    """The expressions directly inside `expression`."""
-    if isinstance(expression, Binary):
-        return (expression.left, expression.right)
-    if isinstance(expression, Sequence):
-        return expression.items
-    if isinstance(expression, OpCall):
-        return tuple(value for _, value in expression.arguments)
-    return ()
+    return (part for part in walk(expression) if isinstance(part, OpCall))
 
 
 Problem = tuple[str, Location]
@@ -105,8 +91,12 @@ def _problems(rule: Rule) -> Iterator[Problem]:
             if clause.kind not in ("replicated", "when")
         )
     for result in rule.results:
-        if result.dtype and result.dtype not in (*ELEMENT_TYPES, REAL) and rule.parameter(result.dtype) is None:
-            known = [*ELEMENT_TYPES, REAL, *(p.name for p in rule.parameters)]
+        if (
+            result.dtype
+            and result.dtype not in (*ELEMENT_TYPES, REAL, COMPLEX_OF)
+            and rule.parameter(result.dtype) is None
+        ):
+            known = [*ELEMENT_TYPES, REAL, COMPLEX_OF, *(p.name for p in rule.parameters)]
             hint = suggestion(result.dtype, known)
             yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 
@@ -154,13 +144,15 @@ def _factors(pattern: Pattern | None) -> dict[str, Term]:
             found[f"*{term.names[0]}"] = term
             if term.modifier == "~":
                 found[f"~{term.argument}"] = term
+        elif term.kind == "map" and term.names[0] in MAPS:
+            found.update({f"~{name}": term for name in term.names[1:] if name in MAPS[term.names[0]].apart})
     return found
 
 
 def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
-    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "commutes", "swaps"):
+    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "ignores", "commutes", "swaps"):
         for name in clause.names:
             if name not in tensors:
                 yield _unknown("operand", name, tensors), clause.location
@@ -214,9 +206,9 @@ def _expression(expression: Expression, names: set[str], factors: set[str]) -> I
         elif not _accepts(FUNCTIONS[expression.name], len(expression.arguments)):
             yield f"function '{expression.name}' has the wrong number of arguments", expression.location
         for name in expression.arguments:
-            if name not in names | factors | {"result"}:
+            if name.lstrip("^") not in names | factors | {"result"}:
                 yield _unknown("name", name, sorted(names | factors)), expression.location
-    for part in _parts(expression):
+    for part in parts(expression):
         yield from _expression(part, names, factors)
 
 

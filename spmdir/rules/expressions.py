@@ -12,6 +12,7 @@ import attrs
 from spmdir.call import DTYPE_BYTES, DType, Local, TensorMeta
 from spmdir.errors import RuleError
 from spmdir.rules.binding import Binding
+from spmdir.rules.dtypes import LARGEST, sums_exactly
 from spmdir.rules.syntax import Binary, Condition, Constant, Expression, Function, Name, Sequence
 
 ELEMENT_TYPES = frozenset(DTYPE_BYTES)
@@ -24,6 +25,7 @@ class Scope:
     Attributes:
         binding, operands, results: of the call.
         factors: reference → (size, the axes that divide it, major first) of the factors it means.
+        dims: (tensor, references) → the dimensions of the tensor that these factors make up.
         names, meta_of: values that statements before it named, and the types of these.
     """
 
@@ -31,6 +33,7 @@ class Scope:
     operands: tuple[TensorMeta, ...]
     results: tuple[TensorMeta | None, ...]
     factors: Callable[[str], tuple[tuple[int, tuple[str, ...]], ...]]
+    dims: Callable[[str, tuple[str, ...]], tuple[int, ...]]
     names: Mapping[str, Any] = {}
     meta_of: Callable[[Any], TensorMeta] | None = None
 
@@ -40,8 +43,8 @@ class Scope:
         return self.operands[self.binding.operands(name)[0]]
 
 
-def _count(scope: Scope, reference: str) -> int:
-    return math.prod(size for size, _ in scope.factors(reference))
+def _count(scope: Scope, *references: str) -> int:
+    return math.prod(size for reference in references for size, _ in scope.factors(reference))
 
 
 def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
@@ -50,9 +53,81 @@ def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
         if len(found) != 1:
             raise RuleError(f"{kind}({reference}) needs one factor, found {len(found)}")
         ((size, axes),) = found
-        return Local(kind, size, axes) if axes else (size if kind == "size" else 0)
+        return Local(kind, size, axes) if axes else (0 if kind == "offset" else size)
 
     return value
+
+
+def _dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    return scope.dims(tensor, references)
+
+
+def _others(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    chosen, shape = scope.dims(tensor, references), scope.operands[scope.binding.operands(tensor)[0]].shape
+    return tuple(d for d in range(len(shape)) if d not in chosen)
+
+
+def _along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    """A shape that broadcasts against the tensor: its own along these factors, 1 elsewhere."""
+    chosen, shape = scope.dims(tensor, references), scope.operands[scope.binding.operands(tensor)[0]].shape
+    return tuple(size if d in chosen else 1 for d, size in enumerate(shape))
+
+
+def _column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
+    """The sizes that lay a vector along this dimension of the tensor, for a view."""
+    chosen = scope.dims(tensor, (reference,))
+    return tuple(-1 if d in chosen else 1 for d in range(scope.meta(tensor).rank))
+
+
+def _position(scope: Scope, tensor: str, reference: str) -> int:
+    found = scope.dims(tensor, (reference,))
+    if len(found) != 1:
+        raise RuleError(f"position({tensor}, {reference}) needs one dimension, found {len(found)}")
+    return found[0]
+
+
+def _entry(scope: Scope, tensors: str, reference: str) -> int:
+    """Which of the tensors in a list, one for each of its dimensions, belongs to the divided dimension."""
+    return _position(scope, "self", reference)
+
+
+def _pick(scope: Scope, tensors: str, reference: str) -> Any:
+    return scope.names[tensors][_entry(scope, tensors, reference)]
+
+
+def _put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]:
+    values = list(scope.names[tensors])
+    values[_entry(scope, tensors, reference)] = scope.names[new]
+    return tuple(values)
+
+
+def _begin(scope: Scope, name: str, reference: str) -> int:
+    return _cut(scope, name, reference, 0)
+
+
+def _until(scope: Scope, name: str, reference: str) -> int:
+    return _cut(scope, name, reference, _count(scope, reference))
+
+
+def _cut(scope: Scope, name: str, reference: str, none: int) -> int:
+    """Where argument `name` cuts a dimension, counted from 0, as Python's slices do."""
+    value, size = scope.binding.arguments.get(name), _count(scope, reference)
+    if value is None:
+        return none
+    assert isinstance(value, int)
+    return min(max(value + size if value < 0 else value, 0), size)
+
+
+def _margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
+    """The padding `name`, pairs from the last dimension on, around this rank's piece of the tensor."""
+    pad: list[Any] = list(scope.binding.arguments[name])  # type: ignore[arg-type]
+    last = scope.meta(tensor).rank - 1
+    for dim, (size, axes) in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
+        if axes:
+            low = 2 * (last - dim)
+            pad[low] = Local("offset", size, axes, 1, pad[low])
+            pad[low + 1] = Local("end", size, axes, -1, size + pad[low + 1])
+    return tuple(pad)
 
 
 def _given(scope: Scope, name: str) -> bool:
@@ -75,15 +150,34 @@ def _floating(scope: Scope, name: str) -> bool:
 
 
 def _exact_cast(scope: Scope, name: str) -> bool:
-    """No sum is rounded otherwise: the result is floating and holds every value of the operand's type."""
-    source, target = scope.meta(name).dtype, scope.results[0].dtype if scope.results[0] else ""
-    if source == target or (source[0] in "iu" and target[0] in "fb"):
-        return source != "i1"
-    return source[0] in "fb" and target[0] == "f" and DTYPE_BYTES[target] > DTYPE_BYTES[source]
+    """No sum comes out otherwise for being cast before it is taken."""
+    source, result = scope.meta(name).dtype, scope.results[0]
+    return result is not None and source != "i1" and sums_exactly(source, result.dtype)
+
+
+def _finite(scope: Scope, name: str) -> bool:
+    value, result = scope.binding.arguments.get(name), scope.results[0]
+    return isinstance(value, (int, float)) and result is not None and abs(value) < LARGEST.get(result.dtype, math.inf)
+
+
+def _positive(scope: Scope, name: str) -> bool:
+    value: Any = scope.binding.arguments.get(name)
+    return _finite(scope, name) and value > 0
+
+
+def _negative(scope: Scope, name: str) -> bool:
+    value: Any = scope.binding.arguments.get(name)
+    return _finite(scope, name) and value < 0
 
 
 def _rank(scope: Scope, name: str) -> int:
     return scope.meta(name).rank
+
+
+def _shape(scope: Scope, name: str) -> tuple[int, ...]:
+    meta = scope.results[0] if name == "result" else scope.meta(name)
+    assert meta is not None
+    return meta.shape
 
 
 def _integral(scope: Scope, name: str) -> bool:
@@ -111,23 +205,47 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": _count,
     "size": _piece("size"),
     "offset": _piece("offset"),
+    "end": _piece("end"),
+    "dims": _dims,
+    "others": _others,
+    "column": _column,
+    "position": _position,
+    "pick": _pick,
+    "put": _put,
+    "begin": _begin,
+    "until": _until,
+    "margins": _margins,
+    "along": _along,
     "given": _given,
     "half": _half,
     "dtype": _dtype,
     "floating": _floating,
     "exact_cast": _exact_cast,
+    "finite": _finite,
+    "positive": _positive,
+    "negative": _negative,
     "integral": _integral,
     "ones": _ones,
     "rank": _rank,
+    "shape": _shape,
     "steps": _steps,
 }
 """Function in a rule → (scope, names) → value.
 
-count(f): elements along f over all ranks. size(f), offset(f): of this rank's piece. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x).
-exact_cast(x): from x to the result no sum is rounded. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
+count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up; others(x, f, …):
+the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this rank's piece. given(x): tensor x is present.
+half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x).
+exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
+not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
 steps(end), steps(start, end), steps(start, end, step): elements of a range.
+In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
+position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
+where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
+stead. margins(pad, x, f): the padding around this rank's piece of x.
 """
+
+SINGLE = ("size", "offset", "end", "position", "column", "pick", "put")
+"""The functions that speak of one divided dimension: a local form with them divides one of several at a time."""
 
 
 def _ratio(left: Any, right: Any) -> float:

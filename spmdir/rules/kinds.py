@@ -49,9 +49,9 @@ KINDS = {
     "an integer": "C HxW N chunks destination diagonal dim0 dim1 dim2 divisor_override end_dim group groups "
     "ignore_index index k length max_k max_q n num_classes num_groups num_weights offset padding_idx reduction source "
     "split_size start_dim",
-    "a list of integers": "bias_sizes input_sizes normalized_shape pad path repeats shape size sizes split_sizes",
-    "an integer or a list of integers": "dilation dim dims kernel_size output_padding output_size padding shifts "
-    "stride",
+    "a list of integers": "bias_sizes input_sizes normalized_shape pad path shape size sizes split_sizes",
+    "an integer or a list of integers": "dilation dim dims kernel_size output_padding output_size padding repeats "
+    "shifts stride",
     "a real number": "dropout_p eps label_smoothing momentum nan neginf p posinf scales_h scales_w",
     "a number": "alpha beta correction end exponent fill_value input_scale max max_val min min_val negative_slope ord "
     "other s scale self start step threshold value weight",

@@ -19,10 +19,12 @@ class DimensionMap:
     Attributes:
         build: (layout, names in the rule) → the dimensions.
         sized: its last name is a literal argument that holds the sizes of the result.
+        apart: the parameters for which it sets dimensions apart, so that clauses know `~dim`, `~indices` and the like.
     """
 
     build: Callable[..., Dims]
     sized: bool = False
+    apart: tuple[str, ...] = ()
 
 
 def _fresh(layout: Layout) -> str:
@@ -135,6 +137,25 @@ def _drawn(layout: Layout, argument: str) -> Dims:
     return dims
 
 
+def _unused(layout: Layout) -> Dims:
+    """What an op gives in place of a tensor that it has no use for: one that holds nothing. Whole if it does."""
+    shape = layout.result_shape(len(layout.result_dims)) or (0,)
+    return tuple((layout.factor("none", size, whole=True),) for size in shape)
+
+
+def _drawn_like(layout: Layout, operand: str) -> Dims:
+    """Random numbers in the shape of `operand`, whole whatever divides that."""
+    return tuple((layout.factor(f"n{i}", size, whole=True),) for i, size in enumerate(layout.shape(operand)))
+
+
+def _reduced(layout: Layout, *arguments: str) -> Dims:
+    """What a loss gives, by its `reduction` (0 none, 1 mean, 2 sum): all of `*`, or of an operand, or one number."""
+    *operand, reduction = arguments
+    if layout.argument(reduction) != 0:
+        return ()
+    return layout.dims(operand[0]) if operand else tuple((f,) for f in layout.refer("*"))
+
+
 def _product(layout: Layout, left: str, right: str) -> Dims:
     """The dimensions of a matrix product."""
     return (*layout.dims(left)[:-1], layout.dims(right)[-1])
@@ -187,13 +208,63 @@ def _transpose(layout: Layout, operand: str, first: str, second: str) -> Dims:
 
 
 def _move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
-    dims = list(layout.dims(operand))
+    dims = layout.dims(operand)
     rank = len(dims)
     if not rank:
         return ()
-    moved = dims.pop(layout.dimension(source, rank))
-    dims.insert(layout.dimension(destination, rank), moved)
+    source_of = dict(zip(layout.dimensions(destination, rank), layout.dimensions(source, rank), strict=True))
+    rest = iter(p for p in range(rank) if p not in source_of.values())
+    return tuple(dims[source_of[p] if p in source_of else next(rest)] for p in range(rank))
+
+
+def _rotated(layout: Layout, operand: str, times: str, argument: str) -> Dims:
+    """Both dimensions are whole; they change places for an odd number of quarter turns."""
+    dims = list(layout.dims(operand))
+    turned = layout.dimensions(argument, len(dims))
+    if len(turned) != 2:
+        layout.fail(f"argument '{argument}' is {list(turned)}; expected two dimensions")
+    layout.whole.update(f for p in turned for f in dims[p])
+    if layout.integers(times)[0] % 2:
+        a, b = turned
+        dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)
+
+
+def _embedded(layout: Layout, operand: str, offset: str, first: str, second: str) -> Dims:
+    """The last dimension gives way to two whole ones whose diagonal it is."""
+    dims, shape = layout.dims(operand), layout.shape(operand)
+    if not dims:
+        layout.fail("a tensor without dimensions is no diagonal")
+    at = [layout.dimension(name, len(dims) + 1) for name in (first, second)]
+    layout.whole.update(dims[-1])
+    out = list(dims[:-1])
+    for position in sorted(at):
+        size = shape[-1] + abs(layout.integers(offset)[0])
+        out.insert(position, (layout.factor(f"w{position}", size, whole=True),))
+    return tuple(out)
+
+
+def _windows(layout: Layout, operand: str, dimension: str, length: str, step: str) -> Dims:
+    """Windows over a dimension, whole unless they lie side by side and fill it; their elements come last."""
+    dims, shape = list(layout.dims(operand)), layout.shape(operand)
+    (size,), (stride,) = layout.integers(length), layout.integers(step)
+    at = layout.dimension(dimension, len(dims))
+    extent = shape[at] if dims else 1
+    if not 0 <= size <= extent or stride < 1:
+        layout.fail(f"no windows of {size} elements in steps of {stride} fit {extent} elements")
+    tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
+    count = layout.factor(f"w{at}", (extent - size) // stride + 1, whole=not tiles)
+    inner = layout.factor("e", size, whole=not tiles)
+    if not dims:
+        return ((inner,),)
+    if tiles:
+        old = list(dims)
+        old[at] = (count, inner)
+        layout.operand_dims[layout.binding.operands(operand)[0]] = tuple(old)
+    else:
+        layout.whole.update(dims[at])
+    dims[at] = (count,)
+    return (*dims, (inner,))
 
 
 def _diagonal(layout: Layout, operand: str, first: str, second: str) -> Dims:
@@ -243,23 +314,65 @@ def _keep_equal(layout: Layout, operand: str) -> Dims:
     return tuple(out)
 
 
+def _sliced(layout: Layout, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
+    """The dimension that is cut stands apart and gives way to another one, unless all of it stays."""
+    dims, shape = list(layout.dims(operand)), layout.shape(operand)
+    at = layout.dimension(argument, len(dims))
+    step_size = layout.argument(step) or 1
+    if not dims or not isinstance(step_size, int) or step_size < 1:
+        layout.fail(f"rank {len(dims)} and step {step_size!r} give no slice; expected dimensions and a step from 1 on")
+    begin, until, _ = slice(layout.argument(start), layout.argument(end)).indices(shape[at])
+    _cut(layout, dims, argument, at, max(0, -(-(until - begin) // step_size)))
+    return tuple(dims)
+
+
+def _narrowed(layout: Layout, operand: str, argument: str, start: str, length: str) -> Dims:
+    """As `_sliced`."""
+    dims = list(layout.dims(operand))
+    (size,) = layout.integers(length)
+    _cut(layout, dims, argument, layout.dimension(argument, len(dims)), size)
+    return tuple(dims)
+
+
+def _cut(layout: Layout, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
+    """Put a whole dimension of `size` elements where one that stands apart was."""
+    if size == math.prod(layout.sizes[f] or 0 for f in dims[at]):
+        return
+    layout.set_apart(argument, at, dims[at])
+    if not size:
+        layout.whole.update(dims[at])
+    dims[at] = (layout.factor(f"w{at}", size, whole=True),)
+
+
 def _padded(layout: Layout, operand: str, argument: str) -> Dims:
-    """Dimensions with padding are whole before and after; `argument` lists pairs from the last dimension on."""
+    """Dimensions with padding stand apart and give way; `argument` lists pairs from the last dimension on."""
     dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
     if len(pad) % 2 or len(pad) > 2 * len(dims):
         layout.fail(f"argument '{argument}' is {list(pad)}; expected two numbers for each of the last dimensions")
     out = list(dims)
-    for pair in range(len(pad) // 2):
+    for pair in reversed(range(len(pad) // 2)):
         low, high = pad[2 * pair : 2 * pair + 2]
         position = len(dims) - 1 - pair
         if low or high:
-            layout.whole.update(dims[position])
+            layout.set_apart(argument, position, dims[position])
+            if low < 0 or high < 0:
+                layout.whole.update(dims[position])
             out[position] = (layout.factor(f"w{position}", shape[position] + low + high, whole=True),)
     return tuple(out)
 
 
+def _tiled(layout: Layout, operand: str, argument: str) -> Dims:
+    """As `_repeat`, where counts that are missing in front are 1."""
+    repeats = layout.integers(argument)
+    return _repeated(layout, operand, argument, (1,) * (len(layout.shape(operand)) - len(repeats)) + repeats)
+
+
 def _repeat(layout: Layout, operand: str, argument: str) -> Dims:
-    dims, shape, repeats = layout.dims(operand), layout.shape(operand), layout.integers(argument)
+    return _repeated(layout, operand, argument, layout.integers(argument))
+
+
+def _repeated(layout: Layout, operand: str, argument: str, repeats: tuple[int, ...]) -> Dims:
+    dims, shape = layout.dims(operand), layout.shape(operand)
     if len(repeats) < len(shape) or any(count < 0 for count in repeats):
         layout.fail(f"argument '{argument}' is {list(repeats)}; expected a count for each dimension of {list(shape)}")
     lead = len(repeats) - len(shape)
@@ -275,6 +388,19 @@ def _repeat(layout: Layout, operand: str, argument: str) -> Dims:
     return tuple(out)
 
 
+def _interleave(layout: Layout, operand: str, repeats: str, argument: str) -> Dims:
+    """Each element of a dimension several times in a row; all dimensions as one if `argument` names none."""
+    dims = layout.dims(operand)
+    (count,) = layout.integers(repeats)
+    if count < 0:
+        layout.fail(f"argument '{repeats}' is {count}; expected how often each element comes")
+    times = (layout.factor("w", count, whole=True),)
+    if layout.argument(argument) is None:
+        return (tuple(factor for dim in dims for factor in dim) + times,)
+    at = layout.dimension(argument, len(dims))
+    return tuple((*dim, *times) if position == at else dim for position, dim in enumerate(dims)) or (times,)
+
+
 def _index(layout: Layout, operand: str, indices: str) -> Dims:
     """The dimensions of `operand[indices]`: indexed ones give way to those of the indices, in front if not adjacent."""
     slot = layout.binding.tensors[indices]
@@ -286,12 +412,36 @@ def _index(layout: Layout, operand: str, indices: str) -> Dims:
     if len(slot) > len(dims):
         layout.fail(f"{len(slot)} indices given for a tensor of rank {len(dims)}")
     for position in at:
-        layout.whole.update(dims[position])
+        layout.set_apart(indices, position, dims[position])
     inserted = tuple((f,) for f in layout.refer("*i"))
     rest = [d for p, d in enumerate(dims) if p not in at]
     adjacent = at and at[-1] - at[0] == len(at) - 1
     front = at[0] if adjacent else 0
     return (*rest[:front], *inserted, *rest[front:])
+
+
+def _concatenated(layout: Layout, operands: str, argument: str) -> Dims:
+    """The dimensions of tensors joined along one that stands apart; torch lets vectors of no elements join any."""
+    numbers = layout.binding.operands(operands)
+    empty = [i for i in numbers if layout.operands[i].shape == (0,)]
+    first = next((i for i in numbers if i not in empty), numbers[0])
+    shape = layout.operands[first].shape
+    at = layout.dimension(argument, len(shape))
+    if not shape:
+        layout.fail("tensors without dimensions cannot be concatenated; stack them")
+    rest = [layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),) for p, size in enumerate(shape) if p != at]
+    if layout.operand is None:
+        total = sum(layout.operands[i].shape[at] for i in numbers if i not in empty or first in empty)
+        along = layout.factor(f"w{at}", total, whole=True)
+    else:
+        mine = layout.operands[layout.operand].shape
+        if layout.operand in empty and first not in empty:
+            return ((layout.factor("none", 0, whole=True),),)
+        if len(mine) != len(shape) or any(s != t for p, (s, t) in enumerate(zip(mine, shape, strict=True)) if p != at):
+            layout.fail(f"tensors of shapes {list(shape)} and {list(mine)} cannot be joined along dimension {at}")
+        along = layout.factor(f"~{argument}", mine[at])
+        layout.set_apart(argument, layout.operand, (along,))
+    return (*rest[:at], (along,), *rest[at:])
 
 
 def _take(layout: Layout, operand: str, argument: str) -> Dims:
@@ -339,6 +489,9 @@ MAPS: dict[str, DimensionMap] = {
     "new": DimensionMap(_new, sized=True),
     "expand": DimensionMap(_expand, sized=True),
     "drawn": DimensionMap(_drawn, sized=True),
+    "drawn_like": DimensionMap(_drawn_like),
+    "reduced": DimensionMap(_reduced),
+    "unused": DimensionMap(_unused),
     "flatten": DimensionMap(_flatten),
     "unflatten": DimensionMap(_unflatten),
     "move": DimensionMap(_move),
@@ -353,10 +506,18 @@ MAPS: dict[str, DimensionMap] = {
     "unsqueeze": DimensionMap(_unsqueeze),
     "squeeze": DimensionMap(_squeeze),
     "keep_equal": DimensionMap(_keep_equal),
-    "padded": DimensionMap(_padded),
+    "sliced": DimensionMap(_sliced, apart=("dim",)),
+    "narrowed": DimensionMap(_narrowed, apart=("dim",)),
+    "padded": DimensionMap(_padded, apart=("pad",)),
     "repeat": DimensionMap(_repeat),
-    "index": DimensionMap(_index),
+    "interleave": DimensionMap(_interleave),
+    "index": DimensionMap(_index, apart=("indices",)),
     "take": DimensionMap(_take),
+    "concatenated": DimensionMap(_concatenated, apart=("dim",)),
+    "windows": DimensionMap(_windows),
+    "rotated": DimensionMap(_rotated),
+    "embedded": DimensionMap(_embedded),
+    "tiled": DimensionMap(_tiled),
     "join": DimensionMap(_join),
     "subscripts": DimensionMap(_subscripts),
 }

@@ -11,12 +11,12 @@ import attrs
 
 from spmdir.call import Call, Literal, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
-from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
-from spmdir.rules.dtypes import refused_dtype, result_dtype
-from spmdir.rules.expressions import Scope, evaluate, holds
+from spmdir.rules.dtypes import refused_dtype, result_dtype, sums_exactly
+from spmdir.rules.expressions import SINGLE, Scope, evaluate, holds
 from spmdir.rules.layout import Dims, Layout
-from spmdir.rules.syntax import Clause, Rule
+from spmdir.rules.syntax import Clause, Function, Rule, Statement, walk
 
 if TYPE_CHECKING:
     from spmdir.rules.rewrite import Expansion, Placed, Reduced
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LINEAR = ("sum", "avg")
 """The pending reductions that a linear op passes on."""
 
-PENDING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps")
+PENDING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
 """The clauses that let a pending reduction pass."""
 
 OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
@@ -63,6 +63,7 @@ class Factor:
         rewrite: "expand" or "local" when dividing it replaces the op.
         nonempty: every rank must hold some of it.
         clause: which of the rule's clauses gives the rewrite.
+        alone: the rewrite deals with one of the clause's factors at a time.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Factor:
     rewrite: str | None = None
     nonempty: bool = False
     clause: int | None = None
+    alone: bool = False
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
@@ -202,6 +204,13 @@ class OpRule:
         operands = tuple(i for name in names for i in self.binding.operands(name))
         return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
 
+    @cached_property
+    def _ignored(self) -> frozenset[int]:
+        """The factors that only operands have of which the op reads no element: results are whole, whoever divides."""
+        operands = {i for c in self._active("ignores") for name in c.names for i in self.binding.operands(name)}
+        read = {f for i, dims in enumerate(self.operand_dims) if i not in operands for d in dims for f in d}
+        return frozenset(f for i in operands for d in self.operand_dims[i] for f in d) - read
+
     def _factor_rows(self, count: int, divided: Mapping[int, int]) -> Iterator[Strategy]:
         for index, factor in enumerate(self.factors):
             total = count * divided.get(index, 1)
@@ -233,13 +242,18 @@ class OpRule:
         if dims is None:
             return R
         kind = self.factors[index].kind
-        return self._shard(index, dims) or (None if kind == "plain" else Partial(kind))
+        if any(self.factors[f].size == 0 for d in dims for f in d):
+            return self._shard(index, dims) or R
+        alone = R if index in self._ignored else None
+        return self._shard(index, dims) or (alone if kind == "plain" else Partial(kind))
 
     def _dividable(self, index: int, total: int, divided: Mapping[int, int]) -> bool:
         factor = self.factors[index]
         if factor.size <= 1 or factor.kind == "whole":
             return False
         if factor.rewrite and any(self.factors[f].clause not in (None, factor.clause) for f in divided):
+            return False
+        if factor.alone and any(f != index and self.factors[f].clause == factor.clause for f in divided):
             return False
         for dims in (*self.operand_dims, *self.result_dims):
             holders = [d for d in dims or () if index in d]
@@ -258,6 +272,7 @@ class OpRule:
         return -(-factor.size // -(-factor.size // total)) == total
 
     def _pending_rows(self) -> Iterator[Strategy]:
+        operands = self.call.operands
         for clause in self._active(*PENDING):
             names = clause.names or (self.rule.tensors[0].name,)
             members = tuple(i for name in names for i in self.binding.operands(name))
@@ -267,6 +282,9 @@ class OpRule:
                     for i in members
                     for op, _ in self._reductions(clause, (i,))
                 )
+                continue
+            if clause.kind == "ignores":
+                yield from (self._row({i: Partial(op)}, R) for i in members for op in _reductions_of(operands[i]))
                 continue
             numbers = [v for name in names if (v := self.binding.arguments.get(name)) is not None]
             if not members or any(number != 0 for number in numbers):
@@ -280,16 +298,10 @@ class OpRule:
     def _reductions(self, clause: Clause, members: tuple[int, ...]) -> Iterator[tuple[str, str]]:
         """(pending reduction of the members, that of the results) which `clause` allows for their element types."""
         metas = [self.call.operands[i] for i in members] + [m for m in self.call.results if m is not None]
-        if all(meta.dtype == "i1" for meta in metas):
-            kinds = ("any", "all")
-        elif any(meta.dtype == "i1" for meta in metas):
-            kinds = ()
-        else:
-            kinds = ("sum", "avg", "max", "min", "product")
-            if not all(meta.floating for meta in metas):
-                kinds = tuple(k for k in kinds if k != "avg")
-            if any(meta.dtype.startswith("complex") for meta in metas):
-                kinds = tuple(k for k in kinds if k not in ("max", "min"))
+        kinds = tuple(k for k in REDUCTIONS if all(k in _reductions_of(meta) for meta in metas))
+        if "sum" in kinds:
+            exact = all(sums_exactly(a.dtype, b.dtype) for a in metas[: len(members)] for b in metas[len(members) :])
+            kinds = kinds if exact else tuple(k for k in kinds if k in ("max", "min"))
         if clause.kind == "swaps":
             yield from ((k, OPPOSITE[k]) for k in kinds if k in OPPOSITE)
             return
@@ -297,6 +309,15 @@ class OpRule:
             clause.kind, clause.reductions
         )
         yield from ((k, k) for k in kinds if k in allowed)
+
+
+def _reductions_of(meta: TensorMeta) -> tuple[str, ...]:
+    """The reductions that can be pending in a tensor of this element type."""
+    if meta.dtype == "i1":
+        return ("any", "all")
+    if meta.dtype.startswith("complex"):
+        return ("sum", "avg", "product")
+    return ("sum", "avg", "max", "min", "product") if meta.floating else ("sum", "max", "min", "product")
 
 
 FACTOR_CLAUSES = ("reduce", "whole", "nonempty", "expand", "local")
@@ -312,13 +333,15 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
             if clause.kind == "nonempty":
                 said[factor]["nonempty"] = True
             elif clause.kind in ("expand", "local"):
-                said[factor].update(rewrite=clause.kind, clause=number)
+                alone = clause.kind == "local" and any(map(_speaks_of_one, clause.body))
+                said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else "whole"
     for factor in layout.whole:
         said[factor] = {"kind": "whole"} if said[factor].get("rewrite") != "local" else said[factor]
     for factor in layout.apart:
-        said[factor].setdefault("kind", "whole")
+        if "rewrite" not in said[factor]:
+            said[factor].setdefault("kind", "whole")
     if any(size is None for size in layout.sizes):
         layout.fail(f"the size of {layout.names[layout.sizes.index(None)]} is not determined by the operands")
     return tuple(
@@ -327,12 +350,21 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     )
 
 
+def _speaks_of_one(statement: Statement) -> bool:
+    return any(isinstance(e, Function) and e.name in SINGLE for value in statement.values for e in walk(value))
+
+
 def _scope(layout_of: list[Layout], call: Call, binding: Binding) -> Scope:
     def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
         layout = layout_of[0]
         return tuple((layout.sizes[f] or 0, ()) for f in layout.refer(reference))
 
-    return Scope(binding, call.operands, call.results, factors)
+    def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+        layout = layout_of[0]
+        chosen = {f for reference in references for f in layout.refer(reference)}
+        return tuple(d for d, made_of in enumerate(layout.dims(tensor)) if chosen & set(made_of))
+
+    return Scope(binding, call.operands, call.results, factors, dims)
 
 
 def fits(rule: Rule, call: Call) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.call import Call, Local, TensorMeta
+from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.errors import RuleError
-from spmdir.placement import Partial, Placement, R
+from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.expressions import Scope, evaluate, holds
 from spmdir.rules.layout import Dims
 from spmdir.rules.syntax import Clause, Name, OpCall, Sequence, Statement
@@ -114,7 +115,8 @@ class _Emitter:
                 continue
             if not statement.targets:
                 return tuple(self.value(v) for v in statement.values)
-            values = self.call(statement.values[0])  # type: ignore[arg-type]
+            (made,) = statement.values
+            values = self.call(made) if isinstance(made, OpCall) else (self.value(made),)
             self.names.update(zip(statement.targets, values, strict=False))
         raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
 
@@ -140,8 +142,12 @@ class _Emitter:
                 continue
             entries = value if isinstance(value, tuple) else (value,)
             (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
+        return self.emit(expression.op, tensors, arguments)
+
+    def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]:
+        """A piece that calls `op`; its results."""
         structure, operands = [], []
-        for name, is_tensor in names:
+        for name, is_tensor in self.owner.rules.parameters(op):
             if is_tensor:
                 value = tensors.get(name)
                 entries = value if isinstance(value, tuple) else (value,)
@@ -150,7 +156,7 @@ class _Emitter:
                 operands += [v for v in entries if v is not None]
         plain = all(entry == 1 for entry in structure)
         call = self.owner.rules.infer_call(
-            expression.op,
+            op,
             tuple(map(self.meta, operands)),
             {name: self._static(value) for name, value in arguments.items()},
             None if plain else tuple(structure),
@@ -164,6 +170,12 @@ class _Emitter:
         if isinstance(value, tuple):
             return tuple(map(self._static, value))
         return self.value_of(value) if isinstance(value, Local) and self.value_of else value
+
+    def returned(self, value: Value, wanted: TensorMeta | None) -> Value | None:
+        """`value` in the element type of the result that it is; None for a result that is absent."""
+        if wanted is None or self.meta(value).dtype == wanted.dtype:
+            return None if wanted is None else value
+        return self.emit("aten._to_copy", {"self": value}, {"dtype": DType(wanted.dtype)})[0]
 
     def meta(self, value: Value) -> TensorMeta:
         if value.source == "operand":
@@ -182,7 +194,7 @@ def expand(owner: OpRule, factor: int) -> Expansion:
     """The expansion of `owner` over `factor`."""
     emitter = _Emitter(owner, owner.scope)
     results = emitter.run(_clause(owner, "expand", factor).body)
-    return Expansion(tuple(emitter.pieces), results)
+    return Expansion(tuple(emitter.pieces), tuple(map(emitter.returned, results, owner.call.results)))
 
 
 def localize(
@@ -196,10 +208,18 @@ def localize(
     if not needing:
         return None
 
-    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        return tuple((owner.factors[f].size, tuple(axes.get(f, ()))) for f in owner.layout.refer(reference))
+    def meant(reference: str) -> tuple[int, ...]:
+        found = owner.layout.refer(reference)
+        return tuple(f for f in found if axes.get(f)) or found
 
-    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors), value, operands)
+    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        return tuple((owner.factors[f].size, tuple(axes.get(f, ()))) for f in meant(reference))
+
+    def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+        chosen = {f for reference in references for f in meant(reference)}
+        return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if chosen & set(made_of))
+
+    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors, dims=dims), value, operands)
     results = emitter.run(_clause(owner, "local", needing[0]).body)
     return Expansion(tuple(emitter.pieces), results)
 
@@ -209,8 +229,9 @@ def place(
 ) -> Placed | None:
     """Lay the pieces out on an axis of `count` ranks for operands placed like `operands`.
 
-    A pending value is reduced at the first piece that has no strategy for it; what is returned stays as made.
-    None if a piece has no strategy even so.
+    A pending value is reduced at the first piece that has no strategy for it, and a replicated one is cut into the
+    pieces that its user takes, which costs nothing; what is returned stays as made. None if a piece has no strategy
+    even so.
     """
     labels: dict[Value, Dims] = {Value("operand", i): dims for i, dims in enumerate(owner.operand_dims)}
     where: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
@@ -235,25 +256,40 @@ def place(
                 return None
             reductions.append(Reduced(value, meta, where[value].op or "", labels[value]))
             where[value] = R
+        if row.rewrite == "expand" and row.factor is not None:
+            nested = inner.placed(row.factor, count, within)
+            reductions += [attrs.evolve(r, dims=_named(r.dims, outer)) for r in nested.reductions] if nested else []
         rows.append(row)
         for result, placement in enumerate(row.results):
             value = Value("piece", number, result)
-            dims = inner.result_dims[result] or ()
-            labels[value] = tuple(tuple(outer[f] for f in d if f in outer) for d in dims)
+            labels[value] = _named(inner.result_dims[result] or (), outer)
             where[value] = made[value] = placement
     results = tuple(R if v is None else made[v] for v in expansion.results)
     return Placed(tuple(rows), results, tuple(reductions))
 
 
+def _named(dims: Dims, outer: Mapping[int, int]) -> Dims:
+    """`dims` of a piece in the factors of the expanded op, as far as it has them."""
+    return tuple(tuple(outer[f] for f in d if f in outer) for d in dims)
+
+
 def _row(
     rows: tuple[Strategy, ...], operands: tuple[Value, ...], where: Mapping[Value, Placement]
 ) -> tuple[Strategy | None, tuple[Value, ...]]:
-    """The strategy for operands placed as `where` says, and the fewest pending ones to reduce first, later rather."""
+    """The strategy for operands placed as `where` says, and the fewest pending ones to reduce first, later rather.
+
+    One that takes the operands as they lie comes before one that cuts replicated operands.
+    """
     pending = [v for v in dict.fromkeys(reversed(operands)) if isinstance(where[v], Partial)]
     for size in range(len(pending) + 1):
         for reduced in itertools.combinations(pending, size):
-            wanted = tuple(R if v in reduced else where[v] for v in operands)
-            for row in rows:
-                if row.operands == wanted:
+            held = tuple(R if v in reduced else where[v] for v in operands)
+            for takes in (operator.eq, _cuts):
+                row = next((row for row in rows if all(map(takes, held, row.operands))), None)
+                if row is not None:
                     return row, reduced
     return None, ()
+
+
+def _cuts(held: Placement, wanted: Placement) -> bool:
+    return held == wanted or (held == R and isinstance(wanted, Shard))

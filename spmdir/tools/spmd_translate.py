@@ -137,14 +137,17 @@ def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
     from spmdir.lowering.groups import symbolic_axes
 
     nodes = graph_module.graph.nodes
-    names = sorted({arg for node in nodes for arg in node.args if isinstance(arg, str) and symbolic_axes(arg)})
+    texts = {arg for node in nodes for arg in node.args if isinstance(arg, str)}
+    groups = {name: axes for name in sorted(texts) if (axes := symbolic_axes(name))}
+    fine = mesh.refine(axis for axes in groups.values() for axis in axes)
+    parts = {name: tuple(part for axis in axes for part in fine.parts(axis)) for name, axes in groups.items()}
     constants = {str(node.target): graph_module.get_buffer(node.target) for node in nodes if node.op == "get_attr"}
     return _SOURCE.format(
         rank=rank,
         place=f"rank {rank} of mesh {mesh}",
-        sizes=tuple(size for _, size in mesh.axes),
-        axes=mesh.axis_names,
-        groups=", ".join(f"{name!r}: {symbolic_axes(name)}" for name in names),
+        sizes=tuple(size for _, size in fine.axes),
+        axes=fine.axis_names,
+        groups=", ".join(f"{name!r}: {axes}" for name, axes in parts.items()),
         constants="".join(f"\n        {_constant(name, value)}" for name, value in constants.items()),
         forward=textwrap.indent(graph_module.code.strip(), "    "),
     )

@@ -1,0 +1,141 @@
+"""Types and attributes of symbolic sizes: `tensor<[s0]x16xf32>`, `!spmd.size<s0, dp>`, `{s0 = 8 in 2..64}`."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+from xdsl.ir import Data, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+
+from spmdir.dialects.brackets import split_entries, take_balanced
+from spmdir.errors import SpmdirError
+from spmdir.size import Number, Size, Sizes, Symbol, evaluate, parse_condition, parse_number
+
+_SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
+
+_COMMA = re.compile(r",(?![^()]*\))")
+
+Hints = tuple[tuple[str, int], ...]
+"""Examples of sizes by name."""
+
+
+@irdl_attr_definition
+class DimsAttr(Data[tuple[int | Size, ...]]):
+    """The sizes of a tensor type where some are symbolic; prints inside the type."""
+
+    name = "spmd.dims"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[int | Size, ...]:
+        parser.raise_error("sizes stand in a tensor type, as in tensor<[s0]x16xf32>")
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{', '.join(map(str, self.data))}>")
+
+
+def dims_text(size: int | Size) -> str:
+    """A size inside a tensor type."""
+    return f"[{size}]" if isinstance(size, Size) else str(size)
+
+
+@attrs.frozen(cache_hash=True)
+class Measure:
+    """What is known of a value that is a size.
+
+    Attributes:
+        size: the number, made of symbols.
+        hint: an example of it.
+        axes: the mesh axes that divide what it measures, major first.
+    """
+
+    size: Number
+    hint: int | float
+    axes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join([str(self.size), *self.axes])
+
+
+@irdl_attr_definition
+class SizeType(Data[Measure], TypeAttribute):
+    """`!spmd.size<s0, dp>`: a number made of sizes, and the axes that divide the dimensions it measures.
+
+    Both the global and the local value follow: s0, and what the rank holds of s0 elements that are cut by dp.
+    """
+
+    name = "spmd.size"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Measure:
+        text, start = take_balanced(parser)
+        try:
+            return read_measure(text[1:-1], getattr(parser, "hints", ()))
+        except SpmdirError as error:
+            parser.raise_error(error.message, start, start + len(text))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.data}>")
+
+
+def read_measure(text: str, hints: Hints) -> Measure:
+    """`s0*s1, dp` → what it says.
+
+    Raises:
+        SpmdirError: the text is malformed, or names a size that is not declared.
+    """
+    parts = split_entries(text)
+    size = parse_number(parts[0] if parts else "")
+    return Measure(size, hint_of(size, hints), tuple(parts[1:]))
+
+
+def hint_of(size: Number, hints: Hints) -> int | float:
+    """The example of `size`.
+
+    Raises:
+        SpmdirError: it is made of a symbol that has none.
+    """
+    known = dict(hints)
+    hint = evaluate(size, known)
+    if not isinstance(hint, (int, float)):
+        names = ", ".join(known) or "none"
+        raise SpmdirError(f"'{size}' names a size that is not declared; `spmd.sizes` declares {names}")
+    return hint
+
+
+@irdl_attr_definition
+class SizesAttr(Data[Sizes]):
+    """`#spmd.sizes<{s0 = 8 in 2..64, s0 % 4 == 0}>`: the sizes that a program leaves open."""
+
+    name = "spmd.sizes"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Sizes:
+        text, start = take_balanced(parser)
+        try:
+            return read_sizes(text[1:-1])
+        except SpmdirError as error:
+            parser.raise_error(error.message, start, start + len(text))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.data}>")
+
+
+def read_sizes(text: str) -> Sizes:
+    """`{s0 = 8 in 2..64, s0 % 4 == 0}` → what it declares.
+
+    Raises:
+        SpmdirError: the text is malformed, or contradicts itself.
+    """
+    symbols: list[Symbol] = []
+    conditions = []
+    inside = text.strip().removeprefix("{").removesuffix("}")
+    for part in filter(str.strip, _COMMA.split(inside)):
+        match = _SYMBOL.fullmatch(part)
+        if match:
+            symbols.append(Symbol(match[1], int(match[2]), int(match[3]), int(match[4]) if match[4] else None))
+        else:
+            conditions.append(parse_condition(part))
+    return Sizes(tuple(symbols), tuple(conditions))
