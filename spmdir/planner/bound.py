@@ -13,12 +13,9 @@ import functools
 import itertools
 import math
 
-<<<<<<< HEAD
 import attrs
 
-=======
 from spmdir.errors import ShardingError
->>>>>>> 76d98a02ec4000c7ff8b64a13fbf652291f45b6b
 from spmdir.mesh import Mesh
 from spmdir.placement import chunk
 from spmdir.planner.steps import refinement, splits_evenly

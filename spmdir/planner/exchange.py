@@ -67,13 +67,13 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     reduced, pending = reduced_axes(source, target), pending_axes(source, target)
     lasting = [axis for axis in mesh.axis_names if axis not in pending]
-    held = {member: _box(source, shape, mesh, member) for member in group}
+    held = {member: box_of(source, shape, mesh, member) for member in group}
     cuts = [sorted({box[dim] for box in held.values()}) for dim in range(len(shape))]
     holders: dict[tuple[int, Box], list[int]] = {}
     needers: dict[Box, dict[int, list[int]]] = {}
     for member in group:
         holders.setdefault((mesh.index(member, reduced), held[member]), []).append(member)
-        of_box = needers.setdefault(_box(target, shape, mesh, member), {})
+        of_box = needers.setdefault(box_of(target, shape, mesh, member), {})
         of_box.setdefault(mesh.index(member, lasting), []).append(member)
     parts: list[Part] = []
     for box, of_box in needers.items():
@@ -113,7 +113,8 @@ def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[
     return loads
 
 
-def _box(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Box:
+def box_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Box:
+    """What `rank` holds of a tensor of global `shape`."""
     coordinate = mesh.coordinate(rank)
     held = (sharding.local_range(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
     return tuple((offset, offset + length) for offset, length in held)

@@ -15,7 +15,7 @@ from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, R, Shard, chunk
+from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import FLAT, Topology, step_cost
 from spmdir.planner.steps import (

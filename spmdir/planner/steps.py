@@ -1,8 +1,8 @@
 """The steps that a reshard is made of, and which of them are legal.
 
-Every step but `permute` and `exchange` takes mesh axes out of one place and puts them into another; MOVES is that table. The
-innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step works within the block
-that the outer axes leave and uneven pieces need no more than padding or uneven splits.
+Most steps take mesh axes out of one place and put them into another; MOVES is that table. The innermost axes of a
+dimension can leave it, and axes join a dimension innermost, so a step works within the block that the outer axes
+leave and uneven pieces need no more than padding or uneven splits. WHOLE_MOVES name no axes: their target says it all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ MOVES: dict[str, tuple[str, str]] = {
     "reduce_scatter": ("partial", "shard"),
 }
 """Kind of step → the trait that its axes have before and after."""
-
 
 IDENTITY: dict[str, float] = {"sum": 0, "product": 1, "max": -math.inf, "min": math.inf, "any": 0, "all": 1}
 """Reduction → what leaves the other operand as it is; integers have their least and greatest for the infinities."""
