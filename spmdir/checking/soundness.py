@@ -11,6 +11,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from spmdir.call import Call, DType, Local, TensorMeta
+from spmdir.checking.exchanges import EXCHANGES
 from spmdir.checking.references import REFERENCES
 from spmdir.checking.sample import Sample
 from spmdir.checking.values import difference, noise, pieces, seed
@@ -18,6 +19,7 @@ from spmdir.errors import RuleError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard
 from spmdir.rules import OpRule, RuleSet, Strategy, Value
+from spmdir.rules.rewrite import Expansion
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -143,24 +145,34 @@ def run_rows(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]
         if row.factor is not None:
             axes[row.factor] = (*axes.get(row.factor, ()), axis)
     form = rule.local_form(axes) if any(row.rewrite == "local" for _, row in rows) else None
+    if form is not None:
+        return _run_form(form, mesh, held)
     outcomes = []
     for rank in range(mesh.world_size):
-        mine = [each[rank] for each in held]
-        if form is None:
-            arguments = dict(rule.call.arguments)
-            first = rule.call.results[0]
-            for name in rule.shape_arguments:
-                assert first is not None
-                arguments[name] = local_shape(first.shape, rows, 0, mesh, rank)
-            outcomes.append(run_op(rule.call.name, rule.call.slots, mine, arguments))
-            continue
-        values = {Value("operand", i): t for i, t in enumerate(mine)}
-        for number, piece in enumerate(form.pieces):
-            arguments = {k: _resolved(v, mesh, rank) for k, v in piece.call.arguments}
-            results = run_op(piece.call.name, piece.call.slots, [values[v] for v in piece.operands], arguments)
-            values.update((Value("piece", number, i), r) for i, r in enumerate(results))
-        outcomes.append([None if v is None else values[v] for v in form.results])
+        arguments = dict(rule.call.arguments)
+        first = rule.call.results[0]
+        for name in rule.shape_arguments:
+            assert first is not None
+            arguments[name] = local_shape(first.shape, rows, 0, mesh, rank)
+        outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in held], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
+
+
+def _run_form(form: Expansion, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
+    """All ranks go from piece to piece together, since some exchange what they hold."""
+    values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(held)}
+    for number, piece in enumerate(form.pieces):
+        operands = [values[v] for v in piece.operands]
+        if piece.call.name in EXCHANGES:
+            values[Value("piece", number)] = EXCHANGES[piece.call.name](operands[0], mesh, **piece.call.argument)
+            continue
+        outcomes = []
+        for rank in range(mesh.world_size):
+            arguments = {k: _resolved(v, mesh, rank) for k, v in piece.call.arguments}
+            given = [each[rank] for each in operands]
+            outcomes.append(run_op(piece.call.name, piece.call.slots, given, arguments))
+        values.update((Value("piece", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
+    return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
 
 
 def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:

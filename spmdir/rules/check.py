@@ -15,11 +15,11 @@ from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Patt
 
 KEYWORDS = (
     "adds", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min", "moves",
-    "multilinear", "nonempty", "product", "replicated", "sizes", "sum", "swaps", "when", "whole",
+    "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps", "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
-COMBINING = ("reduce", "whole", "expand")
+COMBINING = ("reduce", "same", "whole", "expand", "slides")
 """The clauses that say what becomes of a factor that a result lacks."""
 
 
@@ -217,7 +217,8 @@ def _combining(rule: Rule) -> Iterator[Problem]:
         return
     combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
     sources: dict[str, Term] = {}
-    for parameter in rule.tensors:
+    unread = {name for clause in rule.of_kind("ignores") for name in clause.names}
+    for parameter in (p for p in rule.tensors if p.name not in unread):
         for name, term in _factors(parameter.pattern).items():
             sources.setdefault(name, term)
     kept = [_factors(result.pattern) for result in rule.results]
@@ -231,6 +232,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
         if name in sources and all(name in result for result in kept) and name[0] != "*":
             clause = next(c for c in rule.of_kind("reduce") if name in c.names)
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
+    combined |= {name for clause in rule.of_kind("local") for name in clause.names}
     chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.argument}
     chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
     for argument, term in chosen.items():

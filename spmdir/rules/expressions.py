@@ -26,6 +26,7 @@ class Scope:
         binding, operands, results: of the call.
         factors: reference → (size, the axes that divide it, major first) of the factors it means.
         dims: (tensor, references) → the dimensions of the tensor that these factors make up.
+        inner: the padding that a local form leaves to the op, where borders are fetched; None where none are.
         names, meta_of: values that statements before it named, and the types of these.
     """
 
@@ -34,6 +35,7 @@ class Scope:
     results: tuple[TensorMeta | None, ...]
     factors: Callable[[str], tuple[tuple[int, tuple[str, ...]], ...]]
     dims: Callable[[str, tuple[str, ...]], tuple[int, ...]]
+    inner: Callable[[], tuple[int, ...] | None] = lambda: None
     names: Mapping[str, Any] = {}
     meta_of: Callable[[Any], TensorMeta] | None = None
 
@@ -101,6 +103,13 @@ def _put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...
     return tuple(values)
 
 
+def _tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
+    """The sizes into which the last dimension of an index unfolds to lie in the tensor so indexed as that index does."""
+    at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
+    adjacent = at[-1] - at[0] == len(at) - 1
+    return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
+
+
 def _begin(scope: Scope, name: str, reference: str) -> int:
     return _cut(scope, name, reference, 0)
 
@@ -128,6 +137,16 @@ def _margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int 
             pad[low] = Local("offset", size, axes, 1, pad[low])
             pad[low + 1] = Local("end", size, axes, -1, size + pad[low + 1])
     return tuple(pad)
+
+
+def _inner(scope: Scope, name: str) -> Any:
+    found = scope.inner()
+    return scope.binding.arguments.get(name) if found is None else found
+
+
+def _around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tuple[int | Local, ...]:
+    rank, at = scope.meta(tensor).rank, _position(scope, tensor, reference)
+    return (*(0,) * (2 * (rank - 1 - at)), scope.names[low], scope.names[high])
 
 
 def _given(scope: Scope, name: str) -> bool:
@@ -180,6 +199,10 @@ def _shape(scope: Scope, name: str) -> tuple[int, ...]:
     return meta.shape
 
 
+def _elements(scope: Scope, name: str) -> int:
+    return math.prod(scope.meta(name).shape)
+
+
 def _integral(scope: Scope, name: str) -> bool:
     meta = scope.results[0] if name == "result" else scope.meta(name)
     return meta is not None and meta.dtype[0] in "iu"
@@ -212,11 +235,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "position": _position,
     "pick": _pick,
     "put": _put,
+    "tail": _tail,
     "begin": _begin,
     "until": _until,
     "margins": _margins,
+    "around": _around,
     "along": _along,
     "given": _given,
+    "inner": _inner,
     "half": _half,
     "dtype": _dtype,
     "floating": _floating,
@@ -227,24 +253,26 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "integral": _integral,
     "ones": _ones,
     "rank": _rank,
+    "elements": _elements,
     "shape": _shape,
     "steps": _steps,
 }
 """Function in a rule → (scope, names) → value.
 
-count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up; others(x, f, …):
-the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this rank's piece. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x).
+count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up;
+others(x, f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this
+rank's piece. inner(padding): what of it is left where a halo has the rest. given(x): tensor x is present.
+half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x), elements(x).
 exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
 not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
 steps(end), steps(start, end), steps(start, end, step): elements of a range.
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
-stead. margins(pad, x, f): the padding around this rank's piece of x.
+stead. tail(x, xs): sizes into which an index among xs unfolds to lie along x[xs]. margins(pad, x, f): the padding around this rank's piece of x; around(x, f, a, b): padding by a and b along f alone.
 """
 
-SINGLE = ("size", "offset", "end", "position", "column", "pick", "put")
+SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")
 """The functions that speak of one divided dimension: a local form with them divides one of several at a time."""
 
 

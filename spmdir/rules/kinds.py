@@ -34,6 +34,7 @@ _EXPECTED = {
     "an integer": _integer,
     "a list of integers": _integers,
     "an integer or a list of integers": lambda value: _integer(value) or _integers(value),
+    'integers, "valid" or "same"': lambda value: _integer(value) or _integers(value) or value in ("valid", "same"),
     "a real number": _real,
     "a number": _number,
     "a string": lambda value: isinstance(value, str),
@@ -50,8 +51,9 @@ KINDS = {
     "ignore_index index k length max_k max_q n num_classes num_groups num_weights offset padding_idx reduction source "
     "split_size start_dim",
     "a list of integers": "bias_sizes input_sizes normalized_shape pad path shape size sizes split_sizes",
-    "an integer or a list of integers": "dilation dim dims kernel_size output_padding output_size padding repeats "
-    "shifts stride",
+    "an integer or a list of integers": "dilation dim dims kernel_size output_padding output_size repeats shifts "
+    "stride",
+    'integers, "valid" or "same"': "padding",
     "a real number": "dropout_p eps label_smoothing momentum nan neginf p posinf scales_h scales_w",
     "a number": "alpha beta correction end exponent fill_value input_scale max max_val min min_val negative_slope ord "
     "other s scale self start step threshold value weight",

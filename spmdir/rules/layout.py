@@ -10,6 +10,7 @@ from spmdir.call import TensorMeta
 from spmdir.errors import RuleError
 from spmdir.rules.binding import Binding
 from spmdir.rules.syntax import Parameter, Pattern, Rule, Term
+from spmdir.rules.windows import Shape, Window, numbers, paddings, window
 
 Dims = tuple[tuple[int, ...], ...]
 """Per dimension, the factors that make it up, major first; none for a dimension of size 1 that no factor fills."""
@@ -23,6 +24,8 @@ class Layout:
         whole: factors that may not be divided whatever the clauses say.
         operand_dims, result_dims: per operand and result; None for an absent result.
         sized: literal arguments that hold the sizes of the result.
+        windows: factor of an output dimension → the window that slides along it; None if it may not be divided.
+        paddings: the pixels that are added in front of each dimension that a window slides over.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class Layout:
         self.sizes: list[int | None] = []
         self.whole: set[int] = set()
         self.sized: list[str] = []
+        self.windows: dict[int, Window | None] = {}
+        self.paddings: tuple[int, ...] = ()
         self._named: dict[str, int] = {}
         self._spreads: dict[str, list[int]] = {}
         self._apart: dict[str, dict[int, list[int]]] = {}
@@ -72,6 +77,10 @@ class Layout:
             if apart is not None:
                 self._apart.setdefault(apart, {})[len(self.sizes)] = [self._named[name]]
         return self._named[name]
+
+    def set_apart(self, argument: str, position: int, dims: tuple[int, ...]) -> None:
+        """Let `~argument` mean the factors `dims` of the dimension at `position`, whole unless a clause says more."""
+        self._apart.setdefault(argument, {}).setdefault(position, []).extend(dims)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the one operand that fills parameter `name`."""
@@ -180,6 +189,8 @@ class Layout:
                 for d, size in zip(dims, shape, strict=True)
             )
         self.operand = None
+        if self.given is None:
+            self._size_windows()
         count = len(self.given) if self.given is not None else len(self.rule.results)
         for index in range(count):
             pattern = self.rule.results[0 if self.rule.result_list else index].pattern
@@ -217,6 +228,57 @@ class Layout:
             names = " ".join(self.names[f] for f in dims) or "1"
             self.fail(f"{what} has a dimension of size {size} where {names} = {product} is expected")
         return dims
+
+    def slide(self, kernel: tuple[str, ...], over: tuple[str, ...], to: tuple[str, ...], condition: bool) -> None:
+        """Make each dimension that a window slides over a product of the one that it gives and the stride.
+
+        `kernel` names the window's dimensions or the literal argument that lists them. Where blocks of both do not
+        correspond, or `condition` does not hold, neither may be divided.
+        """
+        sources, targets = self._referred(over), self._referred(to)
+        self.whole.update((*self._referred(kernel), *sources))
+        shapes = self._sliding(kernel, len(sources))
+        found: list[Window | None] = [None] * len(sources)
+        if condition and shapes and len(targets) == len(sources):
+            found = [
+                window(len(sources) - d, self.sizes[source] or 0, self.sizes[target] or 0, shape)
+                for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
+            ]
+        self.paddings = tuple(shape.padding for shape in shapes or ())
+        for source, target, one in zip(sources, targets, found, strict=True):
+            self.windows[target] = one
+            if one is None:
+                continue
+            made_of = (target, self.factor("stride", one.stride, whole=True)) if one.stride > 1 else (target,)
+            self.operand_dims = [_put(dims, source, made_of) for dims in self.operand_dims]
+            self.result_dims = [None if dims is None else _put(dims, source, made_of) for dims in self.result_dims]
+
+    def _sliding(self, kernel: tuple[str, ...], count: int) -> tuple[Shape, ...] | None:
+        """The shape of the window along each of `count` dimensions; None if the arguments tell none."""
+        factors, ones = self._referred(kernel), (1,) * count
+        sizes = tuple(self.sizes[f] or 0 for f in factors) or numbers(self.argument(kernel[0]), count, ())
+        strides = numbers(self.argument("stride"), count, ones if factors else sizes or ())
+        dilations = numbers(self.argument("dilation"), count, ones)
+        if not sizes or not strides or not dilations or len(sizes) != count:
+            return None
+        pads = paddings(self.argument("padding"), sizes, dilations)
+        return None if pads is None else tuple(map(Shape, sizes, strides, pads, dilations))
+
+    def _size_windows(self) -> None:
+        """Sizes of results that windows give, which no operand has."""
+        for clause in self.rule.of_kind("slides"):
+            kernel, over, to = clause.groups
+            sources = self._referred(over)
+            shapes = None if self.argument("ceil_mode") else self._sliding(kernel, len(sources))
+            sizes = [shape.steps(self.sizes[f] or 0) for f, shape in zip(sources, shapes or (), strict=False)]
+            if shapes and to[0][0] == "*":
+                self._spreads.setdefault(to[0][1:], [self.factor(f"{to[0][1:]}{i}", n) for i, n in enumerate(sizes)])
+            for name, size in zip(to, sizes if to[0][0] != "*" else (), strict=False):
+                if self.sizes[self._named_factor(name)] is None:
+                    self.sizes[self._named_factor(name)] = size
+
+    def _referred(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(f for name in names if self.rule.parameter(name) is None for f in self.refer(name))
 
     def _map(self, term: Term) -> Dims:
         from spmdir.rules.maps import MAPS
@@ -380,7 +442,9 @@ class Layout:
         dims: list[tuple[int, ...]] = []
         for term in pattern:
             if term.kind == "spread":
-                base = self._spreads.get(term.names[0], [])
+                base = self._spreads.get(term.names[0])
+                if base is None:
+                    self.fail(f"the sizes of `{term}` cannot be inferred")
                 chosen = self.positions(term.argument, len(base)) if term.modifier else ()
                 if term.modifier == "~":
                     self.fail(f"the size of `{term}` cannot be inferred")
@@ -392,3 +456,8 @@ class Layout:
             if self.sizes[factor] is None:
                 self.fail(f"the size of {self.names[factor]} in the result cannot be inferred")
         return tuple(dims)
+
+
+def _put(dims: Dims, factor: int, made_of: tuple[int, ...]) -> Dims:
+    """`dims` with `made_of` wherever `factor` is a whole dimension."""
+    return tuple(made_of if d == (factor,) else d for d in dims)

@@ -59,9 +59,10 @@ class Factor:
 
     Attributes:
         name, size: the size is global.
-        kind: "plain", "whole" (never divided) or the reduction that is pending in the results without it.
+        kind: "plain", "whole" (never divided), "same" (results without it do not depend on it), or the reduction that
+            is pending in the results without it.
         rewrite: "expand" or "local" when dividing it replaces the op.
-        nonempty: every rank must hold some of it.
+        least: how much of it every rank must hold.
         clause: which of the rule's clauses gives the rewrite.
         alone: the rewrite deals with one of the clause's factors at a time.
     """
@@ -70,7 +71,7 @@ class Factor:
     size: int
     kind: str = "plain"
     rewrite: str | None = None
-    nonempty: bool = False
+    least: int = 0
     clause: int | None = None
     alone: bool = False
 
@@ -242,7 +243,7 @@ class OpRule:
         if dims is None:
             return R
         kind = self.factors[index].kind
-        if any(self.factors[f].size == 0 for d in dims for f in d):
+        if kind == "same" or any(self.factors[f].size == 0 for d in dims for f in d):
             return self._shard(index, dims) or R
         alone = R if index in self._ignored else None
         return self._shard(index, dims) or (alone if kind == "plain" else Partial(kind))
@@ -265,11 +266,13 @@ class OpRule:
                     return False
                 if any(self.factors[f].size != 1 for f in held[at + 1 :]) and factor.size % total:
                     return False
-        if not (factor.nonempty or factor.kind in ("max", "min") or factor.rewrite == "local"):
+        least = max(factor.least, factor.kind in ("max", "min") or factor.rewrite == "local")
+        if not least:
             return True
+        piece = -(-factor.size // total)
         if index in divided:
-            return factor.size % total == 0
-        return -(-factor.size // -(-factor.size // total)) == total
+            return factor.size % total == 0 and piece >= least
+        return factor.size - (total - 1) * piece >= least
 
     def _pending_rows(self) -> Iterator[Strategy]:
         operands = self.call.operands
@@ -320,7 +323,7 @@ def _reductions_of(meta: TensorMeta) -> tuple[str, ...]:
     return ("sum", "avg", "max", "min", "product") if meta.floating else ("sum", "max", "min", "product")
 
 
-FACTOR_CLAUSES = ("reduce", "whole", "nonempty", "expand", "local")
+FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "expand", "local")
 
 
 def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
@@ -331,14 +334,16 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
             continue
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
-                said[factor]["nonempty"] = True
+                said[factor]["least"] = 1
             elif clause.kind in ("expand", "local"):
                 alone = clause.kind == "local" and any(map(_speaks_of_one, clause.body))
                 said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
             else:
-                said[factor]["kind"] = clause.reductions[0] if clause.reductions else "whole"
+                said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.whole:
         said[factor] = {"kind": "whole"} if said[factor].get("rewrite") != "local" else said[factor]
+    for factor, window in layout.windows.items():
+        said[factor].update({"least": window.least} if window else {"kind": "whole", "rewrite": None})
     for factor in layout.apart:
         if "rewrite" not in said[factor]:
             said[factor].setdefault("kind", "whole")
@@ -385,6 +390,9 @@ def _lay_out(rule: Rule, call: Call, results: tuple[TensorMeta | None, ...] | No
             extents[clause.names[0]] = max(value, 0)
     layout = Layout(rule, binding, call.operands, results, extents)
     cell.append(layout)
+    for clause in rule.of_kind("slides"):
+        kernel, over, to = clause.groups
+        layout.slide(kernel, over, to, holds(clause.condition, scope))
     return binding, layout, scope
 
 

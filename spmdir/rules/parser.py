@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ FRIENDLY = {
 }  # fmt: skip
 """Terminal of the grammar → how a message calls it; keywords stand for themselves."""
 
-CONSTANTS = {"true": True, "false": False, "none": None}
+CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
 
 
 class _Builder(Transformer[Token, Rule]):
@@ -110,6 +111,13 @@ class _Builder(Transformer[Token, Rule]):
         names = tuple(str(t) for t in rest if t is not None and t.type == "NAME")
         return Clause(str(keyword), names, self.at(keyword), reductions, condition)
 
+    def slid(self, items: list[Token]) -> tuple[str, ...]:
+        return tuple(map(str, items))
+
+    def slide_clause(self, items: list[Any]) -> Clause:
+        keyword, kernel, _, over, _, to, condition = items
+        return Clause("slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to))
+
     def extent_clause(self, items: list[Any]) -> Clause:
         keyword, name, value = items
         return Clause("extent", (str(name),), self.at(keyword), value=value)
@@ -124,8 +132,8 @@ class _Builder(Transformer[Token, Rule]):
         return items[0]
 
     def assign(self, items: list[Any]) -> Statement:
-        *targets, call, condition = items
-        return Statement(tuple(map(str, (t for t in targets if t))), (call,), condition, call.location)
+        *targets, value, condition = items
+        return Statement(tuple(map(str, (t for t in targets if t))), (value,), condition, self.at(targets[0]))
 
     def give(self, items: list[Any]) -> Statement:
         return Statement((), tuple(i for i in items if i is not None), None, Location(self.file, self.offset + 1, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules.expressions import Scope, evaluate, holds
 from spmdir.rules.layout import Dims
 from spmdir.rules.syntax import Clause, Name, OpCall, Sequence, Statement
+from spmdir.rules.windows import BORDERS
 
 if TYPE_CHECKING:
     from spmdir.rules.op_rule import OpRule, Strategy
@@ -94,7 +96,9 @@ class _Emitter:
         scope: Scope,
         value: Callable[[Local], int] | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
+        axes: Mapping[int, tuple[str, ...]] | None = None,
     ):
+        self.axes = axes or {}
         self.owner, self.scope, self.value_of = owner, scope, value
         self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
@@ -142,7 +146,28 @@ class _Emitter:
                 continue
             entries = value if isinstance(value, tuple) else (value,)
             (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
+        if expression.op in BORDERS:
+            return (self._with_borders(expression.op, tensors["input"], arguments),)
         return self.emit(expression.op, tensors, arguments)
+
+    def _with_borders(self, op: str, value: Value, given: Mapping[str, Any]) -> Value:
+        """`value` after an exchange of borders along each divided window; what is absent stays so."""
+        divided = [(w, self.axes[f]) for f, w in self.owner.layout.windows.items() if w and self.axes.get(f)]
+        for window, axes in divided if op == "spmd.halo" else reversed(divided):
+            if not (window.before or window.after) or not self._present(value):
+                continue
+            meta, grows = self.meta(value), 1 if op == "spmd.halo" else -1
+            dim = meta.rank - window.from_end
+            size = meta.shape[dim] + grows * (window.before + window.after)
+            made = attrs.evolve(meta, shape=(*meta.shape[:dim], size, *meta.shape[dim + 1 :]))
+            arguments = {"axes": axes, "dim": dim, "before": window.before, "after": window.after, **given}
+            call = Call(op, (meta,), tuple(sorted(arguments.items())), (made,))
+            self.pieces.append(Piece(call, (value,)))
+            value = Value("piece", len(self.pieces) - 1)
+        return value
+
+    def _present(self, value: Value) -> bool:
+        return value.source == "operand" or self.pieces[value.index].call.results[value.result] is not None
 
     def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]:
         """A piece that calls `op`; its results."""
@@ -154,16 +179,32 @@ class _Emitter:
                 flags = tuple(int(v is not None) for v in entries)
                 structure.append(flags if isinstance(value, tuple) else flags[0])
                 operands += [v for v in entries if v is not None]
-        plain = all(entry == 1 for entry in structure)
-        call = self.owner.rules.infer_call(
-            op,
-            tuple(map(self.meta, operands)),
-            {name: self._static(value) for name, value in arguments.items()},
-            None if plain else tuple(structure),
-        )
+        shape = None if all(entry == 1 for entry in structure) else tuple(structure)
+        metas = tuple(map(self.meta, operands))
+        try:
+            static = {name: self._static(value) for name, value in arguments.items()}
+            call = self.owner.rules.infer_call(op, metas, static, shape)
+        except RuleError:
+            if op != self.owner.rule.op or not self.axes:
+                raise
+            call = Call(op, metas, (), self._local_results(), shape)
+        if op == self.owner.rule.op:
+            results = (
+                made if wanted else None for made, wanted in zip(call.results, self.owner.call.results, strict=True)
+            )
+            call = attrs.evolve(call, results=tuple(results))
         call = attrs.evolve(call, arguments=tuple(sorted(arguments.items())))
         self.pieces.append(Piece(call, tuple(operands)))
         return tuple(Value("piece", len(self.pieces) - 1, r) for r in range(len(call.results)))
+
+    def _local_results(self) -> tuple[TensorMeta | None, ...]:
+        """What a rank has of the results of the op that is replaced."""
+        factors = self.owner.factors
+        sizes = [self._static(Local("size", f.size, self.axes.get(i, ()))) for i, f in enumerate(factors)]
+        return tuple(
+            meta and attrs.evolve(meta, shape=tuple(math.prod(sizes[f] for f in d) for d in dims or ()))
+            for meta, dims in zip(self.owner.call.results, self.owner.result_dims, strict=True)
+        )
 
     def _static(self, value: Any) -> Any:
         """`value` with the integers of a rank worked out."""
@@ -219,7 +260,13 @@ def localize(
         chosen = {f for reference in references for f in meant(reference)}
         return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if chosen & set(made_of))
 
-    emitter = _Emitter(owner, attrs.evolve(owner.scope, factors=factors, dims=dims), value, operands)
+    def inner() -> tuple[int, ...] | None:
+        divided = {window.from_end for f, window in owner.layout.windows.items() if window and axes.get(f)}
+        pads = owner.layout.paddings
+        return tuple(0 if len(pads) - d in divided else p for d, p in enumerate(pads)) if divided else None
+
+    scope = attrs.evolve(owner.scope, factors=factors, dims=dims, inner=inner)
+    emitter = _Emitter(owner, scope, value, operands, axes)
     results = emitter.run(_clause(owner, "local", needing[0]).body)
     return Expansion(tuple(emitter.pieces), results)
 

@@ -15,6 +15,7 @@ from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
 from spmdir.rules.syntax import Rule
+from spmdir.rules.windows import BORDERS
 
 PACKAGED = Path(__file__).parent.parent / "dialects" / "aten"
 
@@ -57,6 +58,8 @@ class RuleSet:
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
         """(name, whether it is a tensor) of the parameters of op `name`."""
+        if name in BORDERS:
+            return BORDERS[name]
         rule = self.lookup(name)
         if rule is None:
             raise RuleError(f"no rule for {name}{suggestion(name, self.names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal as OneOf
 
 import attrs
@@ -94,6 +95,24 @@ class OpCall:
 Expression = Constant | Name | Function | Binary | Sequence | OpCall
 
 
+def parts(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions directly inside `expression`."""
+    if isinstance(expression, Binary):
+        return (expression.left, expression.right)
+    if isinstance(expression, Sequence):
+        return expression.items
+    if isinstance(expression, OpCall):
+        return tuple(value for _, value in expression.arguments)
+    return ()
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """`expression` and all expressions inside it."""
+    yield expression
+    for part in parts(expression):
+        yield from walk(part)
+
+
 @attrs.frozen
 class Condition:
     """`if expression` or, negated, `unless expression`."""
@@ -123,6 +142,7 @@ class Clause:
         condition: when it holds; always, if None.
         value: the size that an extent clause gives; the condition of a when clause; why an op is replicated.
         body: the statements of an expand or local clause.
+        groups: of a slides clause, the names of the window's sizes, of what it slides over, and of the outcome.
     """
 
     kind: str
@@ -132,6 +152,7 @@ class Clause:
     condition: Condition | None = None
     value: Expression | None = None
     body: tuple[Statement, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
 
 
 @attrs.frozen

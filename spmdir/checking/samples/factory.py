@@ -1,10 +1,8 @@
-"""Tensors made from nothing, and random ones."""
+"""Tensors made from nothing, or from the shape of another."""
 
 from __future__ import annotations
 
-import torch
-
-from spmdir.checking.sample import F32, F64, Sample, b, f, sample
+from spmdir.checking.sample import F32, F64, Sample, f, sample
 
 
 def samples() -> list[Sample]:
@@ -27,14 +25,4 @@ def samples() -> list[Sample]:
         sample("arange.start", start=2, end=7),
         sample("arange.start_step", start=2, end=13, step=3),
         sample("arange.start_step", start=0, end=6, dtype=F32),
-        *(sample(op, size=(5, 4), compare=False) for op in ("rand", "randn")),
-        *(sample(op, f(5, 4), compare=False) for op in ("rand_like", "randn_like")),
-        sample("bernoulli", torch.zeros(5, 4)),
-        sample("bernoulli.p", f(5, 4), p=1.0),
-        sample("dropout", f(5, 4), p=0.1, train=False),
-        sample("dropout", f(5, 4), p=0.0, train=True),
-        sample("dropout", f(5, 4), p=0.5, train=True, compare=False),
-        sample("native_dropout", f(5, 4), p=0.5, train=True, compare=False),
-        sample("native_dropout", f(5, 4), p=0.5, train=False),
-        sample("native_dropout_backward", f(5, 4), b(5, 4), scale=2.0),
     ]  # fmt: skip
