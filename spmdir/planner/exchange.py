@@ -2,12 +2,12 @@
 
 The box of the tensor that a rank holds afterwards is cut into *cells*, one for each source piece that it meets in each
 dimension. Where the source is a pending reduction that the target is not, each *addend* is fetched and the rank reduces
-them itself. Where the target is a pending reduction that the source is not, the ranks along its axes together are one
-*needer*: each element goes to one of them, and the others hold the reduction's identity.
+them itself. Where the target is a pending reduction that the source is not, each cell goes to some of the ranks
+along its axes, preferably to those that have it, and the others hold the reduction's identity; equally for all ranks
+along other axes, for what these replicate must be the same.
 
-A cell that a needer lacks is held by some ranks alike and lacked by some needers alike. Holders share the sending
-evenly, and the ranks of a needer the receiving, so that a cell may come in several parts. Then the busiest rank
-moves no more than the lower bound asks where division is even and no more than two addends meet.
+A cell that some ranks lack is held by others alike, who share the sending evenly, so that a cell may come in several
+parts. Then the busiest rank moves no more than the lower bound asks where division is even and no reduction pends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Part:
     sender: int
     receiver: int
     addend: int
-    cell: Box
     box: Box
 
     @property
@@ -57,38 +56,32 @@ def pending_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
-    """All parts that the ranks of the group of `rank` give each other and keep, by receiver, addend and position.
-
-    The cells of one receiver and addend lie side by side, in row-major order; parts of one cell along one dimension.
-    """
+    """All parts that the ranks of the group of `rank` give each other and keep, by receiver, addend and position."""
     fine = refinement(mesh, source, target)
     if fine is not mesh:
         return exchange(source.refined(fine), target.refined(fine), fine, shape, rank)
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     reduced, pending = reduced_axes(source, target), pending_axes(source, target)
-    lasting = [axis for axis in mesh.axis_names if axis not in pending]
     held = {member: box_of(source, shape, mesh, member) for member in group}
     cuts = [sorted({box[dim] for box in held.values()}) for dim in range(len(shape))]
     holders: dict[tuple[int, Box], list[int]] = {}
-    needers: dict[Box, dict[int, list[int]]] = {}
+    needers: dict[Box, list[list[int]]] = {}
     for member in group:
         holders.setdefault((mesh.index(member, reduced), held[member]), []).append(member)
-        of_box = needers.setdefault(box_of(target, shape, mesh, member), {})
-        of_box.setdefault(mesh.index(member, lasting), []).append(member)
+        places = needers.setdefault(box_of(target, shape, mesh, member), [[] for _ in range(mesh.group_size(pending))])
+        places[mesh.index(member, pending)].append(member)
     parts: list[Part] = []
-    for box, of_box in needers.items():
+    for box, places in needers.items():
         for cell, owner in _cells(box, cuts):
             for addend in range(mesh.group_size(reduced)):
-                own = holders[addend, owner]
-                lacking = []
-                for members in of_box.values():
-                    keeper = next((member for member in members if member in own), None)
-                    if keeper is None:
-                        lacking.append(members)
-                    else:
-                        parts.append(Part(keeper, keeper, addend, cell, cell))
-                parts += _shared(addend, cell, lacking, own)
-    return tuple(sorted(parts, key=lambda part: (part.receiver, part.addend, part.cell, part.box)))
+                own = set(holders[addend, owner])
+                having = [len(own.intersection(members)) for members in places]
+                chosen = [members for members, have in zip(places, having, strict=True) if have == max(having)]
+                for piece, members in zip(_split(cell, len(chosen)), chosen, strict=True):
+                    parts += [Part(member, member, addend, piece) for member in members if member in own]
+                    parts += _shared(addend, piece, [m for m in members if m not in own], sorted(own))
+    parts = [part for part in parts if part.numel]
+    return tuple(sorted(parts, key=lambda part: (part.receiver, part.addend, part.box)))
 
 
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> dict[Range, int]:
@@ -133,27 +126,38 @@ def _cells(box: Box, cuts: Sequence[Sequence[Range]]) -> Iterator[tuple[Box, Box
                 yield ((low, high), *cell), (owner, *owners)
 
 
-def _shared(addend: int, cell: Box, lacking: Sequence[Sequence[int]], holders: Sequence[int]) -> Iterator[Part]:
-    """What the ranks of each needer that is `lacking` get of `cell` from each of the `holders`.
+def _split(box: Box, count: int) -> list[Box]:
+    """`box` in `count` pieces of about the same size along its longest dimension; some may be empty."""
+    if not box or count == 1:
+        return [box, *[((0, 0),)] * (count - 1)]
+    dim = _longest(box)
+    start, length = box[dim][0], box[dim][1] - box[dim][0]
+    edges = [start + length * number // count for number in range(count + 1)]
+    return [(*box[:dim], pair, *box[dim + 1 :]) for pair in itertools.pairwise(edges)]
 
-    Laid end to end, what all get is cut into one stretch for each holder and one for each rank that receives.
+
+def _longest(box: Box) -> int:
+    return max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
+
+
+def _shared(addend: int, box: Box, lacking: Sequence[int], holders: Sequence[int]) -> Iterator[Part]:
+    """What each of the ranks that are `lacking` gets of `box` from each of the `holders`.
+
+    Laid end to end, what all get is cut into one stretch for each holder.
     """
-    receivers = [member for members in lacking for member in members]
-    if not receivers:
+    if not lacking:
         return
-    # The line is as many units long as holders and receivers both divide.
-    line = math.lcm(len(receivers), len(holders))
-    whole, share, each = line // len(lacking), line // len(holders), line // len(receivers)
-    dim = max(range(len(cell)), key=lambda d: cell[d][1] - cell[d][0], default=None)
-    if dim is None:
+    # The line is as many units long as both numbers divide.
+    line = math.lcm(len(lacking), len(holders))
+    whole, share = line // len(lacking), line // len(holders)
+    if not box:
         for low in range(0, line, whole):
-            yield Part(holders[low // share], receivers[low // each], addend, cell, cell)
+            yield Part(holders[low // share], lacking[low // whole], addend, box)
         return
-    start, length = cell[dim][0], cell[dim][1] - cell[dim][0]
-    edges = sorted({*range(0, line, share), *range(0, line, each), line})
+    dim = _longest(box)
+    start, length = box[dim][0], box[dim][1] - box[dim][0]
+    edges = sorted({*range(0, line, share), *range(0, line, whole), line})
     for low, high in itertools.pairwise(edges):
         first = low - low % whole
         begin, end = start + length * (low - first) // whole, start + length * (high - first) // whole
-        if begin < end:
-            box = (*cell[:dim], (begin, end), *cell[dim + 1 :])
-            yield Part(holders[low // share], receivers[low // each], addend, cell, box)
+        yield Part(holders[low // share], lacking[low // whole], addend, (*box[:dim], (begin, end), *box[dim + 1 :]))
