@@ -7,7 +7,7 @@ the collective's result after the wait. Process groups list ranks in ascending o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import attrs
 import torch
@@ -15,10 +15,7 @@ from torch.fx import Node
 
 from spmdir.errors import UnsupportedError
 from spmdir.lowering.cut import (
-    Cut,
-    Emit,
     aten,
-    cut_of,
     flat_blocks,
     from_flat_blocks,
     join_even,
@@ -29,10 +26,9 @@ from spmdir.lowering.cut import (
     spread,
 )
 from spmdir.lowering.exchange import start_exchange
-from spmdir.lowering.site import WAIT, Site, Started, functional, here
-from spmdir.planner.exchange import exchange, exchange_loads, reduced_axes
-from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, WHOLE_MOVES, exchanged_axes, permuted_axes, senders
-from spmdir.sharding import Sharding
+from spmdir.lowering.site import Site, Started, functional, here
+from spmdir.planner.steps import PARTITION_IDENTITY, WHOLE_MOVES, permuted_axes, senders
+
 
 def start(kind: str, site: Site, x: Node) -> Started:
     """Emit the collective `kind` on `x`.

@@ -33,9 +33,10 @@ from spmdir.dialects.spmd import (
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError, UnsupportedError
-from spmdir.lowering.collectives import Site, Started, start
+from spmdir.lowering.collectives import start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.result_types import check_results
+from spmdir.lowering.site import Site, Started
 from spmdir.lowering.stages import localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh

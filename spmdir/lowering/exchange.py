@@ -74,10 +74,9 @@ def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     reduced = reduced_axes(site.source, site.target)
     pending = next((op for _, op in (*site.source.partial, *site.target.partial)), "sum")
     value = _identity(pending, site.dtype)
-    addends = [
-        _join(site, x, wanted, [(p, node) for p, node in parts if p.addend == addend], value)
-        for addend in range(site.mesh.group_size(reduced))
-    ]
+    # A rank that gets nothing of an addend would add identities only.
+    given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
+    addends = [_join(site, x, wanted, of_addend, value) for of_addend in given or [[]]]
     if len(addends) > 1 and site.dtype == "i1" and pending in ("sum", "avg", "product"):
         raise UnsupportedError(f"P({pending}) of truth values is no reduction; expected P(any) or P(all)")
     whole = addends[0]

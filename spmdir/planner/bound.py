@@ -2,9 +2,10 @@
 
 One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's pending axes is a
 class: its ranks hold one and the same addend. Ranks that differ along the target's pending axes together need the
-value: they are one needer. The first needer to have the value lacked some classes, each of which some rank outside
-must have sent at least once; every other needer that lacked anything then receives at least one message. The mean over
-ranks of the messages, and what a needer receives at the least, both bound the bytes of the busiest rank.
+value: they are one needer. Where no needer has all addends, the first one to have the value lacked some, each of which
+some rank outside sent at least once, and every other needer then receives at least one message. Where some needers
+have them all, messages connect the k classes and the needers that lack some. The mean over ranks of these messages
+bounds the bytes of the busiest rank, and so do what a needer receives at the least and what a class must send.
 """
 
 from __future__ import annotations

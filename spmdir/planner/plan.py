@@ -155,7 +155,7 @@ def _search(
         if key > best[here]:
             continue
         steps = _moves(here, target.partial, free, dims, len(shape), mesh)
-        for step in (*_exchanges(here, target, mesh), *steps):
+        for step in (*steps, *_exchanges(here, target, mesh)):
             if best.get(step.target, _UNREACHED) <= key or _sum(key, rest(step.target)) >= best.get(target, _UNREACHED):
                 continue
             if mesh.root is not None and not splits_evenly(step.target, mesh, shape):
