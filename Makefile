@@ -7,7 +7,7 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench matrix
+.PHONY: env test test-cuda demo bench matrix check-rules
 
 env: $(VENV)/.installed
 
@@ -30,6 +30,10 @@ demo: env
 
 bench: env
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+
+# Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
+check-rules: env
+	$(BIN)/python -m spmdir.tools.spmd_check_rules --all
 
 # Every model × plan × mesh against one device; hours.
 matrix: env

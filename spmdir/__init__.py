@@ -12,6 +12,7 @@ _HOMES = {
     "Mesh": "spmdir.mesh",
     "Sharding": "spmdir.sharding",
     "SpmdirError": "spmdir.errors",
+    "check_rules": "spmdir.checking",
     "comm_report": "spmdir.planner",
     "constrain": "spmdir.importer",
     "import_fx": "spmdir.importer",

@@ -95,7 +95,8 @@ class Local:
     """An integer that each rank computes for itself: the length, offset or end of its piece of a dimension.
 
     Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements cut by dp, each piece then by
-    tp, as `torch.chunk` cuts; the end is the offset behind the last element. `plus` and `times` give `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
+    tp, as `torch.chunk` cuts; the end is the offset behind the last element. `plus` and `times` give
+    `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
     """
 
     kind: str
@@ -112,6 +113,11 @@ class Local:
             offset += inner
         value = {"size": length, "offset": offset, "end": offset + length}[self.kind]
         return value * self.times + self.plus
+
+    @property
+    def undivided(self) -> int:
+        """The value where one rank holds all elements."""
+        return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def __str__(self) -> str:
         text = f"{self.kind}({', '.join([str(self.extent), *self.axes])})"

@@ -103,12 +103,17 @@ class Mesh:
         return tuple(_ByAxis(zip(self.axis_names, point, strict=True), self, rank) for rank, point in enumerate(points))
 
     def _part(self, axis: str) -> tuple[str, int, int]:
-        """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none."""
+        """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
+
+        An axis of one rank, as in a mesh that stands for one device, has sub-axes of one rank.
+        """
         if axis in self.axis_names and self.root is None:
             return axis, 1, self.sizes[axis]
         if self.root is not None:
             return self.root._part(axis)
         name, outer, size = axis_part(axis) or ("", 1, 0)
+        if name in self.axis_names and self.sizes[name] == 1:
+            return name, 1, 1
         if name not in self.axis_names or size < 2 or self.sizes[name] % (outer * size):
             raise KeyError(axis)
         return name, outer, size
@@ -118,7 +123,8 @@ class Mesh:
         if axis in self.sizes:
             return
         try:
-            self._part(axis)
+            if self._part(axis)[2] < 2:
+                raise KeyError(axis)
         except KeyError:
             root = self.root or self
             name, *_ = axis_part(axis) or ("", 1, 0)
@@ -140,6 +146,7 @@ class Mesh:
             ShardingError: `axes` split an axis in ways that have no common refinement, or one is not in the mesh.
         """
         parts = {axis for axis in axes if is_part(axis)}
+        parts -= {axis for axis in parts if self.sizes.get((axis_part(axis) or ("", 1, 0))[0]) == 1}
         if parts <= self.sizes.keys():
             return self
         if self.root is not None:
@@ -151,8 +158,11 @@ class Mesh:
         return self._part(axis)[0]
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """The axes of this mesh that make up `axis`, the major first."""
-        return (axis,) if axis in self.sizes else self._parts[self._part(axis)]
+        """The axes of this mesh that make up `axis`, the major first; none if it is part of one rank."""
+        if axis in self.sizes:
+            return (axis,)
+        part = self._part(axis)
+        return self._parts[part] if part[2] > 1 else ()
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:

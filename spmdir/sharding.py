@@ -74,6 +74,18 @@ class Sharding:
             entries = [*self.entries, (axis, placement)]
         return Sharding(entries, self.mesh)
 
+    def along(self, axis: str, mesh: Mesh) -> Placement | None:
+        """The placement along `axis`, which sub-axes of it or an axis that it is part of may have; None if several."""
+        if axis in self._placements:
+            return self._placements[axis]
+        try:
+            fine = mesh.refine([axis, *self._placements])
+        except ShardingError:
+            return None
+        refined = self.refined(fine)
+        found = {refined[part] for part in fine.parts(axis)}
+        return found.pop() if len(found) == 1 else None
+
     def refined(self, mesh: Mesh) -> Sharding:
         """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`."""
         if all(axis in mesh.sizes for axis, _ in self.entries):

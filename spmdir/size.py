@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Union
 
@@ -20,14 +21,22 @@ from spmdir.errors import ShardingError, SpmdirError, did_you_mean
 
 Number = Union[int, float, "Size", "Real"]
 
+
+def _power(a: int | float, b: int | float) -> int | float:
+    if abs(b) > 64 and isinstance(a, int):
+        raise OverflowError("the exponent is too large")
+    return a**b
+
+
 _PYTHON: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "pow": operator.pow,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "pow": _power,
     "floordiv": operator.floordiv, "mod": operator.mod, "truediv": operator.truediv,
     "max": max, "min": min, "float": float, "sqrt": math.sqrt,
     "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
 }  # fmt: skip
 """Function of numbers → how Python computes it."""
 
+_PLAIN = re.compile(r"[\w.]*(?:\([^()]*\))?")
 INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/", "pow": "**"}
 _TO_FLOAT = frozenset({"truediv", "float", "sqrt"})
 _TO_INT = frozenset({"floor", "ceil", "trunc", "round"})
@@ -133,7 +142,7 @@ def _call_text(name: str, arguments: tuple[Number, ...]) -> str:
 
 def _inner_text(value: Number) -> str:
     text = str(value)
-    return text if text.replace(".", "").replace("_", "").isalnum() else f"({text})"
+    return text if _PLAIN.fullmatch(text) else f"({text})"
 
 
 def symbol(name: str) -> Size:
@@ -239,7 +248,26 @@ def _without(term: Monomial, monomial: Monomial) -> Monomial | None:
     return tuple(left)
 
 
+def _cancelled(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
+    """Both without the factor that all their terms have, and this factor."""
+    left, right = _terms(a), _terms(b)
+    if not left or not right or not isinstance(b, Size):
+        return a, b, 1
+    numbers = math.gcd(*left.values(), *right.values()) or 1
+    common: list[Atom] = list(next(iter(right)))
+    for term in (*left, *right):
+        rest = list(term)
+        common = [atom for atom in common if atom in rest and (rest.remove(atom) or True)]
+    shared = tuple(common)
+
+    def without(terms: Mapping[Monomial, int]) -> int | Size:
+        return _of_terms({_without(term, shared) or (): number // numbers for term, number in terms.items()})
+
+    return without(left), without(right), _of_terms({shared: numbers})
+
+
 def _floordiv(a: Number, b: Number) -> int | Size:
+    a, b, _ = _cancelled(a, b)
     quotient, rest = _divide(a, b)
     if isinstance(rest, int) and isinstance(b, int) and b:
         return _add(quotient, rest // b)
@@ -247,10 +275,11 @@ def _floordiv(a: Number, b: Number) -> int | Size:
 
 
 def _mod(a: Number, b: Number) -> int | Size:
+    a, b, factor = _cancelled(a, b)
     rest = _divide(a, b)[1]
     if isinstance(rest, int) and isinstance(b, int) and b:
-        return rest % b
-    return 0 if rest == 0 else _of_atom(Function("mod", (rest, b)))
+        return _mul(factor, rest % b)
+    return 0 if rest == 0 else _mul(factor, _of_atom(Function("mod", (rest, b))))
 
 
 def _extreme(name: str) -> Callable[..., int | Size]:
@@ -328,9 +357,7 @@ _OPERATORS: dict[type[ast.operator], str] = {
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"
 }  # fmt: skip
-_HOLDS = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt
-}  # fmt: skip
+_HOLDS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
 
 
 def parse_number(text: str) -> Number:
@@ -377,11 +404,30 @@ class Condition:
     def holds(self, sizes: Mapping[str, int]) -> bool | None:
         """Whether it holds; None where `sizes` do not tell."""
         left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
-        if self.relation in ("==", "<=", ">=") and left == right:
+        if self.relation in ("==", ">=") and left == right:
             return True
         if is_symbolic(left) or is_symbolic(right):
             return None
         return _HOLDS[self.relation](left, right)
+
+
+def condition(left: Number, relation: str, right: Number) -> Condition:
+    """The condition in its one form, which has neither `<` nor `<=`."""
+    if relation in ("<", "<="):
+        return Condition(right, relation.replace("<", ">"), left)
+    return Condition(left, relation, right)
+
+
+def equality(left: Number, right: Number) -> Condition:
+    """`left == right` without what both sides have in common, factors included: they are taken to be no zeros."""
+    difference = _sub(left, right)
+    if not isinstance(difference, Size):
+        return Condition(left, "==", right)
+    product_of_all = Size((difference.terms[0],))
+    _, _, factor = _cancelled(difference, product_of_all)
+    rest = dict(_terms(_divide(difference, factor)[0]))
+    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
+    return Condition(_of_terms({m: n for m, n in rest.items() if n > 0}), "==", _of_terms(negative))
 
 
 def parse_condition(text: str) -> Condition:
@@ -394,7 +440,7 @@ def parse_condition(text: str) -> Condition:
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _COMPARISONS:
         raise SpmdirError(f"'{text.strip()}' is no condition on sizes; expected one such as s0 % 4 == 0")
     relation = _COMPARISONS[type(tree.ops[0])]
-    return Condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))
+    return condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))
 
 
 @attrs.frozen(cache_hash=True)

@@ -24,7 +24,7 @@ from spmdir.rules.rewrite import Expansion
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "ui8", torch.bool: "i1",
-    torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
+    torch.float8_e4m3fn: "f8E4M3FN", torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -279,17 +279,15 @@ def judge(case: Case, rows: Rows, mesh: Mesh) -> Verdict:
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault)
 
 
-def nested(rule: OpRule, counts: Sequence[int]) -> Iterator[tuple[Strategy, ...]]:
-    """Every choice of one strategy an axis, outer axes first, that holds together on axes of `counts` ranks.
+def hold_together(rule: OpRule, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
+    """Whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
 
-    Those of a well-typed program are: no factor is cut finer than the rule allows, and no value is pending by two
-    kinds of reduction. Expansions are left out, since they are ops of their own when several axes divide them.
+    No factor is cut finer than the rule allows, and no value is pending by two kinds of reduction. Expansions are
+    left out, since they are ops of their own when several axes divide them.
     """
-    for rows in itertools.product(*(rule.strategies(count) for count in counts)):
-        if any(row.rewrite == "expand" for row in rows) or _mixed(rows):
-            continue
-        if all(row in rule.strategies(counts[i], _divided(rows, counts, i)) for i, row in enumerate(rows)):
-            yield rows
+    if any(row.rewrite == "expand" for row in rows) or _mixed(rows):
+        return False
+    return all(row in rule.strategies(counts[i], _divided(rows, counts, i)) for i, row in enumerate(rows))
 
 
 def _divided(rows: Sequence[Strategy], counts: Sequence[int], without: int) -> dict[int, int]:
@@ -311,6 +309,7 @@ def unsound(sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pair
     verdicts = list(on_one_axis(case, counts))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        ways = (rows for rows in nested(case.rule, (2, 2)) if all(row.factor is not None for row in rows))
-        verdicts += [judge(case, list(zip("xy", rows, strict=True)), mesh) for rows in ways]
+        for rows in itertools.product(case.rule.strategies(2), repeat=2):
+            if all(row.factor is not None for row in rows) and hold_together(case.rule, rows, (2, 2)):
+                verdicts.append(judge(case, list(zip("xy", rows, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]

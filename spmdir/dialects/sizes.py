@@ -14,11 +14,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import attrs
 from xdsl.dialects.builtin import UNKNOWN_LOC, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.call import Literal, SizeOperand, with_sizes
@@ -29,7 +31,7 @@ from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp, parse_type, print_with_sizes, take_sizes
 from spmdir.errors import SpmdirError
 from spmdir.mesh import Mesh
-from spmdir.size import Number, Sizes, apply, is_symbolic, product
+from spmdir.size import Number, Real, Sizes, apply, is_symbolic, product
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 
@@ -106,8 +108,14 @@ class SizeOp(ValueOp):
         return apply(FUNCTIONS[self.name], *self.given) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
-        """The axes that divide what the operands measure."""
+        """The axes that divide what the operands measure; none for a float, which is the length of nothing."""
+        if isinstance(self.measure.size, (float, Real)):
+            return ()
         return tuple(dict.fromkeys(axis for size in self.sizes for axis in size.type.data.axes))  # type: ignore
+
+    def tell_axes(self) -> None:
+        """Write into the type of the result which axes divide what the operands measure."""
+        self.results[0]._type = SizeType(attrs.evolve(self.measure, axes=self.axes()))  # pyright: ignore[reportPrivateUsage]
 
     def check_counts(self) -> None:
         if len(self.results) != 1 or type(self.results[0].type) is not SizeType:
@@ -270,18 +278,35 @@ def check_sizes(types: Iterable[Attribute], declared: Sizes) -> None:
 class SizeValues:
     """The SSA values that are sizes, in one function; one value serves all that need the number.
 
+    Args:
+        arguments: the arguments of the function, whose dimensions are measured where that gives the number.
+        hint: the example of a number.
+        add: puts a new op where all that need it come after it.
+
     Attributes:
-        make: adds an op that gives a number no value has yet, and gives its result.
+        known: number → its value.
     """
 
-    def __init__(self, make: Callable[[Number], SSAValue]):
-        self.make = make
+    def __init__(
+        self,
+        arguments: Iterable[SSAValue],
+        hint: Callable[[Number], int | float],
+        add: Callable[[Operation], Any],
+    ):
+        self._hint, self._add = hint, add
+        self._measured: dict[Number, tuple[SSAValue, int]] = {}
+        for argument in arguments:
+            for dim, size in enumerate(sizes_of(argument.type)):
+                self._measured.setdefault(size, (argument, dim))
         self.known: dict[Number, SSAValue] = {}
 
     def value(self, size: Number) -> SSAValue:
-        """The value that is `size`."""
+        """The value that is `size`, of a new op if there is none yet."""
         if size not in self.known:
-            self.known[size] = self.make(size)
+            source: Any = self._measured.get(size)
+            op = (SizeOfOp if source is None else SymSizeOp).make(source or [], size, self._hint(size))
+            self._add(op)
+            self.known[size] = op.results[0]
         return self.known[size]
 
     def operands(self, arguments: Any) -> tuple[Any, list[SSAValue]]:
@@ -299,6 +324,21 @@ class SizeValues:
             return SizeOperand(found.index(value))
 
         return tuple((name, literal(given)) for name, given in arguments), found
+
+
+def merge_sizes(block: Block) -> None:
+    """Let one op give each size of `block`, and none a size that nothing uses."""
+    first: dict[Number, SSAValue] = {}
+    ops = [op for op in block.ops if isinstance(op, SizeOp)]
+    for op in ops:
+        value = first.setdefault(op.measure.size, op.results[0])
+        if value is not op.results[0]:
+            if value.name_hint is None:
+                value._name = op.results[0].name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see syntax.keep_name
+            op.results[0].replace_all_uses_with(value)
+    for op in reversed(ops):
+        if not op.results[0].uses:
+            Rewriter.erase_op(op)
 
 
 def drop_unused(ops: Iterable[Operation]) -> list[Operation]:

@@ -29,6 +29,7 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
+from spmdir.dialects.borders import FoldOp, HaloOp
 from spmdir.dialects.brackets import take_balanced
 from spmdir.dialects.size_types import SizesAttr, SizeType
 from spmdir.dialects.value_op import ValueOp, check_pieces, check_sharding
@@ -531,6 +532,8 @@ Spmd = Dialect(
         WaitOp,
         BucketOp,
         UnbucketOp,
+        HaloOp,
+        FoldOp,
     ],
     [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, SizeType, SizesAttr],
 )

@@ -8,8 +8,9 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.call import DType, Literal, Structure, TensorMeta
+from spmdir.call import DType, Structure, TensorMeta
 from spmdir.errors import Location, UnsupportedError
+from spmdir.size import Real, Size, apply
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -29,14 +30,14 @@ class Bound:
     Attributes:
         name: the IR's name of the op.
         operands: the values of the tensor arguments, flat.
-        arguments: schema name → literal, where it is not the schema's default.
+        arguments: schema name → literal, where it is not the schema's default; symbolic sizes as they are.
         results: shape and element type of each result; None for a result that is no tensor.
         structure: as in `call.Call`.
     """
 
     name: str
     operands: tuple[Any, ...]
-    arguments: dict[str, Literal]
+    arguments: dict[str, Any]
     results: tuple[TensorMeta | None, ...]
     structure: Structure | None
 
@@ -85,12 +86,12 @@ def bind(
     """
     operands: list[Any] = []
     structure: list[int | tuple[int, ...]] = []
-    arguments: dict[str, Literal] = {}
+    arguments: dict[str, Any] = {}
     given = len(args)
     for index, parameter in enumerate(_parameters(overload)):
         value = args[index] if index < given else kwargs.get(parameter.name, _MISSING)
         if parameter.role == "tensor":
-            if value is None or value is _MISSING or isinstance(value, (bool, int, float, complex)):
+            if value is None or value is _MISSING or isinstance(value, (bool, int, float, complex, Size, Real)):
                 structure.append(0)
                 if value is not None and value is not _MISSING:
                     arguments[parameter.name] = value
@@ -125,15 +126,15 @@ def _check_placement(name: str, argument: str, value: Any, place: Location | Non
 
 def _as_declared(value: Any, parameter: _Parameter) -> Any:
     """`value` as its type in the schema: one number stands for a list of equal ones, an int for a float."""
-    if parameter.role == "list" and parameter.count and isinstance(value, int):
+    if parameter.role == "list" and parameter.count and isinstance(value, (int, Size)):
         return (value,) * parameter.count
-    return float(value) if parameter.role == "float" and isinstance(value, int) else value
+    return apply("float", value) if parameter.role == "float" and isinstance(value, (int, Size)) else value
 
 
-def _literal(value: Any, place: Location | None) -> Literal:
+def _literal(value: Any, place: Location | None) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_literal(entry, place) for entry in value)
-    if value is None or isinstance(value, (bool, int, float, complex, str)):
+    if value is None or isinstance(value, (bool, int, float, complex, str, Size, Real)):
         return value
     if isinstance(value, torch.dtype):
         return DType(dtype_name(value, "an argument", place))

@@ -13,7 +13,8 @@ from xdsl.ir import Operation, SSAValue
 
 from spmdir.call import TensorMeta
 from spmdir.dialects.aten import op_class
-from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.attributes import meta_of, sizes_of
+from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import Location, SpmdirError, UnsupportedError
@@ -21,9 +22,11 @@ from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small
 from spmdir.importer.rewrites import REWRITES
+from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
 from spmdir.mesh import Mesh
 from spmdir.sharding import as_sharding
+from spmdir.size import Number, apply, is_symbolic
 
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
 """Higher-order ops that only say how to run their graph; its nodes are imported in their place."""
@@ -48,9 +51,11 @@ class GraphBuilder:
         mutations: placeholder → the value that the graph copies into it.
     """
 
-    def __init__(self, mesh: Mesh):
+    def __init__(self, mesh: Mesh, symbols: SymbolTable, arguments: Iterable[SSAValue] = ()):
         self.mesh = mesh
+        self.symbols = symbols
         self.ops: list[Operation] = []
+        self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
         self.mutations: dict[fx.Node, SSAValue] = {}
 
     def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
@@ -79,6 +84,8 @@ class GraphBuilder:
                 node_location(node),
             )
         target: Any = node.target
+        if is_open(node.meta.get("val")):
+            return self._number(node, values)
         if target is operator.getitem:
             return self._item(node, values)
         if isinstance(target, torch._ops.HigherOrderOperator):
@@ -91,6 +98,32 @@ class GraphBuilder:
             self.mutations[node.args[0]] = args[1]
             return args[1]
         return self._call(node, target, args, kwargs)
+
+    def _number(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
+        """What a node computes of sizes; an op says so."""
+        place, target = node_location(node), node.target
+        if isinstance(node.meta["val"], torch.SymBool):
+            raise UnsupportedError(
+                f"'{node.name}' compares sizes, and more than an assertion uses it; expected one course for all sizes",
+                place,
+            )
+        arguments = [_resolve(argument, values) for argument in node.args]
+        if isinstance(target, torch._ops.OpOverload):
+            _check_data_dependence(node, target, arguments, place)
+        name = _function_name(target)
+        measured = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
+        if name == SymSizeOp.name and measured is not None:
+            size: Number = sizes_of(measured.type)[arguments[1]]
+        elif name in FUNCTIONS and numbers(arguments):
+            size = apply(FUNCTIONS[name], *arguments)
+        else:
+            size = self.symbols.number(node.meta["val"], f"'{node.name}'", place)
+            name = name if name in SIZE_OPS and measured is not None else SizeOfOp.name
+        if is_symbolic(size) and size not in self._sizes.known:
+            given = [self._sizes.value(a) if is_symbolic(a) else a for a in arguments] if name != SizeOfOp.name else []
+            op = SIZE_OPS[name].make(given, size, self.symbols.hint(size), location_attribute(node))
+            self._sizes.known[size] = self._append(op, node)[0]
+        return size
 
     def _attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
         value: Any = graph.owning_module
@@ -106,7 +139,7 @@ class GraphBuilder:
             raise UnsupportedError(
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
             )
-        meta = tensor_meta(value, node)
+        meta = tensor_meta(value, node, self.symbols)
         data = bytes(value.detach().cpu().flatten().view(torch.uint8).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
@@ -152,7 +185,7 @@ class GraphBuilder:
         if type(result) in _LITERALS:
             return result
         leaves = result if isinstance(result, (tuple, list)) else (result,)
-        metas = tuple(tensor_meta(leaf, node) if isinstance(leaf, Tensor) else None for leaf in leaves)
+        metas = tuple(tensor_meta(leaf, node, self.symbols) if isinstance(leaf, Tensor) else None for leaf in leaves)
         call = bind(target, args, kwargs, metas, place)
         if call.name == _CONSTRAIN:
             return self._constraint(node, call, place)
@@ -164,10 +197,11 @@ class GraphBuilder:
             if rewritten is None:
                 return source
             call = rewritten
+        given, sizes = self._sizes.operands(tuple(sorted(call.arguments.items())))
         op = op_class(call.name).build_op(
-            call.operands,
+            [*call.operands, *sizes],
             call.results,
-            tuple(sorted(call.arguments.items())),
+            given,
             structure=call.structure,
             location=location_attribute(node),
         )
@@ -194,9 +228,21 @@ class GraphBuilder:
         return op.results
 
 
+def _function_name(target: Any) -> str:
+    """The name of a function of numbers in the IR, as `operator.mul`."""
+    if isinstance(target, torch._ops.OpOverload):
+        return op_name(target)
+    module = getattr(target, "__module__", "").removeprefix("_") or ""
+    return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def _mutates(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def _live(graph: fx.Graph) -> set[fx.Node]:
     """The nodes that outputs and mutations depend on; assertions, guards and metadata are not among them."""
-    live = {node for node in graph.nodes if node.op == "output" or node.target is _COPY}
+    live = {node for node in graph.nodes if node.op == "output" or _mutates(node.target)}
     for node in reversed(graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)
@@ -251,25 +297,19 @@ def _data_dependent(node: fx.Node, name: str, place: Location | None) -> Unsuppo
     )
 
 
-def tensor_meta(value: Tensor, node: fx.Node) -> TensorMeta:
+def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable) -> TensorMeta:
     """Shape and element type of what a node computes.
 
     Raises:
-        UnsupportedError: a size is symbolic, or the IR has no such tensors.
+        UnsupportedError: a size depends on data, or the IR has no such tensors.
     """
     shape, place = value.shape, node_location(node)
-    dim = next((index for index, size in enumerate(shape) if type(size) is not int), None)
-    if dim is not None and node.op != "placeholder":
-        raise _data_dependent(node, str(node.target).removesuffix(".default"), place)
-    if dim is not None:
-        raise UnsupportedError(
-            f"input '{node.name}' has the dynamic size {shape[dim]} in dimension {dim}; expected fixed sizes: "
-            "export or trace it without dynamic_shapes",
-            place,
-        )
     if value.layout != torch.strided or value.is_quantized:
         raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", place)
-    return _meta(shape, dtype_name(value.dtype, f"'{node.name}'", place))
+    dtype = dtype_name(value.dtype, f"'{node.name}'", place)
+    if any(map(is_open, shape)):
+        return symbols.meta(value, dtype, f"'{node.name}'", place)
+    return _meta(shape, dtype)
 
 
 @lru_cache(maxsize=65536)

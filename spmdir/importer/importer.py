@@ -14,17 +14,20 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
+from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp, MeshOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.graph import GraphBuilder, tensor_meta
 from spmdir.importer.program import Input, Output, Program, read_exported
 from spmdir.importer.shardings import input_shardings, output_sharding
+from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
 from spmdir.importer.updates import updated_inputs
 from spmdir.mesh import Mesh
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.sharding import Sharding
+from spmdir.size import is_symbolic
 
 
 def import_fx(
@@ -39,6 +42,7 @@ def import_fx(
 
     Parameters, buffers and inputs become function arguments; small tensors outside the state dict become
     constants, numbers are specialised, code that no output needs is dropped, mutations become further results.
+    Sizes that the trace leaves open are symbolic; see `bind-sizes`.
 
     Args:
         source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
@@ -50,7 +54,8 @@ def import_fx(
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
 
     Raises:
-        UnsupportedError: the program has dynamic shapes, control flow, or something else that the IR cannot say.
+        UnsupportedError: the program has sizes that depend on data, control flow, or something else that the IR
+            cannot say.
         ShardingError, ParseError: a sharding fits no argument or is malformed.
     """
     require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
@@ -59,16 +64,17 @@ def import_fx(
     require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
     program = _read(source, example_inputs)
     with collector_paused():
-        builder = GraphBuilder(mesh)
+        symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
-        metas = [tensor_meta(entry.node.meta["val"], entry.node) for entry in arguments]
+        metas = [tensor_meta(entry.node.meta["val"], entry.node, symbols) for entry in arguments]
         block = Block(arg_types=[type_of(meta) for meta in metas])
+        builder = GraphBuilder(mesh, symbols, block.args)
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
         names, nodes = [a.names for a in arguments], [a.node.name for a in arguments]
         given = input_shardings(shardings, names, nodes, _positions(program), metas, mesh)
         wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
-        block.add_ops([*builder.ops, ReturnOp(*values)])
+        block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
         function = FuncOp(
             "main",
             (list(block.arg_types), [value.type for value in values]),
@@ -83,7 +89,8 @@ def import_fx(
             ),
         )
         _say_literals(function, returned)
-        module = ModuleOp([MeshOp.of(mesh), function])
+        sizes = symbols.sizes()
+        module = ModuleOp([MeshOp.of(mesh), *([SizesOp.of(sizes)] if sizes.symbols else []), function])
         if fold_views:
             FoldViewsPass().apply(context(), module)
     verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
@@ -113,7 +120,9 @@ def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any
             if entry.node.users:
                 values[entry.node] = builder.constant(entry.node, entry.value)
         else:
-            values[entry.node] = entry.value
+            value = entry.node.meta.get("val")
+            known = not is_open(value)
+            values[entry.node] = entry.value if known else builder.symbols.number(value, f"'{entry.node.name}'", None)
     builder.run(program.graph, values)
     pairs = [(o, values[o.value] if isinstance(o.value, fx.Node) else o.value) for o in program.outputs]
     copied = [entry for entry in program.inputs if entry.node in builder.mutations]
@@ -177,15 +186,15 @@ def _attributes(kind: str, name: str, sharding: Sharding | None) -> DictionaryAt
 
 
 def _say_literals(function: FuncOp, returned: Returned) -> None:
-    """Record the flat outputs where some are literals: `"#N"` is result N of the function."""
+    """Record the flat outputs where some are literals: `"#N"` is result N of the function, `"=s0"` a size."""
     user = [value for output, value in returned if output.kind == "output"]
     if all(isinstance(value, SSAValue) for value in user):
         return
     flat, tensors = [], 0
     for value in user:
-        text = isinstance(value, str) and value.startswith("#")
-        if text or not isinstance(value, (SSAValue, bool, int, float, str, type(None))):
+        text = isinstance(value, str) and value[:1] in ("#", "=")
+        if text or not (is_symbolic(value) or isinstance(value, (SSAValue, bool, int, float, str, type(None)))):
             raise UnsupportedError(f"the program returns {value!r}; expected tensors, numbers, plain strings and None")
-        flat.append(f"#{tensors}" if isinstance(value, SSAValue) else value)
+        flat.append(f"#{tensors}" if isinstance(value, SSAValue) else f"={value}" if is_symbolic(value) else value)
         tensors += isinstance(value, SSAValue)
     function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(flat)),))

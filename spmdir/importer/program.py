@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -14,6 +13,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer.lists import entrywise, is_known, works_on_lists
 from spmdir.importer.locations import source_line
 from spmdir.importer.statistics import writes_statistics
 
@@ -63,11 +63,16 @@ class Output:
 
 @attrs.frozen(eq=False)
 class Program:
-    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`."""
+    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`.
+
+    Attributes:
+        ranges: torch's symbol of a size → its range, where the user gave one.
+    """
 
     graph: fx.Graph
     inputs: list[Input]
     outputs: list[Output]
+    ranges: Mapping[Any, Any] = attrs.field(factory=dict)
 
 
 def is_small(value: Any) -> bool:
@@ -78,8 +83,6 @@ def is_small(value: Any) -> bool:
 
 
 _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
-_FOREACH = "aten._foreach_"
-_FUSED = "aten._fused_"
 _PUT = torch.ops.aten.index_put.default
 
 
@@ -87,38 +90,28 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     """Whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these otherwise.
 
     Raises:
-        UnsupportedError: an op updates lists of tensors in one kernel.
+        UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
     """
-    fused = next((node for node in _calls(module) if _updates_lists(node.target)), None)
-    if fused is not None:
+    kernel = next((n for n in _calls(module) if works_on_lists(n.target) and not is_known(n.target)), None)
+    if kernel is not None:
         raise UnsupportedError(
-            f"'{fused.name}' calls {fused.target}, which updates lists of tensors in one kernel; "
+            f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; "
             "make the optimizer with fused=False, or trace a spmdir.training_step",
-            source_line(fused.meta.get("stack_trace")),
+            source_line(kernel.meta.get("stack_trace")),
         )
     return any(
         getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         or getattr(node.target, "__name__", "") in _AUTOCAST
-        or str(node.target).startswith(_FOREACH)
+        or works_on_lists(node.target)
         or writes_statistics(node.target, node.args, node.kwargs)
         or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
         for node in _calls(module)
     )
 
 
-def _updates_lists(target: Any) -> bool:
-    arguments = target._schema.arguments if str(target).startswith(_FUSED) else ()
-    return bool(arguments) and str(arguments[0].type) == "List[Tensor]"
-
-
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
     """Op of the graph, in functional form → the same by simpler ops, for a trace: ops on lists, and puts by a mask."""
-    ops: dict[Any, None] = {}
-    for target in (node.target for node in _calls(module) if str(node.target).startswith(_FOREACH)):
-        packet = target._schema.name.removeprefix("aten::").removesuffix("_")  # type: ignore  # an OpOverload
-        ops[getattr(getattr(torch.ops.aten, packet), target._overloadname)] = None  # type: ignore
-    lists = {op: partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
-    return {**lists, _PUT: _masked_put}
+    return {**entrywise(node.target for node in _calls(module)), _PUT: _masked_put}
 
 
 def _is_mask(index: Any) -> bool:
@@ -183,7 +176,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
             outputs.append(Output(value, (), "output", spec.target))
-    return Program(exported.graph, inputs, outputs)
+    return Program(exported.graph, inputs, outputs, exported.range_constraints)
 
 
 def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from string import ascii_letters
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import attrs
 from torch import fx
 
-from spmdir.call import DType, TensorMeta
-from spmdir.dialects.attributes import meta_of
+from spmdir.call import DType, SizedMeta, TensorMeta
+from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.errors import UnsupportedError
 from spmdir.importer.binding import Bound
 from spmdir.importer.locations import node_location
+from spmdir.importer.sizes import plain
 
 
 def _identity(_: Bound, __: fx.Node) -> None:
@@ -35,9 +37,10 @@ def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]
     def rewrite(call: Bound, node: fx.Node) -> Bound | None:
         (result,) = call.results
         assert isinstance(result, TensorMeta)
-        if tuple(_operand(node).shape) == result.shape and _operand(node).dtype == node.meta["val"].dtype:
+        sizes = result.sizes if isinstance(result, SizedMeta) else result.shape
+        if sizes_of(call.operands[0].type) == sizes and _operand(node).dtype == node.meta["val"].dtype:
             return None
-        return Bound(name, call.operands[:1], {argument: result.shape}, call.results, None)
+        return Bound(name, call.operands[:1], {argument: sizes}, call.results, None)
 
     return rewrite
 
@@ -53,16 +56,33 @@ def _without_strides(name: str) -> Callable[[Bound, fx.Node], Bound]:
 def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
     source, result = _operand(node), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
-    if source.storage_offset() == offset and source.shape == result.shape and source.stride() == result.stride():
+    before, after = _layout(source), _layout(result)
+    if before == after and plain(source.storage_offset()) == plain(offset):
         return None
-    whole = source.numel() == result.numel() and offset == 0 == source.storage_offset()
-    if whole and source.is_contiguous() and result.is_contiguous():
+    whole = _numel(source) == _numel(result) and plain(offset) == 0 == plain(source.storage_offset())
+    if whole and _is_contiguous(source) and _is_contiguous(result):
         return _sized("aten.view", "size")(call, node)
     raise UnsupportedError(
         f"'{node.name}' is as_strided with strides {list(result.stride())}, which depends on how memory is laid out; "
         "expected one that is a view of the whole contiguous tensor: write it with view, slice, transpose or expand",
         node_location(node),
     )
+
+
+def _layout(value: Any) -> tuple[list[Any], list[Any]]:
+    return list(map(plain, value.shape)), list(map(plain, value.stride()))
+
+
+def _numel(value: Any) -> Any:
+    return math.prod(map(plain, value.shape))
+
+
+def _is_contiguous(value: Any) -> bool:
+    """Whether a tensor is so at all sizes; to ask torch would bind the sizes to what they happen to be."""
+    sizes, strides = _layout(value)
+    if all(type(number) is int for number in (*sizes, *strides)):
+        return value.is_contiguous()
+    return strides == [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
 
 
 def _as_strided_scatter(call: Bound, node: fx.Node) -> Bound:

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from spmdir.errors import UnsupportedError
+from spmdir.importer.lists import Entrywise
 from spmdir.importer.paths import Names, argument_names, result_names
 from spmdir.importer.program import Input, Output, Program, decompositions, is_small, needs_retrace, refusing
-from spmdir.importer.statistics import Declaring
+from spmdir.importer.sizes import is_open
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
@@ -134,10 +135,13 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    held = [node.meta.get("val") for node in _placeholders(module)]
+    # Symbols belong to the mode that made them.
+    symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))
+    mode = next(symbolic, None) or FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        values = [_like(node.meta.get("val")) for node in _placeholders(module)]
-    run = torch.func.functionalize(Declaring(module).run, remove="mutations")
+        values = [_like(value) for value in held]
+    run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
     with refusing("the graph cannot be made functional"), preserve_node_meta():
         traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, fx
 
 from spmdir.importer.program import Input, Output, Program
+from spmdir.importer.sizes import plain
 
 _CARRIES = frozenset({"mul.Tensor", "mul.Scalar", "clone", "detach", "alias", "copy", "_to_copy", "to.dtype"})
 _SUBTRACTS = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.Tensor"})
@@ -70,4 +71,4 @@ def _by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[Input
 
 def _shape(node: object) -> tuple[int, ...] | None:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return tuple(value.shape) if isinstance(value, Tensor) else None
+    return tuple(map(plain, value.shape)) if isinstance(value, Tensor) else None

@@ -18,6 +18,8 @@ from spmdir.call import Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.borders import BorderOp
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import (
     BucketOp,
     Collective,
@@ -33,11 +35,13 @@ from spmdir.dialects.spmd import (
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
+from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started
-from spmdir.lowering.stages import localized
+from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import refinement
@@ -49,7 +53,9 @@ STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
 """Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
-def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.GraphModule:
+def lower_to_fx(
+    module: ModuleOp, rank: int = 0, device_mesh: Any = None, sizes: Mapping[str, int] | None = None
+) -> fx.GraphModule:
     """The program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
 
     Args:
@@ -57,16 +63,21 @@ def lower_to_fx(module: ModuleOp, rank: int = 0, device_mesh: Any = None) -> fx.
         rank: whose program; with a device mesh it is this process's.
         device_mesh: a torch DeviceMesh like the module's mesh, whose process groups the collectives use. Without
             one, groups are named by mesh axes, `mesh:dp,tp`, and the program is for reading and for `simulate`.
+        sizes: the numbers of the symbolic sizes, by name; a program is emitted for one choice of them.
 
     Raises:
         SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
     """
     with ir.collector_paused():
-        module = localized(module)
+        module = localized(_bound(module, sizes or {}))
         mesh = ir.mesh(module)
         if device_mesh is None:
             return emit(module, mesh, rank, symbolic_group)
         return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+
+
+def _bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
+    return bound(module, sizes) if sizes or open_sizes(module).symbols else module
 
 
 def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.GraphModule:
@@ -239,6 +250,11 @@ class _Emitter:
         started = start(op.name.removeprefix("spmd."), site, self.node(operand))
         return [started if op.argument.get("asynchronous") else started.wait(self.call)]
 
+    def emit_border(self, op: ValueOp) -> Sequence[Any]:
+        axes: Any = op.argument["axes"]
+        line = line_of(self.mesh, self.rank, axes, self.group_name)
+        return [BORDER_EMITTERS[op.name](self.call, line, self.node(op.operands[0]), op.argument)]
+
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]
         assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
@@ -268,6 +284,7 @@ class _Emitter:
 _EMITTERS = (
     (AtenOp, _Emitter.emit_aten),
     (Collective, _Emitter.emit_collective),
+    (BorderOp, _Emitter.emit_border),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
     (BucketOp, _Emitter.emit_bucket),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.dialects import ir
-from spmdir.dialects.attributes import ArgumentsAttr, meta_of
+from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import function_attrs, global_shape, is_local, sharding_of
 from spmdir.dialects.syntax import location_of
 from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
@@ -19,17 +20,22 @@ from spmdir.lowering.emit import emit
 from spmdir.lowering.groups import symbolic_group
 from spmdir.lowering.layout import collect, distribute, random_like
 from spmdir.lowering.lockstep import run_alone, run_lockstep
-from spmdir.lowering.stages import localized
+from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding
+from spmdir.size import solve
 
 Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
 
 @torch.no_grad()
 def simulate(
-    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None, seed: int = 0
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Any]:
     """What the program computes when all ranks of its mesh run it.
 
@@ -38,6 +44,7 @@ def simulate(
         inputs: global tensors, in the order of the user inputs or by argument name.
         state_dict: parameters and buffers by their names.
         seed: of the random addends of inputs whose reduction is pending, and of the random ops of the program.
+        sizes: symbolic sizes that the shapes of the inputs do not tell.
 
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
@@ -45,7 +52,7 @@ def simulate(
         SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
             issue different collectives, or disagree on a value that they all hold.
     """
-    module = localized(module)
+    module = localized(sized(module, inputs, state_dict or {}, sizes))
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
     held = [
@@ -68,7 +75,11 @@ def simulate(
 
 @torch.no_grad()
 def run_single(
-    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor] | None = None, seed: int = 0
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Any]:
     """What the program computes on one device: shardings are ignored, reshards and collectives do nothing.
 
@@ -77,6 +88,7 @@ def run_single(
     Raises:
         UnsupportedError: the module is localized already.
     """
+    module = sized(module, inputs, state_dict or {}, sizes)
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(
@@ -91,6 +103,40 @@ def run_single(
     return arrange_outputs(function, list(run_alone(program, tensors, seed)))
 
 
+def sized(
+    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None
+) -> ModuleOp:
+    """`module` with its symbolic sizes bound to those of its inputs.
+
+    Raises:
+        SpmdirError: sizes contradict each other, are unknown, or none that the program was traced for.
+    """
+    if not open_sizes(module).symbols and not sizes:
+        return module
+    known = dict(sizes or {})
+    named = match_inputs(ir.main_function(module), inputs, state_dict)
+    solve_shapes(known, [(name, value.type, tensor) for value, name, tensor in named])
+    return bound(module, known)
+
+
+def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, Any, Any]]) -> None:
+    """Add to `known` the sizes that (name, type, tensor) triples tell.
+
+    Raises:
+        SpmdirError: sizes contradict each other.
+    """
+    open_ = [(name, sizes_of(type_), tensor) for name, type_, tensor in named if is_sized(type_)]
+    for _ in range(2):  # a product tells a size when the other factors are known
+        for name, shape, tensor in open_:
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
+                raise SpmdirError(f"'{name}' is {_kind(tensor)}; expected a tensor of {len(shape)} dimensions")
+            solve(known, shape, tuple(tensor.shape), f"'{name}'")
+
+
+def _kind(value: Any) -> str:
+    return f"of {value.dim()} dimensions" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
 def bind_inputs(
     function: FuncOp, mesh: Mesh, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
 ) -> list[tuple[SSAValue, torch.Tensor]]:
@@ -100,6 +146,22 @@ def bind_inputs(
         SpmdirError: one is missing, left over, or has the wrong shape or kind of element type.
     """
     found: list[tuple[SSAValue, torch.Tensor]] = []
+    for value, name, tensor in match_inputs(function, inputs, state_dict):
+        meta = meta_of(value.type)
+        assert meta is not None  # arguments are tensors
+        check_tensor(name, tensor, global_shape(value, mesh), meta.dtype)
+        found.append((value, tensor))
+    return found
+
+
+def match_inputs(
+    function: FuncOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[SSAValue, str, Any]]:
+    """Each argument of the function with its name and what is given for it.
+
+    Raises:
+        SpmdirError: one is missing or left over.
+    """
     users = [
         value for value in function.args if _attr(function, "arg_attrs", value.index, "spmd.kind", "input") == "input"
     ]
@@ -120,17 +182,13 @@ def bind_inputs(
         name = names[value]
         if name not in source:
             raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
-        meta = meta_of(value.type)
-        assert meta is not None  # arguments are tensors
-        check_tensor(name, source[name], global_shape(value, mesh), meta.dtype)
-        found.append((value, source[name]))
+        yield value, name, source[name]
     extra = [name for name in given if name not in {names[value] for value in users}]
     if extra:
         known = [names[value] for value in users]
         raise SpmdirError(
             f"the program has no input '{extra[0]}'; it takes {_list(known)}{did_you_mean(extra[0], known)}"
         )
-    return found
 
 
 def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
@@ -10,7 +12,23 @@ from spmdir.dialects import ir
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp, is_local, sharding_of
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import SpmdirError
 from spmdir.passes import run_passes
+
+
+def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
+    """A copy of `module` with the numbers `sizes` in the place of its symbolic sizes; decided for its examples first.
+
+    Raises:
+        SpmdirError: a size is missing, or the program was not traced for it.
+    """
+    for name, number in sizes.items():
+        if type(number) is not int:
+            raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
+    copy = copied(module)
+    undecided = is_undecided(ir.main_function(copy))
+    given = " ".join(f"{name}={number}" for name, number in sizes.items())
+    return run_passes(copy, f"{'propagate,' if undecided else ''}bind-sizes{{{given}}}")
 
 
 def localized(module: ModuleOp) -> ModuleOp:
@@ -32,8 +50,7 @@ def missing_passes(function: FuncOp) -> tuple[str, ...]:
     if is_local(function):
         return ()
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    values = [*function.args, *(r for op in ops for r, meta in zip(op.results, op.metas, strict=True) if meta)]
-    undecided = any(sharding is None or sharding.open_axes for sharding in map(sharding_of, values))
+    undecided = is_undecided(function)
     reshards = any(op.needs is not None or isinstance(op, (ReshardOp, ConstraintOp)) for op in ops)
     return (
         *(("propagate",) if undecided else ()),
@@ -42,6 +59,13 @@ def missing_passes(function: FuncOp) -> tuple[str, ...]:
         *(("fuse-collectives",) if undecided or reshards else ()),
         "localize",
     )
+
+
+def is_undecided(function: FuncOp) -> bool:
+    """Whether a value of `function` has no sharding, or one that leaves an axis open."""
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    values = [*function.args, *(r for op in ops for r, meta in zip(op.results, op.metas, strict=True) if meta)]
+    return any(sharding is None or sharding.open_axes for sharding in map(sharding_of, values))
 
 
 def copied(module: ModuleOp) -> ModuleOp:

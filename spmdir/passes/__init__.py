@@ -23,6 +23,7 @@ PassTable = Mapping[str, "str | type[ModulePass]"]
 PASSES: PassTable = {
     "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
     "propagate": "spmdir.passes.propagate:PropagatePass",
+    "bind-sizes": "spmdir.passes.bind_sizes:BindSizesPass",
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
@@ -113,9 +114,14 @@ def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES)
     """
     kind = load_pass(name, passes)
     types_of = pass_options(kind)
-    values = {}
+    values: dict[str, Any] = {}
     for key, text in options.items():
         field = key.replace("-", "_")
+        free = next((name for name, hint in types_of.items() if get_origin(hint) is dict), None)
+        if free is not None and field not in types_of:
+            given = values.setdefault(free, {})
+            given[key] = _number(name, key, text)
+            continue
         if field not in types_of:
             known = ", ".join(types_of) or "no options"
             raise ParseError(f"pass '{name}' has no option '{key}'; it has {known}{did_you_mean(field, types_of)}")
@@ -126,6 +132,12 @@ def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES)
                 f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(types_of[field])}"
             ) from None
     return kind(**values)
+
+
+def _number(name: str, key: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an int")
+    return int(text)
 
 
 def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
@@ -140,6 +152,8 @@ def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [
         f"{option.replace('_', '-')}: {_type_text(hint)} = {defaults[option]}"
+        if get_origin(hint) is not dict
+        else "NAME: int"
         for option, hint in pass_options(kind).items()
     ]
     return (kind.__doc__ or "").strip().partition("\n")[0], options

@@ -34,20 +34,21 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
     if rule is None or factor is None:
         return
     expansion = rule.expansion(factor)
-    wanted = [sharding for sharding in required(op) if sharding is not None]
-    order = list(dict.fromkeys(axis for sharding in wanted for axis, _ in sharding.entries)) + list(mesh.axis_names)
+    fine = mesh.refine(choice)
+    wanted = [sharding.refined(fine) for sharding in required(op) if sharding is not None]
+    order = list(dict.fromkeys(axis for sharding in wanted for axis, _ in sharding.entries)) + list(fine.axis_names)
     order = list(dict.fromkeys(order))
     placed = {}
     for axis in order:
-        divided = divided_factors(choice, mesh, without=axis)
+        divided = divided_factors(choice, fine, without=axis)
         operands = tuple(sharding[axis] for sharding in wanted)
-        placed[axis] = _placed(op, rule, expansion, operands, axis, mesh.sizes[axis], divided)
+        placed[axis] = _placed(op, rule, expansion, operands, axis, fine.sizes[axis], divided)
 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     nested: list[AtenOp] = []
     for number, piece in enumerate(expansion.pieces):
         results = [
-            Sharding([(axis, placed[axis].rows[number].results[r]) for axis in order], mesh.name)
+            Sharding([(axis, placed[axis].rows[number].results[r]) for axis in order], mesh.name).merged(mesh)
             for r in range(len(piece.call.results))
         ]
         new = op_class(piece.call.name).build_op(
@@ -60,7 +61,7 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
         )
         Rewriter.insert_op(new, InsertPoint.before(op))
         needs = [
-            Sharding([(axis, placed[axis].rows[number].operands[i]) for axis in order], mesh.name)
+            Sharding([(axis, placed[axis].rows[number].operands[i]) for axis in order], mesh.name).merged(mesh)
             for i in range(len(piece.operands))
         ]
         differing = tuple(
@@ -71,7 +72,7 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
         for r, result in enumerate(new.results):
             values[Value("piece", number, r)] = result
         if any(placed[axis].rows[number].rewrite == "expand" for axis in order):
-            nested.append(new)
+            nested.append(new)  # type: ignore  # a rule expands into torch ops
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             values[value].name_hint = result.name_hint

@@ -9,8 +9,9 @@ and heads are divided each by itself. What is a view, and what is a product of i
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -18,19 +19,46 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.call import TensorMeta
+from spmdir.call import sized_meta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
-from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
+from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
 from spmdir.dialects.syntax import IRContext
 from spmdir.passes.typing import rule_of
 from spmdir.rules import OpRule, RuleSet
+from spmdir.size import Size, apply, evaluate, is_symbolic, product
 
 Letters = list[int]
 """The factors of one dimension, major first."""
 
-Views = dict[tuple[SSAValue, tuple[int, ...]], SSAValue]
-"""(value, shape) → the view of it that was made; one serves all later contractions."""
+Extent = int | Size
+"""The size of a factor; nothing is folded that would not be so at all sizes."""
+
+
+class _Views:
+    """Makes views; one serves all later contractions.
+
+    Attributes:
+        hints: examples of symbolic sizes.
+    """
+
+    def __init__(self, sizes: SizeValues, hints: Mapping[str, int]):
+        self._sizes, self.hints = sizes, hints
+        self._made: dict[tuple[SSAValue, tuple[Extent, ...]], SSAValue] = {}
+
+    def view(self, value: SSAValue, shape: tuple[Extent, ...], anchor: AtenOp) -> SSAValue:
+        """`value` as `shape`, by an op before `anchor` if there is none yet."""
+        if (value, shape) not in self._made:
+            meta = meta_of(value.type)
+            assert meta is not None
+            given, sizes = self._sizes.operands((("shape", shape),))
+            view = op_class("aten.reshape").build_op(
+                [value, *sizes], [sized_meta(shape, self.hints, meta.dtype)], given, None, None, anchor.location
+            )
+            Rewriter.insert_op(view, InsertPoint.before(anchor))
+            self._made[value, shape] = view.results[0]
+        return self._made[value, shape]
 
 
 @dataclass(frozen=True)
@@ -42,14 +70,20 @@ class FoldViewsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         block = ir.main_function(op).body.block
-        views: Views = {}
+        start, hints = block.first_op, open_sizes(op).hints
+        assert start is not None  # a verified function has a terminator
+        sizes = SizeValues(
+            block.args, lambda size: evaluate(size, hints), lambda new: Rewriter.insert_op(new, InsertPoint.before(start))
+        )
+        views = _Views(sizes, hints)
         for candidate in list(block.ops):
-            if isinstance(candidate, AtenOp) and candidate.parent is not None and len(candidate.operands) == 2:
+            if isinstance(candidate, AtenOp) and candidate.parent is not None and len(candidate.tensors) == 2:
                 _fold(candidate, ctx.rules, views)
         for candidate in reversed(list(block.ops)):
             unused = isinstance(candidate, AtenOp) and not any(result.uses for result in candidate.results)
             if unused and _rule(candidate, ctx.rules, "is_view"):
                 Rewriter.erase_op(candidate)
+        merge_sizes(block)
 
 
 @dataclass
@@ -74,24 +108,25 @@ class _Contraction:
         tensors: the two operands, then the result.
     """
 
-    sizes: dict[int, int]
+    sizes: dict[int, Extent]
     tensors: list[_Tensor]
     split: dict[int, Letters] = field(default_factory=dict)
 
-    def cut(self, letters: Letters, sizes: Sequence[int]) -> list[Letters] | None:
+    def cut(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
         """The letters of each of several parts that make up `letters`; splits letters where parts end inside one."""
         parts: list[Letters] = []
         rest = list(letters)
         for size in sizes:
             part: Letters = []
-            while size > 1:
+            while is_symbolic(size) or size > 1:  # type: ignore[operator]
                 if not rest:
                     return None
                 first = rest.pop(0)
-                if size % self.sizes[first] == 0:
-                    size //= self.sizes[first]
+                left = _quotient(size, self.sizes[first])
+                if left is not None:
+                    size = left
                     part.append(first)
-                elif self.sizes[first] % size == 0:
+                elif _quotient(self.sizes[first], size) is not None:
                     major, minor = self.divide(first, size)
                     part.append(major)
                     rest.insert(0, minor)
@@ -101,10 +136,12 @@ class _Contraction:
             parts.append(part)
         return parts if not rest else None
 
-    def divide(self, letter: int, major: int) -> tuple[int, int]:
+    def divide(self, letter: int, major: Extent) -> tuple[int, int]:
         """Replace a letter everywhere by two, the first of size `major`."""
         new = max(self.sizes) + 1
-        self.sizes[new], self.sizes[new + 1] = major, self.sizes[letter] // major
+        minor = _quotient(self.sizes[letter], major)
+        assert minor is not None  # that is why it is divided
+        self.sizes[new], self.sizes[new + 1] = major, minor
         for tensor in self.tensors:
             tensor.dims = [
                 [m for old in dim for m in ((new, new + 1) if old == letter else (old,))] for dim in tensor.dims
@@ -119,6 +156,29 @@ class _Contraction:
         ]
 
 
+def _quotient(size: Extent, divisor: Extent) -> Extent | None:
+    """How often `divisor` is in `size`, where that is a whole number whatever symbolic sizes are."""
+    if divisor == 0:
+        return None
+    quotient: Any = apply("floordiv", size, divisor)
+    return quotient if apply("mul", quotient, divisor) == size else None
+
+
+def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
+    """Factor → size; None if the factors fit the op at the examples of its sizes alone."""
+    sizes: dict[int, Extent] = {index: factor.size for index, factor in enumerate(rule.factors)}
+    types = [value.type for value in (*op.tensors, *op.results)]
+    if not any(map(is_sized, types)):
+        return sizes
+    dims = [
+        (factors, size)
+        for type_, listed in zip(types, (*rule.operand_dims, *rule.result_dims), strict=True)
+        for factors, size in zip(listed or (), sizes_of(type_), strict=True)
+    ]
+    sizes.update((factors[0], size) for factors, size in dims if len(factors) == 1)
+    return sizes if all(product(sizes[factor] for factor in factors) == size for factors, size in dims) else None
+
+
 def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
     if not isinstance(op, AtenOp) or len(op.results) != 1 or op.sharding is not None:
         return None
@@ -126,14 +186,15 @@ def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
     return rule if rule is not None and getattr(rule, kind) else None
 
 
-def _fold(op: AtenOp, rules: RuleSet, views: Views) -> None:
+def _fold(op: AtenOp, rules: RuleSet, views: _Views) -> None:
     rule = _rule(op, rules, "is_product")
-    if rule is None:
+    sizes = _factor_sizes(op, rule) if rule is not None else None
+    if rule is None or sizes is None:
         return
-    start = [*zip(op.operands, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
+    start = [*zip(op.tensors, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
     work = _Contraction(
-        {index: factor.size for index, factor in enumerate(rule.factors)},
-        [_Tensor(value, [[f for f in dim if rule.factors[f].size != 1] for dim in dims]) for value, dims in start],
+        sizes,
+        [_Tensor(value, [[f for f in dim if sizes[f] != 1] for dim in dims]) for value, dims in start],
     )
     for position in (0, 1):
         while _through_producer(work, position, rules):
@@ -148,7 +209,7 @@ def _through_producer(work: _Contraction, position: int, rules: RuleSet) -> bool
     """Look at operand `position` behind the view that makes it."""
     owner = work.tensors[position].value.owner
     rule = _rule(owner, rules, "is_view") if isinstance(owner, AtenOp) else None
-    return rule is not None and _look_behind(work, position, rule, owner.operands[0], False)  # type: ignore
+    return rule is not None and _look_behind(work, position, owner, rule, forward=False)  # type: ignore
 
 
 def _through_user(work: _Contraction, rules: RuleSet) -> bool:
@@ -156,23 +217,25 @@ def _through_user(work: _Contraction, rules: RuleSet) -> bool:
     value = work.tensors[2].value
     users = [use.operation for use in value.uses]
     rule = _rule(users[0], rules, "is_view") if len(users) == 1 else None
-    return rule is not None and _look_behind(work, 2, rule, users[0].results[0], True)
+    return rule is not None and _look_behind(work, 2, users[0], rule, forward=True)  # type: ignore
 
 
-def _look_behind(work: _Contraction, position: int, rule: OpRule, value: SSAValue, forward: bool) -> bool:
+def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, forward: bool) -> bool:
+    value = view.results[0] if forward else view.operands[0]
+    sizes = _factor_sizes(view, rule)
     near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
-    if near is None or far is None or any(f.kind == "whole" for f in rule.factors):
+    if sizes is None or near is None or far is None or any(f.kind == "whole" for f in rule.factors):
         return False
     before = {letter: work.sizes[letter] for letter in work.sizes}
     saved = [list(map(list, tensor.dims)) for tensor in work.tensors], dict(work.split)
     found: dict[int, Letters] = {}
     for dim, factors in enumerate(near):
-        parts = work.cut(work.tensors[position].dims[dim], [rule.factors[f].size for f in factors])
+        parts = work.cut(work.tensors[position].dims[dim], [sizes[f] for f in factors])
         if parts is None:
             break
         found.update(zip(factors, parts, strict=True))
     else:
-        needed = {f for factors in far for f in factors if rule.factors[f].size != 1}
+        needed = {f for factors in far for f in factors if sizes[f] != 1}
         if needed <= set(found):
             dims = [[m for f in factors for m in work.expand(found.get(f, []))] for factors in far]
             work.tensors[position] = _Tensor(value, dims)
@@ -197,7 +260,7 @@ def _holds(tensor: _Tensor, letter: int) -> bool:
     return any(letter in dim for dim in tensor.dims)
 
 
-def _emit(op: AtenOp, work: _Contraction, views: Views) -> None:
+def _emit(op: AtenOp, work: _Contraction, views: _Views) -> None:
     names = iter(string.ascii_lowercase)
     letters: dict[int, str] = {}
     terms, operands = [], []
@@ -219,7 +282,7 @@ def _emit(op: AtenOp, work: _Contraction, views: Views) -> None:
     equation = f"{terms[0]},{terms[1]}->{out}"
     einsum = op_class("aten.einsum").build_op(
         operands,
-        [TensorMeta(shape, meta.dtype)],
+        [sized_meta(shape, views.hints, meta.dtype)],
         (("equation", equation),),
         None,
         ((1, 1),),
@@ -227,8 +290,8 @@ def _emit(op: AtenOp, work: _Contraction, views: Views) -> None:
     )
     Rewriter.insert_op(einsum, InsertPoint.before(anchor))
     value = einsum.results[0]
-    if shape != meta.shape:
-        value = _view(value, meta.shape, anchor, views)
+    if shape != sizes_of(result.type):
+        value = views.view(value, sizes_of(result.type), anchor)
     value.name_hint = None
     value._name = result.name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see dialects.syntax.keep_name
     result.replace_all_uses_with(value)
@@ -240,22 +303,11 @@ def _emit(op: AtenOp, work: _Contraction, views: Views) -> None:
     Rewriter.erase_op(op)
 
 
-def _apart(tensor: _Tensor, sizes: dict[int, int], anchor: AtenOp, views: Views) -> SSAValue:
+def _apart(tensor: _Tensor, sizes: dict[int, Extent], anchor: AtenOp, views: _Views) -> SSAValue:
     """The tensor with one dimension a letter; a view splits dimensions that hold several."""
     if all(len(dim) <= 1 for dim in tensor.dims):
         return tensor.value
     shape = tuple(sizes[letter] for dim in tensor.dims for letter in dim)
     tensor.dims = [[letter] for dim in tensor.dims for letter in dim]
-    return _view(tensor.value, shape, anchor, views)
+    return views.view(tensor.value, shape, anchor)
 
-
-def _view(value: SSAValue, shape: tuple[int, ...], anchor: AtenOp, views: Views) -> SSAValue:
-    if (value, shape) not in views:
-        meta = meta_of(value.type)
-        assert meta is not None
-        view = op_class("aten.reshape").build_op(
-            [value], [TensorMeta(shape, meta.dtype)], (("shape", shape),), None, None, anchor.location
-        )
-        Rewriter.insert_op(view, InsertPoint.before(anchor))
-        views[value, shape] = view.results[0]
-    return views[value, shape]

@@ -21,7 +21,7 @@ from spmdir.errors import ParseError, did_you_mean
 from spmdir.passes.rewrite_text import Collective as CollectiveTerm
 from spmdir.passes.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
 from spmdir.passes.rewriting import Engine
-from spmdir.passes.stage import global_function
+from spmdir.passes.stage import sized_function
 
 REWRITES = Path(__file__).with_suffix(".rewrites")
 
@@ -50,7 +50,7 @@ class FuseCollectivesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        function = global_function(op, self.name)
+        function = sized_function(op, self.name)
         rewrites = self._chosen()
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
         engine, block = Engine(ir.mesh(op), ctx.rules), function.body.block

@@ -18,7 +18,7 @@ from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.passes.stage import global_function
+from spmdir.passes.stage import sized_function
 from spmdir.passes.typing import cheapest_operands
 from spmdir.sharding import Sharding
 
@@ -31,7 +31,7 @@ class InsertReshardPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        mesh, function = ir.mesh(op), global_function(op, self.name)
+        mesh, function = ir.mesh(op), sized_function(op, self.name)
         made: dict[tuple[SSAValue, Sharding], SSAValue] = {}
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):

@@ -22,11 +22,13 @@ from spmdir.call import Literal, Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
+from spmdir.dialects.borders import BORDER_OPS
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, is_local, sharding_of
 from spmdir.dialects.syntax import IRContext, keep_name, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
+from spmdir.passes.stage import refuse_open_sizes
 from spmdir.passes.typing import Choice, strategies_of
 from spmdir.rules import OpRule, RuleSet, Value
 from spmdir.sharding import Sharding
@@ -42,6 +44,7 @@ class LocalizePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
+        refuse_open_sizes(op, self.name)
         mesh = ir.mesh(op)
         for function in ir.functions(op):
             if not is_local(function):
@@ -104,16 +107,17 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> None:
             location_of(op),
         )
     if "local" in rewrites:
-        _replace(op, rule, factor_axes(op, rule, choice), mesh)
+        _replace(op, rule, factor_axes(op, rule, choice, mesh), mesh)
     elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
         sizes = local_sizes(meta.shape, sharding, mesh)
         given = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
         op.properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
 
 
-def factor_axes(op: ValueOp, rule: OpRule, choice: Choice) -> dict[int, tuple[str, ...]]:
+def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, tuple[str, ...]]:
     """Factor → the axes that divide it, major first."""
     axes: dict[int, tuple[str, ...]] = {}
+    fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]
     for sharding, dims in zip(values, (*rule.operand_dims, *rule.result_dims), strict=True):
         if sharding is None:
@@ -121,9 +125,9 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice) -> dict[int, tuple[st
         for dim, factors in enumerate(dims or ()):
             for factor in factors:
                 axes[factor] = tuple(
-                    axis for axis in sharding.dim_axes(dim) if choice[axis].factor == factor
+                    axis for axis in sharding.refined(fine).dim_axes(dim) if choice[axis].factor == factor
                 ) or axes.get(factor, ())
-    return axes
+    return {factor: mesh.merge(nested) for factor, nested in axes.items()}
 
 
 def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> None:
@@ -142,7 +146,7 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, piece in enumerate(form.pieces):
         metas = [tuple(other.pieces[number].call.results) for other in forms if other is not None]
-        new = op_class(piece.call.name).build_op(
+        new = (BORDER_OPS.get(piece.call.name) or op_class(piece.call.name)).build_op(
             [values[value] for value in piece.operands],
             [_common(column) for column in zip(*metas, strict=True)],
             tuple((name, _plain(value, mesh)) for name, value in piece.call.arguments),

@@ -21,7 +21,7 @@ from spmdir.dialects.steps import build_collective
 from spmdir.dialects.syntax import location_of
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
-from spmdir.passes.stage import global_function
+from spmdir.passes.stage import sized_function
 from spmdir.planner.cost import TRAFFIC
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.steps import Step
@@ -41,7 +41,7 @@ class LowerReshardPass(ModulePass):
     name = "lower-reshard"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        mesh, function = ir.mesh(op), global_function(op, self.name)
+        mesh, function = ir.mesh(op), sized_function(op, self.name)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if isinstance(reshard, (ReshardOp, ConstraintOp)):

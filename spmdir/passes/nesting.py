@@ -1,8 +1,9 @@
 """Writes a search result into the IR: shardings with the nesting order of their axes, and what operands need.
 
 The search places each axis by itself. Where several axes divide one dimension, their order is free unless the
-user gave it. Dimensions that ops pass on undisturbed share one order; it is the one that most of the bytes at
-their borders ask for: axes that leave or join there want to be innermost, shardings that were given want theirs.
+user gave it, or they divide several factors of it: then the axes of the major ones come first. Dimensions that ops
+pass on undisturbed share one order; it is the one that most of the bytes at their borders ask for: axes that leave or
+join there want to be innermost, shardings that were given want theirs.
 """
 
 from __future__ import annotations
@@ -21,26 +22,38 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.planner.problem import Row
+from spmdir.rules import OpRule
 from spmdir.sharding import Sharding
 
 Maker = SSAValue | ValueOp | int
 """What a node of the search stands for: a function argument, an op, or a function result by index."""
 
-Key = tuple[object, int]
-"""A divided dimension: (value, dimension), or (node, factor) for what an op divides."""
+Key = tuple[object, object]
+"""A divided dimension: (value, dimension), or (node, factor or factors) for what an op divides."""
 
 Order = tuple[str, ...]
 
 
-def annotate(function: FuncOp, mesh: Mesh, makers: Sequence[Maker], rows: Mapping[str, Sequence[Row]]) -> None:
+def annotate(
+    function: FuncOp,
+    mesh: Mesh,
+    makers: Sequence[Maker],
+    rules: Sequence[OpRule | None],
+    rows: Mapping[str, Sequence[Row]],
+) -> None:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
 
     Args:
+        mesh: that of the search, whose axes may be sub-axes.
         makers: what each node of the search stands for.
+        rules: the rule of each node that is a torch op.
         rows: axis → the row of each node.
     """
     outputs = list(ir.terminator(function).operands)
-    nodes = [_Node(index, maker, function, outputs, mesh, rows) for index, maker in enumerate(makers)]
+    nodes = [
+        _Node(index, maker, rule, function, outputs, mesh, rows)
+        for index, (maker, rule) in enumerate(zip(makers, rules, strict=True))
+    ]
     orders = _Orders(mesh, nodes)
     held: dict[SSAValue, Sharding] = {}
     given: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
@@ -71,6 +84,7 @@ class _Node:
         self,
         index: int,
         maker: Maker,
+        rule: OpRule | None,
         function: FuncOp,
         outputs: Sequence[SSAValue],
         mesh: Mesh,
@@ -81,26 +95,36 @@ class _Node:
         if isinstance(maker, int):
             results, operands, given = [], [outputs[maker]], [_given(function, "res_attrs", maker)]
         elif isinstance(maker, ValueOp):
-            results, operands, given = list(maker.results), list(maker.operands), list(maker.shardings)
+            results, operands, given = list(maker.results), list(maker.tensors), list(maker.shardings)
         else:
             results, operands, given = [maker], [], [_given(function, "arg_attrs", maker.index)]  # type: ignore
         self.results = [(v, {a: row.results[i] for a, row in self.rows.items()}) for i, v in enumerate(results)]
         self.operands = [(v, {a: row.operands[i] for a, row in self.rows.items()}) for i, v in enumerate(operands)]
-        self.given = [sharding for sharding in given if sharding is not None]
+        self.given = [sharding.refined(mesh) for sharding in given if sharding is not None]
         self.factors: dict[str, int] = {a: row.factor for a, row in self.rows.items() if row.factor is not None}
+        self._majors = _majors(rule) if rule and len(set(self.factors.values())) > 1 else {}
 
     def factor_key(self, _dim: int, axes: Order) -> Key:
-        """The key of what the node divides by `axes`."""
-        return (self.index, self.factors[axes[0]])
+        """The key of what the node divides by `axes`: one factor, or several that are beside each other."""
+        factors = {self.factors[axis] for axis in axes}
+        return (self.index, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
 
-    def fixed(self) -> dict[int, Order]:
-        """Factor → the order in which the user nests its axes."""
-        found: dict[int, Order] = {}
+    def fixed(self) -> dict[object, Order]:
+        """Factor → the order in which the user nests its axes; several factors → that of all their axes."""
+        found: dict[object, Order] = {}
         for sharding in self.given:
             for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
                 axes = sharding.dim_axes(dim)
-                if len(axes) > 1 and axes[0] in self.factors:
+                if len(axes) > 1 and len({self.factors.get(axis) for axis in axes} - {None}) == 1:
                     found.setdefault(self.factors[axes[0]], axes)
+        for placed in (placed for _, placed in (*self.results, *self.operands)):
+            for axes in _divided(placed).values():
+                factors = sorted({self.factors[axis] for axis in axes}, key=lambda f: len(self._majors.get(f, ())))
+                parts = {f: tuple(axis for axis in axes if self.factors[axis] == f) for f in factors}
+                parts = {f: order if set(order := found.get(f, ())) == {*part} else part for f, part in parts.items()}
+                if len(factors) > 1:
+                    found.update((f, part) for f, part in parts.items() if len(part) > 1)
+                    found[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
         return found
 
 
@@ -182,6 +206,16 @@ class _Orders:
         return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
 
 
+def _majors(rule: OpRule) -> dict[int, set[int]]:
+    """Factor → those that are major to it in some dimension."""
+    found: dict[int, set[int]] = {}
+    for dims in (*rule.operand_dims, *rule.result_dims):
+        for factors in dims or ():
+            for at, factor in enumerate(factors):
+                found.setdefault(factor, set()).update(factors[:at])
+    return found
+
+
 def _granted(order: Order, wishes: Mapping[Order, float]) -> float:
     """The weight of the wishes that `order` grants: those whose axes it nests alike."""
     return sum(weight for wish, weight in wishes.items() if tuple(a for a in order if a in wish) == wish)
@@ -204,7 +238,7 @@ def _assemble(
         if len(axes) > 1:
             axes = orders.order(key(dim, axes), axes)
         entries += [(axis, placed[axis]) for axis in axes]
-    return Sharding(entries, mesh.name)
+    return Sharding(entries, mesh.name).merged(mesh)
 
 
 def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], held: Sequence[Sharding]) -> None:

@@ -17,6 +17,7 @@ from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -25,17 +26,20 @@ from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
 from spmdir.passes.stage import global_function
+from spmdir.passes.sub_axes import given_splits, wanted_splits
 from spmdir.passes.typing import rule_of
 from spmdir.placement import R
 from spmdir.planner.axis_search import Unsolvable
-from spmdir.planner.problem import Given, Node, Offer, Problem, Row
-from spmdir.planner.search import solve
+from spmdir.planner.problem import Given, Node, Offer, Problem, Row, splits
+from spmdir.planner.search import Solution, solve
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
 
 DOUBLE = ("f64", "complex<f64>")
 """Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32
 always, is not split, since another order of adding would show in the result."""
+
+_ADDING = ("sum", "avg", "product")
 
 _INTERNAL = 0.02
 """Bytes on the wire that moving one byte through local memory is worth."""
@@ -50,7 +54,8 @@ class OpOffer:
         operands: the number of operands.
         results: what the user fixed of each result.
         work: bytes on the wire that the op's compute is worth.
-        whole_sums: sums are not split among ranks, as long as something else can be done.
+        whole_sums: ranks add in the order in which one device does, as long as something else can be done.
+        parts: the axes that are sub-axes, which divide evenly together.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -58,12 +63,13 @@ class OpOffer:
     results: tuple[Sharding | None, ...]
     work: float
     whole_sums: bool = False
+    parts: tuple[str, ...] = ()
     _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         if self.rule is None:
             return (Row((R,) * self.operands, (R,) * len(self.results)),)
-        key = (axis if any(self.results) else "", count, tuple(divided.items()))
+        key = (axis if any(self.results) or axis in self.parts else "", count, tuple(divided.items()))
         if key not in self._known:
             self._known[key] = self._rows(self.rule, axis, count, divided)
         return self._known[key]
@@ -78,8 +84,11 @@ class OpOffer:
             )
         ]
         if self.whole_sums:
-            fitting = [s for s in fitting if not self._splits_a_sum(s)] or fitting
+            fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
+        if axis in self.parts:
+            sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
+            fitting = [s for s, size in sizes if splits(size, count, divided.get(s.factor or 0, 1))]
         return tuple(self._row(s, count, divided) for s in fitting)
 
     def _row(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> Row:
@@ -100,10 +109,22 @@ class OpOffer:
             and (self.rule.factors[factor].size < count * divided.get(factor, 1))
         )
 
-    def _splits_a_sum(self, strategy: Strategy) -> bool:
-        """Whether ranks add what one device adds in one go; what a rank alone holds, as in a lookup, is exact."""
-        pending = any(p.op in ("sum", "avg", "product") for p in strategy.results)
-        return strategy.factor is not None and (strategy.rewrite == "expand" or (pending and strategy.rewrite is None))
+    def _reorders_a_sum(self, strategy: Strategy) -> bool:
+        """Whether ranks may add in another order than one device; what a rank alone holds, as in a lookup, is exact.
+
+        They do where they split the sum; and torch's kernels add the columns of a matrix in blocks, so that the order
+        depends on how many there are.
+        """
+        factor, rule = strategy.factor, self.rule
+        if factor is None or rule is None or strategy.rewrite == "local":
+            return False
+        if strategy.rewrite == "expand" or any(p.op in _ADDING for p in strategy.results):
+            return True
+        summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
+        orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
+        if rule.flops:
+            return bool(summed) and not all(factor in order for order in orders)
+        return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 
     def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None and factor is not None
@@ -123,24 +144,98 @@ class PropagatePass(ModulePass):
     """How often each mesh axis is decided."""
     effort: int = 20
     """Neighbourhood moves tried on each axis in each round."""
+    sub_axes: str = "auto"
+    """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         mesh, function = ir.mesh(op), global_function(op, self.name)
         with ir.collector_paused():
-            makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
-            try:
-                rows = solve(problem, self.rounds, self.effort)
-            except Unsolvable as error:
-                raise _refusal(makers[error.node], error) from None
-            annotate(function, mesh, makers, rows)
-            for node, maker in enumerate(makers):
+            makers, problem, rows = self._decide(function, mesh, ctx.rules)
+            annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), rows)
+            for child in function.body.block.ops:
+                if isinstance(child, SizeOp):
+                    child.tell_axes()
+            for node, maker in enumerate(makers if sizes_op(op) is None else ()):
                 if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
                     expand(maker, mesh, ctx.rules)
 
+    def _decide(
+        self, function: FuncOp, mesh: Mesh, rules: RuleSet
+    ) -> tuple[list[Maker], Problem, Mapping[str, Sequence[Row]]]:
+        """What makes the nodes of the search, its problem, and the row of each node on each axis of its mesh.
+
+        Axes are split as the user's shardings do; then also as views would like, if that costs less.
+        """
+        if self.sub_axes not in ("auto", "none"):
+            raise UnsupportedError(f"propagate has sub-axes={self.sub_axes}; expected auto or none")
+        found: tuple[list[Maker], Problem, Solution] | None = None
+        refused: Unsolvable | None = None
+        meshes = [_given_mesh(function, mesh)]
+        for split in meshes:
+            makers, problem = build_problem(function, split, rules, self.flop_bytes)
+            try:
+                solution = solve(problem, self.rounds, self.effort)
+                if found is None or (solution.cost < found[2].cost and _fits(problem, solution.rows)):
+                    found = makers, problem, solution
+            except Unsolvable as error:
+                refused = refused or error
+            if len(meshes) == 1 and self.sub_axes == "auto":
+                wider = wanted_splits(_weights(problem), split)
+                meshes += [wider] if wider != split else []
+        if found is None:
+            assert refused is not None
+            raise _refusal(makers[refused.node], refused) from None
+        return found[0], found[1], found[2].rows
+
+
+def _given_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
+    """`mesh` with the axes split that the shardings of the function split."""
+    given = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+    given += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    shardings = [attrs["spmd.sharding"].data for attrs in given if "spmd.sharding" in attrs]
+    shardings += [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
+    try:
+        return given_splits(shardings, mesh)
+    except ShardingError as error:
+        raise ShardingError(error.message, location_of(function)) from None
+
+
+def _rule(node: Node) -> OpRule | None:
+    return node.offer.rule if isinstance(node.offer, OpOffer) else None
+
+
+def _weights(problem: Problem) -> dict[OpRule, float]:
+    """The rule of each op → the bytes of the values around the ops that have it."""
+    weights: dict[OpRule, float] = {}
+    for node in problem.nodes:
+        rule = _rule(node)
+        if rule is not None:
+            size = sum(problem.values[value].bytes for value in (*node.operands, *node.results))
+            weights[rule] = weights.get(rule, 0.0) + size
+    return weights
+
+
+def _fits(problem: Problem, rows: Mapping[str, Sequence[Row]]) -> bool:
+    """Whether factors that several sub-axes of one axis divide are divided evenly, as their merged form wants it."""
+    mesh = problem.mesh
+    for index, node in enumerate(problem.nodes):
+        rule = _rule(node)
+        by_factor: dict[int, list[str]] = {}
+        for axis, chosen in rows.items():
+            factor = chosen[index].factor
+            if rule is not None and factor is not None:
+                by_factor.setdefault(factor, []).append(axis)
+        for factor, axes in by_factor.items():
+            assert rule is not None
+            kin = len({mesh.whole(axis) for axis in axes}) < len(axes)
+            if kin and rule.factors[factor].size % mesh.group_size(axes):
+                return False
+    return True
+
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:
-    """The search problem of a function, and what makes each of its nodes.
+    """The search problem of a function on `mesh`, of which axes may be split, and what makes each of its nodes.
 
     Raises:
         SpmdirError: an op that propagation cannot decide; located.
@@ -158,23 +253,32 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
         nodes.append(Node(offer, tuple(values[value] for value in operands), tuple(numbers)))
         makers.append(maker)
 
+    root = mesh.root or mesh
+    parts = tuple(axis for axis in mesh.axis_names if axis not in root.sizes)
+
+    def given(value: SSAValue, sharding: Sharding | None, role: str, work: float = 0.0) -> Given:
+        return Given(_meta(value), sharding.refined(mesh) if sharding else None, role, work, parts)
+
     for argument in function.args:
-        meta = _meta(argument)
-        offer = Given(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
+        offer = given(argument, sharding_of(argument), "input", _meta(argument).bytes * _INTERNAL)
         add(argument, offer, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_offer(op, rules, flop_bytes, double), op.operands, op.results)
+            offer = _op_offer(op, rules, flop_bytes, double)
+            if parts:
+                results = tuple(sharding.refined(mesh) if sharding else None for sharding in offer.results)
+                offer = attrs.evolve(offer, results=results, parts=parts)
+            add(op, offer, op.tensors, op.results)
         elif isinstance(op, ConstantOp):
-            add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
+            add(op, given(op.results[0], Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
-            add(op, Given(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
-        elif isinstance(op, ValueOp):
+            add(op, given(op.results[0], op.target, "constraint"), op.operands, op.results)
+        elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        add(index, Given(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
+        add(index, given(value, wanted.data if wanted else None, "output"), (value,), ())
     return makers, Problem(mesh, tuple(metas), tuple(nodes))
 
 
@@ -192,7 +296,7 @@ def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> Op
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
     narrow = any(meta.floating and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    return OpOffer(rule, len(op.operands), op.shardings, work, double and narrow)
+    return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow)
 
 
 def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:

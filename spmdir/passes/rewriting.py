@@ -29,7 +29,7 @@ from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value
 from spmdir.passes.typing import match, rule_of
 from spmdir.placement import Partial, Shard
 from spmdir.planner.cost import TRAFFIC, local_bytes, step_sizes
-from spmdir.planner.steps import MOVES, Step, make_step
+from spmdir.planner.steps import MOVES, Step, make_step, refinement
 from spmdir.rules import OpRule, RuleSet
 from spmdir.sharding import Sharding
 
@@ -291,7 +291,8 @@ class _Builder:
         axes, meta = self._axes(term), self.found.function.metas[0]
         assert meta is not None
         for given in self._arguments(term, meta.rank):
-            step = self._step(term.kind, _before(term.kind, target, axes, given), meta, axes, given)
+            before = _before(term.kind, target, axes, given, self.engine.mesh)
+            step = self._step(term.kind, before, meta, axes, given)
             if step is not None and step.target == target:
                 yield from (Move(operand, step) for operand in self._giving(term.operand, step.source))
 
@@ -300,19 +301,20 @@ class _Builder:
         rule, function = self.rule, self.found.function
         assert function is not None
         for row in rule.strategies(self.engine.mesh.sizes[self.axis]) if rule else ():
-            if row.results[0] != target[self.axis]:
+            if row.results[0] != target.along(self.axis, self.engine.mesh):
                 continue
             operands: list[Node] = []
             for wanted, old, value in zip(row.operands, function.operands, self.found.operands, strict=True):
                 options = [*(self._made(form, value) if value is not None else ()), old]
-                operands += [node for node in options if _sharding(node)[self.axis] == wanted][:1]
+                held = ((node, _sharding(node).along(self.axis, self.engine.mesh)) for node in options)
+                operands += [node for node, placed in held if placed == wanted][:1]
             if len(operands) == len(function.operands) and operands != list(function.operands):
                 held = tuple(map(_sharding, operands))
                 if _well_typed(rule, held, target, self.engine.mesh):  # type: ignore  # rows come from a rule
                     yield Computed(function, tuple(operands), target)
 
     def _axes(self, term: Collective) -> tuple[str, ...]:
-        return tuple(axis for name, _ in term.axes for axis in self.found.bindings[name])
+        return self.engine.mesh.merge(axis for name, _ in term.axes for axis in self.found.bindings[name])
 
     def _arguments(self, term: Collective, rank: int) -> Iterator[dict[str, Any]]:
         """The arguments of `term`; a dimension that the left side does not bind can be any."""
@@ -344,15 +346,20 @@ def _legal_step(
         return None
 
 
-def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str, Any]) -> Sharding:
+def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str, Any], mesh: Mesh) -> Sharding:
     """The sharding from which a step of `kind` gives `target`, if there is one."""
-    rest = [(axis, placement) for axis, placement in target.entries if axis not in axes]
+    try:
+        fine = refinement(mesh, target, axes)
+    except ShardingError:
+        return target
+    parts = [part for axis in axes for part in fine.parts(axis)]
+    rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
     trait = MOVES[kind][0]
     if trait == "shard":
-        rest += [(axis, Shard(given["dim"])) for axis in axes]
+        rest += [(axis, Shard(given["dim"])) for axis in parts]
     if trait == "partial":
-        rest += [(axis, Partial(given["op"])) for axis in axes]
-    return Sharding(rest, target.mesh)
+        rest += [(axis, Partial(given["op"])) for axis in parts]
+    return Sharding(rest, target.mesh).merged(mesh)
 
 
 @lru_cache(maxsize=65536)

@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
+from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import is_local
 from spmdir.dialects.syntax import location_of
 from spmdir.errors import UnsupportedError
@@ -24,3 +25,24 @@ def global_function(module: ModuleOp, pass_name: str) -> FuncOp:
             location_of(function),
         )
     return function
+
+
+def sized_function(module: ModuleOp, pass_name: str) -> FuncOp:
+    """The one function of `module`, for a pass that reads global types and works with numbers.
+
+    Raises:
+        UnsupportedError: as for `global_function`; sizes are symbolic.
+    """
+    refuse_open_sizes(module, pass_name)
+    return global_function(module, pass_name)
+
+
+def refuse_open_sizes(module: ModuleOp, pass_name: str) -> None:
+    """Raise UnsupportedError if sizes of `module` are symbolic, for a pass that works with numbers."""
+    declared = sizes_op(module)
+    if declared is not None:
+        example = " ".join(f"{name}={hint}" for name, hint in declared.sizes.data.hints.items())
+        raise UnsupportedError(
+            f'{pass_name} needs the sizes of the program as numbers; run bind-sizes first: --bind-sizes="{example}"',
+            location_of(declared),
+        )

@@ -10,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.spmd import BucketOp, MeshOp, SpmdOp, UnbucketOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
@@ -46,6 +47,8 @@ def _strip(op: Operation) -> None:
             op.properties.pop(name, None)
         for name in [name for name in op.attributes if name.startswith("spmd.")]:
             del op.attributes[name]
+        if isinstance(op, SizeOp):
+            op.tell_axes()
 
 
 def _replace(op: Operation, values: list[SSAValue]) -> None:

@@ -7,7 +7,8 @@ order in every operand and result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.dialects.spmd import sharding_of
@@ -15,8 +16,10 @@ from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import RuleError, ShardingError
 from spmdir.mesh import Mesh
+from spmdir.passes.sub_axes import wanted_splits
 from spmdir.placement import Placement, R
 from spmdir.planner.price import axis_price
+from spmdir.planner.steps import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
 
@@ -39,6 +42,8 @@ def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> d
 def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
     """The strategies that the given shardings use.
 
+    Where shardings divide by sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
+
     Raises:
         ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
     """
@@ -47,9 +52,14 @@ def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding
 
 @lru_cache(maxsize=65536)
 def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh) -> Choice:
-    choice: dict[str, Strategy] = {}
-    for axis, size in mesh.axes:
-        choice[axis] = _match_axis(rule, axis, size, operands, results)
+    given = [sharding for sharding in (*operands, *results) if sharding]
+    fine = refinement(mesh, *given)
+    if fine is not mesh:
+        refined = tuple(sharding.refined(fine) if sharding else None for sharding in results)
+        choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine)
+        _check_split(rule, choice, mesh, fine)
+        return choice
+    choice = _match_axes(rule, operands, results, mesh)
     for axis, size in mesh.axes:
         divided = divided_factors(choice, mesh, without=axis)
         if choice[axis] not in rule.strategies(size, divided):
@@ -62,13 +72,54 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
     return choice
 
 
+def _match_axes(
+    rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
+) -> Choice:
+    """The strategy on each axis by itself; what a minor factor may be divided by turns on how its major ones are."""
+    choice: dict[str, Strategy] = {}
+    refused: dict[str, ShardingError] = {}
+    given = (sharding for sharding in (*operands, *results) if sharding)
+    order = list(dict.fromkeys([*(axis for sharding in given for axis, _ in sharding.entries), *mesh.axis_names]))
+    while len(choice) < len(order):
+        for axis in (axis for axis in order if axis not in choice):
+            try:
+                choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice)
+                break
+            except ShardingError as error:
+                refused[axis] = error
+        else:
+            raise next(refused[axis] for axis in mesh.axis_names if axis not in choice)
+    return {axis: choice[axis] for axis in mesh.axis_names}
+
+
+def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
+    """Raise ShardingError if several sub-axes of one axis divide a factor unevenly; see `splits_evenly`."""
+    divided, seen = divided_factors(choice, fine), set()
+    for axis, strategy in choice.items():
+        if axis in mesh.sizes or strategy.factor is None:
+            continue
+        factor, count = rule.factors[strategy.factor], divided[strategy.factor]
+        part = (strategy.factor, fine.whole(axis))
+        if part in seen and factor.size % count:
+            raise ShardingError(
+                f"sub-axes of '{part[1]}' cut factor '{factor.name}' of size {factor.size} into {count} pieces that "
+                "are not even; only the whole axis may"
+            )
+        seen.add(part)
+
+
 def _match_axis(
-    rule: OpRule, axis: str, size: int, operands: Sequence[Sharding], results: Sequence[Sharding | None]
+    rule: OpRule,
+    axis: str,
+    mesh: Mesh,
+    operands: Sequence[Sharding],
+    results: Sequence[Sharding | None],
+    outer: Choice,
 ) -> Strategy:
     found = tuple(sharding[axis] for sharding in operands)
     given = tuple(sharding[axis] if sharding else None for sharding in results)
-    rows = rule.strategies(size)
-    for row in rows:
+    rows = rule.strategies(mesh.sizes[axis])
+    for row in (*rows, *rule.strategies(mesh.sizes[axis], divided_factors(outer, mesh))):
         if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
             return row
     nearest = max(rows, key=lambda row: _agreeing(row, found, given))
@@ -103,15 +154,31 @@ def _check_order(
     rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
 ) -> None:
     orders: dict[int, tuple[str, ...]] = {}
-    for sharding in (*operands, *results):
+    placed = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
+    for sharding, dims in placed:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
             axes = sharding.dim_axes(dim) if sharding else ()
-            factor = choice[axes[0]].factor if len(axes) > 1 else None
-            if factor is not None and orders.setdefault(factor, axes) != axes:
-                raise ShardingError(
-                    f"factor '{rule.factors[factor].name}' is nested as {list(axes)} here and as "
-                    f"{list(orders[factor])} there; one factor nests in one order"
-                )
+            factors = list(dict.fromkeys(choice[axis].factor for axis in axes)) if len(axes) > 1 else []
+            if len(factors) > 1:
+                _check_majors(rule, choice, axes, dims[dim] if dims else ())
+            for factor in factors:
+                nested = tuple(axis for axis in axes if choice[axis].factor == factor)
+                if factor is not None and orders.setdefault(factor, nested) != nested:
+                    raise ShardingError(
+                        f"factor '{rule.factors[factor].name}' is nested as {list(nested)} here and as "
+                        f"{list(orders[factor])} there; one factor nests in one order"
+                    )
+
+
+def _check_majors(rule: OpRule, choice: Choice, axes: tuple[str, ...], factors: tuple[int, ...]) -> None:
+    """Raise ShardingError unless `axes`, which divide a dimension made of `factors`, divide the major ones first."""
+    at = [factors.index(choice[axis].factor) for axis in axes if choice[axis].factor in factors]  # type: ignore
+    if at != sorted(at):
+        names = " ".join(rule.factors[factor].name for factor in factors)
+        raise ShardingError(
+            f"the axes {list(axes)} divide a dimension made of ({names}) in another order; the axes of its major "
+            "factors come first"
+        )
 
 
 def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
@@ -161,9 +228,9 @@ def _undecided(op: ValueOp) -> bool:
 
 def required(op: ValueOp) -> tuple[Sharding | None, ...]:
     """The shardings that an op wants its operands in: what `needs` says, else what they have."""
-    needs = op.needs.data if op.needs else (None,) * len(op.operands)
+    needs = op.needs.data if op.needs else (None,) * len(op.tensors)
     return tuple(
-        need if need is not None else sharding_of(value) for need, value in zip(needs, op.operands, strict=True)
+        need if need is not None else sharding_of(value) for need, value in zip(needs, op.tensors, strict=True)
     )
 
 
@@ -188,24 +255,73 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
 def _cheapest(
     rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
 ) -> tuple[Sharding, ...]:
-    order = list(dict.fromkeys(axis for s in (*made, *held) for axis, _ in (s.entries if s else ())))
+    with contextlib.suppress(ShardingError):
+        match(rule, held, made, mesh)
+        return held
+    results = [sharding for sharding in made if sharding]
+    refused: ShardingError | None = None
+    for fine in _refinements(rule, held, results, mesh):
+        try:
+            return _cheapest_on(rule, held, made, mesh, fine)
+        except ShardingError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _refinements(rule: OpRule, held: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
+    """The meshes on which an op's strategies may give its results, the plainest first."""
+    given = refinement(mesh, *made)
+    yield given
+    with contextlib.suppress(ShardingError):
+        yield refinement(mesh, *made, *held)
+    split = wanted_splits({rule: 1.0}, given)
+    if split != given:
+        yield split
+
+
+def _cheapest_on(
+    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
+) -> tuple[Sharding, ...]:
+    given = [sharding.refined(fine) if sharding else None for sharding in made]
+    entries = [entry for s in given if s for entry in s.entries]
+    # Axes nest in the order in which results are divided; that in which reductions are listed says nothing.
+    order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
+    order.update(dict.fromkeys(axis for axis, _ in entries))
+    order.update(dict.fromkeys(axis for s in held for whole, _ in s.entries for axis in _overlapping(whole, fine)))
     choice: dict[str, Strategy] = {}
-    for axis in order:
-        results = tuple(sharding[axis] if sharding else R for sharding in made)
-        rows = [r for r in rule.strategies(mesh.sizes[axis], divided_factors(choice, mesh)) if r.results == results]
-        if not rows:
+    while len(choice) < len(order):
+        # A minor factor can be divided once its major ones are, so the axis of these is chosen first.
+        for axis in (axis for axis in order if axis not in choice):
+            results = tuple(sharding[axis] if sharding else R for sharding in given)
+            rows = [r for r in rule.strategies(fine.sizes[axis], divided_factors(choice, fine)) if r.results == results]
+            if rows:
+                prices = [_price(rule, row, axis, held, fine) for row in rows]
+                choice[axis] = rows[prices.index(min(prices))]
+                break
+        else:
+            axis = next(axis for axis in order if axis not in choice)
+            results = [sharding[axis] if sharding else R for sharding in given]
             raise ShardingError(
                 f"no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
                 "give the op a sharding it can make and reshard the result"
             )
-        choice[axis] = min(rows, key=lambda row: _price(rule, row, axis, held, mesh))
-    return tuple(
-        Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name) for index in range(len(held))
+    operands = tuple(
+        Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name).merged(mesh)
+        for index in range(len(held))
     )
+    if fine is not mesh:
+        match(rule, operands, made, mesh)
+    return operands
+
+
+def _overlapping(axis: str, fine: Mesh) -> list[str]:
+    """The axes of `fine` that `axis` or a part of it is."""
+    return [other for other in fine.axis_names if other == axis or fine.whole(other) == fine.whole(axis)]
 
 
 def _price(rule: OpRule, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
     return sum(
-        axis_price(has[axis], wanted, meta.bytes, mesh.sizes[axis])
+        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis])
         for has, wanted, meta in zip(held, row.operands, rule.call.operands, strict=True)
     )

@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ShardingAttr, meta_of
+from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -66,7 +67,8 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
     if isinstance(op, AtenOp):
         rule, choice = strategies_of(op, mesh, ctx.rules)
         for axis, strategy in choice.items():
-            if rule is not None and strategy.factor is not None and strategy.rewrite == "expand":
+            expands = strategy.rewrite == "expand" and sizes_op(op) is None  # bind-sizes replaces it
+            if rule is not None and strategy.factor is not None and expands:
                 name = rule.factors[strategy.factor].name
                 raise ShardingError(
                     f"'{op.name}' cannot run as it is with '{name}' divided over '{axis}'; let propagate choose its "

@@ -39,6 +39,11 @@ class Row:
     fraction: float = 1.0
 
 
+def splits(size: int, count: int, before: int) -> bool:
+    """Whether a sub-axis of `count` ranks may divide `size` elements that others, maybe its own kin, cut already."""
+    return before == 1 or size % (count * before) == 0
+
+
 class Offer(Protocol):
     """Where a node's rows come from; equal offers make nodes interchangeable."""
 
@@ -91,16 +96,22 @@ class Given:
         sharding: what was given; None if nothing.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
         work: bytes on the wire that holding all of it is worth; without that, R would be as good as any other.
+        parts: the axes that are sub-axes, which divide evenly together.
     """
 
     meta: TensorMeta
     sharding: Sharding | None
     role: str
     work: float = 0.0
+    parts: tuple[str, ...] = ()
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
         placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
+        if not fixed and axis in self.parts:
+            placements = tuple(
+                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, divided.get(p.dim, 1))
+            )
         return tuple(
             Row(
                 () if self.role == "input" else (placement,),

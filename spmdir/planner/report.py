@@ -93,7 +93,7 @@ def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
 
 
 def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> CommReport:
-    """The communication of `module`, before or after localize.
+    """The communication of `module`, before or after localize; of one with symbolic sizes, at the examples of these.
 
     Args:
         topology: what the mesh runs on, as a value or the name of a preset; h100x8 if not given.
@@ -107,6 +107,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     from spmdir.dialects.spmd import Collective, ReshardOp, global_shape
     from spmdir.dialects.steps import step_of
 
+    module = _at_examples(module)
     machine, mesh = _topology(topology), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
@@ -138,6 +139,16 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
         total.seconds,
         reshards,
     )
+
+
+def _at_examples(module: ModuleOp) -> ModuleOp:
+    """`module`, or if its sizes are symbolic the program that it is where they are as in its examples."""
+    from spmdir.dialects.sizes import open_sizes
+    from spmdir.passes import run_passes
+
+    if not open_sizes(module).symbols:
+        return module
+    return run_passes(module.clone(), "bind-sizes{examples},insert-reshard,lower-reshard,fuse-collectives")
 
 
 def _topology(topology: Topology | str | None) -> Topology:

@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import attrs
+
 from spmdir.call import TensorMeta
 from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
@@ -27,8 +29,21 @@ DEPTHS = (3, 4)
 """How far the surroundings of nodes are compared before they are merged; the best find over these counts."""
 
 
-def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list[Row]]:
-    """Axis → the row of each node.
+@attrs.frozen
+class Solution:
+    """What the search found.
+
+    Attributes:
+        rows: axis → the row of each node.
+        cost: of the whole program, in bytes.
+    """
+
+    rows: dict[str, list[Row]]
+    cost: float
+
+
+def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> Solution:
+    """The best decision that the search finds.
 
     Args:
         rounds: how often each axis is decided; later rounds see the other axes' decisions.
@@ -45,7 +60,8 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> dict[str, list
         if not best.round(effort):
             break
     everywhere = range(len(problem.nodes))
-    return {axis: [rows[best.shared.node_class[node]] for node in everywhere] for axis, rows in best.rows.items()}
+    classes = [best.shared.node_class[node] for node in everywhere]
+    return Solution({axis: [rows[part] for part in classes] for axis, rows in best.rows.items()}, best.cost)
 
 
 class _Try:
@@ -99,7 +115,7 @@ def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) 
     if made == target:
         return 0.0
     try:
-        return plan_reshard(meta.shape, meta.dtype, made, target, mesh).wire_bytes
+        return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
     except UnsupportedError:
         return math.inf
 
@@ -110,4 +126,10 @@ def _sharding_of(entries: tuple[tuple[str, Placement], ...], mesh: str) -> Shard
 
 
 def _sharding(mesh: Mesh, placed: Mapping[str, Placement]) -> Sharding:
-    return _sharding_of(tuple(placed.items()), mesh.name)
+    sharding = _sharding_of(tuple(placed.items()), mesh.name)
+    return sharding if mesh.root is None else _merged(sharding, mesh)
+
+
+@lru_cache(maxsize=65536)
+def _merged(sharding: Sharding, mesh: Mesh) -> Sharding:
+    return sharding.merged(mesh)

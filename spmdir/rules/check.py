@@ -14,7 +14,7 @@ from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Pattern, Rule, Term, parts, walk
 
 KEYWORDS = (
-    "adds", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min", "moves",
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min", "moves",
     "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps", "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
@@ -233,7 +233,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
             clause = next(c for c in rule.of_kind("reduce") if name in c.names)
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
     combined |= {name for clause in rule.of_kind("local") for name in clause.names}
-    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.argument}
+    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
     chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
     for argument, term in chosen.items():
         if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):

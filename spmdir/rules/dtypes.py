@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.call import TensorMeta
+from spmdir.call import DTYPE_BYTES, TensorMeta
 from spmdir.rules.binding import Binding
 
 RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "f8E5M2", "f8E4M3FN", "bf16", "f16", "f32", "f64")
@@ -14,6 +14,28 @@ REAL = "real"
 """Declared of a result: the type of its real part, as an absolute value has."""
 
 
+COMPLEX_OF = "complex"
+"""Declared of a result: the complex type whose parts have the operands' promoted type."""
+
+LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.40e38, "f64": 1.79e308}
+"""Floating element type → a bound below which numbers stay finite in it."""
+
+
+def sums_exactly(source: str, target: str) -> bool:
+    """Whether the sum of numbers of type `source` may be taken after they are cast to `target`.
+
+    Integers wrap modulo 2^n, so that only those of as many bits or fewer have the same sum; floating numbers keep
+    theirs in a type that rounds less, and complex ones in that of their parts.
+    """
+    if source == target:
+        return True
+    if source[0] in "iu":
+        return target[0] in "iu" and target != "i1" and DTYPE_BYTES[target] <= DTYPE_BYTES[source]
+    mine, theirs = (name.removeprefix("complex<").removesuffix(">") for name in (source, target))
+    wider = theirs[0] in "fb" and DTYPE_BYTES[theirs] > DTYPE_BYTES[mine]
+    return wider or (mine == theirs and mine != "i1")
+
+
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> str:
     """What `declared` (the name after `as`) means for a call; without it, the operands' promoted type.
 
@@ -21,6 +43,9 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     """
     if declared == REAL:
         return result_dtype("dtype", binding, operands).removeprefix("complex<").removesuffix(">")
+    if declared == COMPLEX_OF:
+        found = result_dtype("dtype", binding, operands)
+        return found if found in COMPLEX else COMPLEX[found == "f64"]
     if declared in (*RANKING, *COMPLEX):
         return declared
     if declared and binding.operands(declared):
@@ -47,7 +72,9 @@ def refused_dtype(
     to their parts. Further results, such as statistics and seeds, are the op's own.
     """
     given = declared is not None and (
-        declared in (*RANKING, *COMPLEX, REAL) or binding.operands(declared) or binding.arguments.get(declared)
+        declared in (*RANKING, *COMPLEX, REAL, COMPLEX_OF)
+        or binding.operands(declared)
+        or binding.arguments.get(declared)
     )
     if not given and (index or not operands or found in {operand.dtype for operand in operands}):
         return None

@@ -49,6 +49,10 @@ def _count(scope: Scope, *references: str) -> int:
     return math.prod(size for reference in references for size, _ in scope.factors(reference))
 
 
+def _root(scope: Scope, reference: str) -> float:
+    return math.sqrt(_count(scope, reference))
+
+
 def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
     def value(scope: Scope, reference: str) -> int | Local:
         found = scope.factors(reference)
@@ -58,6 +62,14 @@ def _piece(kind: str) -> Callable[[Scope, str], int | Local]:
         return Local(kind, size, axes) if axes else (0 if kind == "offset" else size)
 
     return value
+
+
+def _size(scope: Scope, *references: str) -> int | Local:
+    """The length of a rank's piece of a dimension that is the product of these factors, major first."""
+    found = [_piece("size")(scope, reference) for reference in references]
+    extent = math.prod(piece.extent if isinstance(piece, Local) else piece for piece in found)
+    axes = tuple(axis for piece in found if isinstance(piece, Local) for axis in piece.axes)
+    return Local("size", extent, axes) if axes else extent
 
 
 def _dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
@@ -104,7 +116,7 @@ def _put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...
 
 
 def _tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
-    """The sizes into which the last dimension of an index unfolds to lie in the tensor so indexed as that index does."""
+    """The sizes into which the last dimension of an index unfolds, to lie in the indexed tensor as the index does."""
     at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
     adjacent = at[-1] - at[0] == len(at) - 1
     return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
@@ -137,6 +149,11 @@ def _margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int 
             pad[low] = Local("offset", size, axes, 1, pad[low])
             pad[low + 1] = Local("end", size, axes, -1, size + pad[low + 1])
     return tuple(pad)
+
+
+def _volume(scope: Scope, name: str) -> int:
+    listed: Any = scope.binding.arguments.get(name)
+    return math.prod(listed) if isinstance(listed, tuple) else listed
 
 
 def _inner(scope: Scope, name: str) -> Any:
@@ -203,6 +220,10 @@ def _elements(scope: Scope, name: str) -> int:
     return math.prod(scope.meta(name).shape)
 
 
+def _end_size(position: int) -> Callable[[Scope, str], int]:
+    return lambda scope, name: scope.meta(name).shape[position] if scope.meta(name).rank else 1
+
+
 def _integral(scope: Scope, name: str) -> bool:
     meta = scope.results[0] if name == "result" else scope.meta(name)
     return meta is not None and meta.dtype[0] in "iu"
@@ -226,7 +247,8 @@ def _ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": _count,
-    "size": _piece("size"),
+    "root": _root,
+    "size": _size,
     "offset": _piece("offset"),
     "end": _piece("end"),
     "dims": _dims,
@@ -243,6 +265,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "along": _along,
     "given": _given,
     "inner": _inner,
+    "volume": _volume,
     "half": _half,
     "dtype": _dtype,
     "floating": _floating,
@@ -254,22 +277,26 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones": _ones,
     "rank": _rank,
     "elements": _elements,
+    "first": _end_size(0),
+    "last": _end_size(-1),
     "shape": _shape,
     "steps": _steps,
 }
 """Function in a rule → (scope, names) → value.
 
-count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up;
-others(x, f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f), offset(f): of this
-rank's piece. inner(padding): what of it is left where a halo has the rest. given(x): tensor x is present.
-half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x), shape(x), elements(x).
-exact_cast(x): a sum of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number,
-not a tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks.
-steps(end), steps(start, end), steps(start, end, step): elements of a range.
+count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensions of tensor x that f … make up; others(x,
+f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f, …), offset(f): of this rank's
+piece. inner(padding): what of it is left where a halo has the rest. volume(sizes): their product. given(x): tensor x
+is present. half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x),
+shape(x), elements(x); first(x), last(x): its first and last size. exact_cast(x): a sum of x may be taken after the
+cast to the result. finite(x), positive(x), negative(x): x is a number, not a tensor, and finite in the result's type.
+ones(x), ones(x, dim): dimensions of size 1 over all ranks. steps(end), steps(start, end), steps(start, end, step):
+elements of a range. root(f): the square root of count(f).
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
-stead. tail(x, xs): sizes into which an index among xs unfolds to lie along x[xs]. margins(pad, x, f): the padding around this rank's piece of x; around(x, f, a, b): padding by a and b along f alone.
+stead. tail(x, xs): sizes into which an index among xs unfolds to lie along x[xs]. margins(pad, x, f): the padding
+around this rank's piece of x; around(x, f, a, b): padding by a and b along f alone.
 """
 
 SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")
@@ -319,7 +346,10 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
         default = DType(expression.name) if expression.name in ELEMENT_TYPES else None
         return scope.binding.arguments.get(expression.name, default)
     assert isinstance(expression, Binary)
-    left, right = evaluate(expression.left, scope), evaluate(expression.right, scope)
+    left = evaluate(expression.left, scope)
+    if expression.operator == "and" and not left:
+        return left
+    right = evaluate(expression.right, scope)
     if isinstance(left, Local) or isinstance(right, Local):
         return _local_arithmetic(expression.operator, left, right)
     try:

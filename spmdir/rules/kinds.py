@@ -38,27 +38,47 @@ _EXPECTED = {
     "a real number": _real,
     "a number": _number,
     "a string": lambda value: isinstance(value, str),
+    "a string or an integer": lambda value: isinstance(value, str) or _integer(value),
     "an element type": lambda value: isinstance(value, DType),
 }
 
 KINDS = {
-    "true or false": "accumulate align_corners ceil_mode compute_log_sumexp copy count_include_pad cudnn_enable "
-    "cudnn_enabled descending enable_gqa half_to_float implicit is_causal is_result keepdim largest non_blocking "
-    "pin_memory return_debug_mask scale_grad_by_freq self_is_result sorted sparse sparse_grad stable train training "
-    "transposed",
+    "true or false": (
+        "accumulate adjoint align_corners ceil_mode check_errors compute_log_sumexp compute_uv compute_v copy "
+        "count_include_pad cudnn_enable cudnn_enabled descending enable_gqa equal_nan forward full "
+        "full_matrices half_to_float hermitian implicit include_self is_causal is_result keepdim largest left "
+        "log_input log_target non_blocking onesided periodic pin_memory pivot replacement return_debug_mask "
+        "scale_grad_by_freq self_is_result sorted sparse sparse_grad stable swap train training transpose "
+        "transposed unbiased unitriangular unpack_data unpack_pivots update use_fast_accum use_gelu "
+        "use_input_stats"
+    ),
     "a list of true and false": "grad_input_mask output_mask",
-    "an integer": "C HxW N chunks destination diagonal dim0 dim1 dim2 divisor_override end_dim group groups "
-    "ignore_index index k length max_k max_q n num_classes num_groups num_weights offset padding_idx reduction source "
-    "split_size start_dim",
-    "a list of integers": "bias_sizes input_sizes normalized_shape pad path shape size sizes split_sizes",
-    "an integer or a list of integers": "dilation dim dims kernel_size output_padding output_size repeats shifts "
-    "stride",
+    "an integer": (
+        "axis0 axis1 bins C chunks compute_mode decimals diagonal dim0 dim1 dim2 dimension divisor_override "
+        "end_dim group groups high HxW ignore_index index k last_dim_size length low m max_k max_q N "
+        "normalization num_classes num_groups num_samples num_weights offset padding_idx qGroupSize reduction "
+        "sections start_dim steps storage_offset unroll_dim window_length"
+    ),
+    "a list of integers": (
+        "bias_sizes expand1 expand2 expand3 indices input_sizes normalized_shape pad path physical_layout "
+        "shape sizes split_sizes sumdim"
+    ),
+    "an integer or a list of integers": (
+        "destination dilation dim dims kernel_size output_padding output_size repeats shifts size source "
+        "split_size stride"
+    ),
     'integers, "valid" or "same"': "padding",
-    "a real number": "dropout_p eps label_smoothing momentum nan neginf p posinf scales_h scales_w",
-    "a number": "alpha beta correction end exponent fill_value input_scale max max_val min min_val negative_slope ord "
-    "other s scale self start step threshold value weight",
-    "a string": "approximate equation mode rounding_mode",
-    "an element type": "dtype input_dtype",
+    "a real number": (
+        "atol base delta dropout_p eps epsilon exponential_average_factor label_smoothing mean median "
+        "momentum nan neginf posinf rtol scales_h scales_w sigma std"
+    ),
+    "a number": (
+        "alpha beta correction end exponent fill fill_value from input_scale lambd lower margin max max_val "
+        "maxnorm min min_val n negative_slope ord other p s scale self start step threshold to upper value weight x"
+    ),
+    "a string": "approximate driver equation indexing reduce rounding_mode UPLO",
+    "a string or an integer": "mode",
+    "an element type": "dtype input_dtype out_dtype",
 }
 """Kind → the arguments of that kind; device, layout, memory_format and generator are torch's own to check."""
 

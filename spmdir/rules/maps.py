@@ -58,9 +58,10 @@ def _reshape(layout: Layout, operand: str, argument: str) -> Dims:
     return _reshape_to(layout, operand, layout.integers(argument))
 
 
-def _flatten(layout: Layout, operand: str, first: str, last: str) -> Dims:
+def _flatten(layout: Layout, operand: str, *ends: str) -> Dims:
+    """Without arguments all dimensions become one."""
     shape = layout.shape(operand) or (1,)
-    start, end = layout.dimension(first, len(shape)), layout.dimension(last, len(shape))
+    start, end = (layout.dimension(name, len(shape)) for name in ends) if ends else (0, len(shape) - 1)
     return _reshape_to(layout, operand, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
 
 
@@ -157,8 +158,22 @@ def _reduced(layout: Layout, *arguments: str) -> Dims:
 
 
 def _product(layout: Layout, left: str, right: str) -> Dims:
-    """The dimensions of a matrix product."""
-    return (*layout.dims(left)[:-1], layout.dims(right)[-1])
+    """The dimensions of the product of matrices, or of a matrix and a vector."""
+    return (*layout.dims(left)[:-1], *layout.dims(right)[1:][-1:])
+
+
+def _outer(layout: Layout, left: str, right: str) -> Dims:
+    return (*layout.dims(left), *layout.dims(right))
+
+
+def _front(dropped: int) -> Callable[[Layout, str], Dims]:
+    """All dimensions of a tensor but the last `dropped`."""
+
+    def build(layout: Layout, operand: str) -> Dims:
+        dims = layout.dims(operand)
+        return dims[: len(dims) - dropped]
+
+    return build
 
 
 def _scores(layout: Layout, query: str, key: str) -> Dims:
@@ -267,17 +282,60 @@ def _windows(layout: Layout, operand: str, dimension: str, length: str, step: st
     return (*dims, (inner,))
 
 
-def _diagonal(layout: Layout, operand: str, first: str, second: str) -> Dims:
+def _diagonal(layout: Layout, operand: str, offset: str, first: str, second: str) -> Dims:
     """Both dimensions are whole and give way to a last one."""
-    dims = layout.dims(operand)
-    gone = {layout.dimension(first, len(dims)), layout.dimension(second, len(dims))}
-    layout.whole.update(f for p in gone for f in dims[p])
-    result = layout.result_shape()
-    if result is None:
-        layout.fail("the length of the diagonal cannot be inferred")
-    if len(gone) != 2 or not result:
-        layout.fail(f"there is no diagonal of one dimension, nor one without dimensions: {list(result)}")
-    return (*(d for p, d in enumerate(dims) if p not in gone), (layout.factor("w", result[-1], whole=True),))
+    dims, shape = layout.dims(operand), layout.shape(operand)
+    at = [layout.dimension(name, len(dims)) for name in (first, second)]
+    if at[0] == at[1]:
+        layout.fail(f"there is no diagonal of one dimension, nor one without dimensions: {list(shape)}")
+    layout.whole.update(f for p in at for f in dims[p])
+    (shift,) = layout.integers(offset)
+    length = max(0, min(shape[at[0]] + min(shift, 0), shape[at[1]] - max(shift, 0)))
+    return (*(d for p, d in enumerate(dims) if p not in at), (layout.factor("w", length, whole=True),))
+
+
+def _undiagonal(layout: Layout, operand: str, sizes: str, first: str, second: str) -> Dims:
+    """The dimensions of the tensor, of shape `sizes`, whose diagonal `operand` is."""
+    dims, shape = layout.dims(operand), layout.integers(sizes)
+    at = sorted(layout.dimension(name, len(shape)) for name in (first, second))
+    if len(dims) + 1 != len(shape) or at[0] == at[1]:
+        layout.fail(f"a tensor of rank {len(dims)} is no diagonal of one of shape {list(shape)}")
+    layout.whole.update(dims[-1])
+    out = list(dims[:-1])
+    for position in at:
+        out.insert(position, (layout.factor(f"w{position}", shape[position], whole=True),))
+    return tuple(out)
+
+
+def _unwindowed(layout: Layout, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:
+    """The dimensions of the tensor, of shape `sizes`, whose windows `operand` holds, as in `_windows`."""
+    dims, shape = list(layout.dims(operand)), layout.integers(sizes)
+    if len(dims) != len(shape) + 1 or not shape:
+        layout.fail(f"a tensor of rank {len(dims)} holds no windows of one of shape {list(shape)}")
+    at = layout.dimension(argument, len(shape))
+    if layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(shape):
+        return (*dims[:at], (*dims[at], *dims[-1]), *dims[at + 1 : -1])
+    layout.whole.update((*dims[at], *dims[-1]))
+    dims[at] = (layout.factor(f"w{at}", shape[at], whole=True),)
+    return tuple(dims[:-1])
+
+
+def _grid(layout: Layout, operands: str, *indexing: str) -> Dims:
+    """Of a tensor, its one dimension; of the result, those of all tensors, the first two swapped for "xy"."""
+    numbers = layout.binding.operands(operands)
+    dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(numbers)]
+    if layout.operand is not None:
+        return (dims[numbers.index(layout.operand)],) if layout.operands[layout.operand].shape else ()
+    if indexing and layout.argument(indexing[0]) == "xy":
+        dims[:2] = dims[1::-1]
+    return tuple(dims)
+
+
+def _reshape_like(layout: Layout, operand: str, other: str) -> Dims:
+    """The dimensions of `operand` in the shape of `other`, which lies alike."""
+    dims = _reshape_to(layout, operand, layout.shape(other))
+    layout.operand_dims[layout.binding.operands(other)[0]] = dims
+    return dims
 
 
 def _t(layout: Layout, operand: str) -> Dims:
@@ -338,8 +396,9 @@ def _cut(layout: Layout, dims: list[tuple[int, ...]], argument: str, at: int, si
     """Put a whole dimension of `size` elements where one that stands apart was."""
     if size == math.prod(layout.sizes[f] or 0 for f in dims[at]):
         return
-    layout.set_apart(argument, at, dims[at])
-    if not size:
+    if size:
+        layout.set_apart(argument, at, dims[at])
+    else:
         layout.whole.update(dims[at])
     dims[at] = (layout.factor(f"w{at}", size, whole=True),)
 
@@ -354,9 +413,10 @@ def _padded(layout: Layout, operand: str, argument: str) -> Dims:
         low, high = pad[2 * pair : 2 * pair + 2]
         position = len(dims) - 1 - pair
         if low or high:
-            layout.set_apart(argument, position, dims[position])
             if low < 0 or high < 0:
                 layout.whole.update(dims[position])
+            else:
+                layout.set_apart(argument, position, dims[position])
             out[position] = (layout.factor(f"w{position}", shape[position] + low + high, whole=True),)
     return tuple(out)
 
@@ -496,7 +556,15 @@ MAPS: dict[str, DimensionMap] = {
     "unflatten": DimensionMap(_unflatten),
     "move": DimensionMap(_move),
     "diagonal": DimensionMap(_diagonal),
+    "undiagonal": DimensionMap(_undiagonal),
+    "grid": DimensionMap(_grid),
+    "reshape_like": DimensionMap(_reshape_like),
+    "unwindowed": DimensionMap(_unwindowed),
     "product": DimensionMap(_product),
+    "outer": DimensionMap(_outer),
+    "same": DimensionMap(_front(0)),
+    "rows": DimensionMap(_front(1)),
+    "batch": DimensionMap(_front(2)),
     "scores": DimensionMap(_scores),
     "leading": DimensionMap(_leading),
     "trailing": DimensionMap(_trailing),

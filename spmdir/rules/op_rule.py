@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.call import Call, Literal, Local, TensorMeta
+from spmdir.call import DTYPE_BYTES, Call, Literal, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
@@ -63,6 +63,7 @@ class Factor:
             is pending in the results without it.
         rewrite: "expand" or "local" when dividing it replaces the op.
         least: how much of it every rank must hold.
+        aligned: every rank must hold whole rows of 16 bytes of it.
         clause: which of the rule's clauses gives the rewrite.
         alone: the rewrite deals with one of the clause's factors at a time.
     """
@@ -72,6 +73,7 @@ class Factor:
     kind: str = "plain"
     rewrite: str | None = None
     least: int = 0
+    aligned: bool = False
     clause: int | None = None
     alone: bool = False
 
@@ -97,26 +99,52 @@ class OpRule:
     scope: Scope
     rules: RuleSet
     layout: Layout
-    _rows: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict)
+    _rows: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
 
     def strategies(self, count: int, divided: Mapping[int, int] | None = None) -> tuple[Strategy, ...]:
         """The rows for an axis of `count` ranks: replicated, then one a factor, then the pending reductions.
 
-        `divided` tells by how many ranks other mesh axes divide a factor already; those axes are nested outside.
+        `divided` tells by how many ranks other mesh axes divide a factor already. Rows that do not go with that are
+        left out: where a factor is divided that has major ones beside it, these are divided to single elements.
         """
         divided = {f: n for f, n in (divided or {}).items() if n > 1}
         key = (count, tuple(sorted(divided.items())))
         if key not in self._rows:
-            self._rows[key] = ()  # so that an expansion that leads back here is found out
+            self._rows[key] = None  # so that an expansion that leads back here is found out
             try:
                 rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
             except SpmdirError:
                 del self._rows[key]
                 raise
+            unfinished = self._unfinished(divided)
+            if unfinished:
+                rows = [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
             self._rows[key] = tuple(dict.fromkeys(rows))
-        if not self._rows[key]:
+        found = self._rows[key]
+        if found is None:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
-        return self._rows[key]
+        return found
+
+    def _unfinished(self, divided: Mapping[int, int]) -> dict[int | None, int]:
+        """The factors that still hold several elements but are major to a divided one, and what divides them."""
+        return {
+            major: divided.get(major, 1)
+            for factor in divided
+            for major in self._majors.get(factor, ())
+            if divided.get(major, 1) != self.factors[major].size
+        }
+
+    @cached_property
+    def _majors(self) -> dict[int, set[int]]:
+        """Factor → those that are major to it in some dimension and have several elements."""
+        found: dict[int, set[int]] = {}
+        for dims in (*self.operand_dims, *self.result_dims):
+            for held in dims or ():
+                for at, factor in enumerate(held):
+                    majors = {f for f in held[:at] if self.factors[f].size != 1}
+                    if majors:
+                        found.setdefault(factor, set()).update(majors)
+        return found
 
     @cached_property
     def flops(self) -> int:
@@ -165,7 +193,7 @@ class OpRule:
         """
         from spmdir.rules.rewrite import localize
 
-        return localize(self, axes, operands or self.call.operands, value or (lambda local: local.extent))
+        return localize(self, axes, operands or self.call.operands, value or (lambda local: local.undivided))
 
     def text(self) -> str:
         """The rule as instantiated: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {self}`."""
@@ -256,16 +284,17 @@ class OpRule:
             return False
         if factor.alone and any(f != index and self.factors[f].clause == factor.clause for f in divided):
             return False
+        if any(divided.get(f) != self.factors[f].size for f in self._majors.get(index, ())):
+            return False
         for dims in (*self.operand_dims, *self.result_dims):
             holders = [d for d in dims or () if index in d]
             if len(holders) > 1:
                 return False
-            for held in holders:
-                at = held.index(index)
-                if any(self.factors[f].size != 1 for f in held[:at]):
-                    return False
-                if any(self.factors[f].size != 1 for f in held[at + 1 :]) and factor.size % total:
-                    return False
+            beside = [f for held in holders for f in held if f != index]
+            if factor.size % total and any(self.factors[f].size != 1 for f in beside):
+                return False
+        if factor.aligned and factor.size * DTYPE_BYTES[self.call.operands[0].dtype] % (16 * total):
+            return False
         least = max(factor.least, factor.kind in ("max", "min") or factor.rewrite == "local")
         if not least:
             return True
@@ -323,7 +352,7 @@ def _reductions_of(meta: TensorMeta) -> tuple[str, ...]:
     return ("sum", "avg", "max", "min", "product") if meta.floating else ("sum", "max", "min", "product")
 
 
-FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "expand", "local")
+FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "aligned", "expand", "local")
 
 
 def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
@@ -335,8 +364,10 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
                 said[factor]["least"] = 1
+            elif clause.kind == "aligned":
+                said[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
-                alone = clause.kind == "local" and any(map(_speaks_of_one, clause.body))
+                alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in clause.body)
                 said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
@@ -355,8 +386,10 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     )
 
 
-def _speaks_of_one(statement: Statement) -> bool:
-    return any(isinstance(e, Function) and e.name in SINGLE for value in statement.values for e in walk(value))
+def _speaks_of_one(statement: Statement, layout: Layout) -> bool:
+    """Whether a name of several dimensions stands where only one of them can be meant."""
+    functions = (e for value in statement.values for e in walk(value) if isinstance(e, Function) and e.name in SINGLE)
+    return any(len(layout.refer(name)) > 1 for function in functions for name in function.arguments)
 
 
 def _scope(layout_of: list[Layout], call: Call, binding: Binding) -> Scope:

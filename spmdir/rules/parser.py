@@ -133,7 +133,8 @@ class _Builder(Transformer[Token, Rule]):
 
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
-        return Statement(tuple(map(str, (t for t in targets if t))), (value,), condition, self.at(targets[0]))
+        location = value.location if isinstance(value, OpCall) else self.at(targets[0])
+        return Statement(tuple(map(str, (t for t in targets if t))), (value,), condition, location)
 
     def give(self, items: list[Any]) -> Statement:
         return Statement((), tuple(i for i in items if i is not None), None, Location(self.file, self.offset + 1, 1))

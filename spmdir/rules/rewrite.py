@@ -234,8 +234,9 @@ def _clause(owner: OpRule, kind: str, factor: int) -> Clause:
 def expand(owner: OpRule, factor: int) -> Expansion:
     """The expansion of `owner` over `factor`."""
     emitter = _Emitter(owner, owner.scope)
-    results = emitter.run(_clause(owner, "expand", factor).body)
-    return Expansion(tuple(emitter.pieces), tuple(map(emitter.returned, results, owner.call.results)))
+    made = emitter.run(_clause(owner, "expand", factor).body)
+    results = tuple(map(emitter.returned, made, owner.call.results))
+    return Expansion(tuple(emitter.pieces), results)
 
 
 def localize(

@@ -29,6 +29,21 @@ class ArgumentParser(argparse.ArgumentParser):
         raise SpmdirError(f"{message}; see {self.prog} --help")
 
 
+def parse_sizes(text: str) -> dict[str, int]:
+    """`s0=8,s1=5` → the number of each size; for argparse.
+
+    Raises:
+        ArgumentTypeError: the text is malformed.
+    """
+    sizes: dict[str, int] = {}
+    for part in filter(str.strip, text.split(",")):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not number.isdecimal() or len(number) > 18:
+            raise argparse.ArgumentTypeError(f"'{part}' is no size; expected name=number, as in s0=8,s1=5")
+        sizes[name] = int(number)
+    return sizes
+
+
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """The exit status of a tool: what `body` returns, 1 after a refusal, 2 after an internal error.
 

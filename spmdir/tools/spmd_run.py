@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.errors import SpmdirError, SpmdirErrors
-from spmdir.tools.command import ArgumentParser, guarded, read_text
+from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +38,13 @@ def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
     from spmdir.dialects import ir
+    from spmdir.dialects.sizes import open_sizes
     from spmdir.lowering import run_single, simulate
+    from spmdir.lowering.stages import bound
 
     module = ir.parse(text, file)
+    if options.sizes or open_sizes(module).symbols:
+        module = bound(module, options.sizes)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
     outputs = simulate(module, inputs, state_dict, options.seed)
     if not options.check:
@@ -64,6 +68,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
+    parser.add_argument("--sizes", type=parse_sizes, default={}, help="numbers for symbolic sizes, as in s0=8,s1=5")
     parser.add_argument("--tolerance", type=float, help="error that passes (default by element type)")
     return parser
 

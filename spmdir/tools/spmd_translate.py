@@ -7,12 +7,12 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.mesh import Mesh
-from spmdir.tools.command import ArgumentParser, guarded, read_text, write_text
+from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _main(argv: Sequence[str]) -> int:
             parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
         text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings)
     else:
-        text = emit_fx(*read_text(options.emit_fx), options.rank)
+        text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
     write_text(options.output, text)
     return 0
 
@@ -67,6 +67,9 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
     parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
     parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
+    parser.add_argument(
+        "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
+    )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     return parser
 
@@ -119,7 +122,7 @@ def _load(path: str) -> Any:
         logging.disable(logged)
 
 
-def emit_fx(text: str, file: str, rank: int) -> str:
+def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None) -> str:
     """Python that defines the program of `rank` as a torch module, and the process groups that it uses.
 
     Raises:
@@ -129,7 +132,7 @@ def emit_fx(text: str, file: str, rank: int) -> str:
     from spmdir.lowering import lower_to_fx
 
     module = ir.parse(text, file)
-    return python_source(lower_to_fx(module, rank), ir.mesh(module), rank)
+    return python_source(lower_to_fx(module, rank, sizes=sizes), ir.mesh(module), rank)
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:

@@ -12,7 +12,8 @@ from spmdir.errors import UnsupportedError
 from spmdir.importer import import_fx, training_step
 from spmdir.lowering import run_single
 from tests.importer.helpers import MESH, arguments, results
-from tests.models.zoo import MLP, loss_of
+from tests.models.catalog import MLP
+from tests.models.zoo import loss_of
 
 TORCH = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.05),

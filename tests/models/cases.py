@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.spmd import function_attrs
 from spmdir.errors import SpmdirWarning
+from spmdir.importer.training import OPTIMIZERS
 from tests.models import plans, zoo
 
 PIPELINE = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
@@ -60,6 +62,9 @@ SEQUENCE = "sequence_parallel"
 PLANS = (*plans.KINDS, SEQUENCE)
 """The plans, and tensor parallelism with the sequence of the residual stream divided."""
 
+RANDOM = "random"
+"""A plan `random0`, `random1`, …: any shardings, for models without plans too."""
+
 
 def shardings(model: str, plan: str, layout: Layout) -> dict[str, str]:
     """What `import_fx` takes."""
@@ -77,10 +82,13 @@ class Program:
     expected: list[Any]
 
 
-def forward(model: str, dtype: torch.dtype, sizes: tuple[int, int], residual: str | None = None) -> Program:
+def forward(
+    model: str, dtype: torch.dtype, sizes: tuple[int, int], decompositions: str = "", residual: str | None = None
+) -> Program:
     """The exported forward of a model for (batch, sequence)."""
-    exported, inputs = zoo.forward_program(model, dtype, *sizes, residual=residual)
-    eager = zoo.eager_model(model, dtype)
+    attention = "eager" if decompositions == "core" else "sdpa"
+    exported, inputs = zoo.forward_program(model, dtype, *sizes, attention, residual, decompositions)
+    eager = zoo.eager_model(model, dtype, attention)
     with torch.no_grad():
         expected = pytree.tree_leaves(eager(*inputs))
     return Program(exported, list(inputs), {**exported.state_dict, **exported.constants}, expected)
@@ -146,12 +154,12 @@ def error(found: Any, expected: Any) -> float:
 def program_of(
     name: str, plan: str, layout: Layout, dtype: torch.dtype = torch.float64, sizes: tuple[int, int] = (4, 8)
 ) -> Program:
-    """The program `llama` (the forward) or `llama:adamw` (the training step) under a plan."""
-    model, _, optimizer = name.partition(":")
+    """The program `llama` or `llama:core` (the forward) or `llama:adamw` (the training step) under a plan."""
+    model, _, kind = name.partition(":")
     residual = layout.adapt(plans.RESIDUAL) if plan == SEQUENCE else None
-    if optimizer:
-        return training(model, dtype, sizes, optimizer, residual)
-    return forward(model, dtype, sizes, residual)
+    if kind in OPTIMIZERS:
+        return training(model, dtype, sizes, kind, residual)
+    return forward(model, dtype, sizes, kind, residual)
 
 
 def worst_error(
@@ -160,4 +168,20 @@ def worst_error(
     """The largest error of a case over all its outputs."""
     layout = LAYOUTS[mesh]
     program = program_of(name, plan, layout, dtype, sizes)
+    if plan.startswith(RANDOM):
+        return max(errors(program, layout, random_shardings(program, layout.mesh, plan)))
     return max(errors(program, layout, shardings(name.partition(":")[0], plan, layout)))
+
+
+def random_shardings(program: Program, mesh: spmdir.Mesh, seed: str) -> dict[str, str]:
+    """Any shardings of about half of what a program takes, with open axes."""
+    choice = random.Random(seed)
+    names, metas = arguments(program, mesh)
+    found = {}
+    for name, meta in zip(names, metas, strict=True):
+        kinds = ["R", "?", *(f"S({dim})" for dim in range(meta.rank) for _ in range(2))]
+        axes = choice.sample(mesh.axis_names, len(mesh.axis_names))
+        text = ", ".join(f"{axis}: {choice.choice(kinds)}" for axis in axes)
+        if choice.random() < 0.5:
+            found[name] = text
+    return found

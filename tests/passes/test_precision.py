@@ -6,6 +6,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes import run_passes
+from spmdir.placement import Shard
 
 NORM = """
 spmd.mesh @mesh <a = 2>
@@ -33,3 +34,24 @@ def test_a_sum_that_the_user_splits_is_split_in_any_precision():
     module = ir.parse(text)
     run_passes(module, "propagate,insert-reshard,verify-spmd")
     assert "P(sum)" in ir.print_ir(module)
+
+
+COLUMNS = """
+spmd.mesh @mesh <a = 2>
+func.func @main(%x: tensor<3x64x{wide}> {{spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}}) -> tensor<64x{narrow}> {{
+  %0 = aten._to_copy(%x) {{dtype = {narrow}}} : tensor<3x64x{narrow}>
+  %1 = aten.{op} : tensor<64x{narrow}>
+  return %1 : tensor<64x{narrow}>
+}}
+"""
+
+
+@pytest.mark.parametrize("op", ["sum.dim_IntList(%0) {dim = [0]}", 'einsum([%0, %0]) {equation = "ij,ij->j"}'])
+def test_columns_are_divided_where_the_order_of_adding_cannot_show(op):
+    divided = {}
+    for wide, narrow in (("f64", "f32"), ("f64", "f64"), ("f32", "f32")):
+        module = ir.parse(COLUMNS.format(wide=wide, narrow=narrow, op=op))
+        run_passes(module, "propagate")
+        total = list(ir.main_function(module).body.block.ops)[-2]
+        divided[wide, narrow] = isinstance(sharding_of(total.results[0])["a"], Shard)
+    assert divided == {("f64", "f32"): op.startswith("einsum"), ("f64", "f64"): True, ("f32", "f32"): True}

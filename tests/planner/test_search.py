@@ -96,7 +96,7 @@ def test_small_programs_are_decided_as_well_as_by_trying_everything() -> None:
     optimal = []
     for problem in small_problems(250):
         best = min(cost(problem, rows) for rows in all_decisions(problem))
-        found = cost(problem, search.solve(problem)["a"])
+        found = cost(problem, search.solve(problem).rows["a"])
         assert found <= 1.5 * best + 1e-6 or len(problem.nodes) > 6
         optimal.append(found <= best + 1e-6)
     assert len(optimal) > 100
@@ -116,7 +116,7 @@ def replicated(problem: Problem) -> list[Row]:
 @given(programs([ONE_AXIS], ops=12, lengths=(4, 64, 256, 1024)))
 def test_nothing_costs_more_than_replicating_everything(program: Program) -> None:
     problem = problem_of(program.text)
-    assert cost(problem, search.solve(problem)["a"]) <= cost(problem, replicated(problem)) + 1e-6
+    assert cost(problem, search.solve(problem).rows["a"]) <= cost(problem, replicated(problem)) + 1e-6
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=SLOW)
@@ -160,17 +160,17 @@ def test_layers_beyond_those_that_differ_only_weigh_more(depth: int) -> None:
 
 
 def test_every_further_layer_costs_the_same() -> None:
-    costs = [cost(stack(layers), search.solve(stack(layers))["a"]) for layers in (5, 6, 7, 8)]
+    costs = [cost(stack(layers), search.solve(stack(layers)).rows["a"]) for layers in (5, 6, 7, 8)]
     steps = [after - before for before, after in itertools.pairwise(costs)]
     assert steps == pytest.approx([steps[0]] * 3)
 
 
 def test_merging_repeats_loses_nothing_on_a_stack_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = stack(6)
-    merged = cost(problem, search.solve(problem)["a"])
+    merged = cost(problem, search.solve(problem).rows["a"])
     monkeypatch.setattr(search, "DEPTHS", (100,))
     assert len(quotient(problem, 100).nodes) == len(problem.nodes)
-    assert merged == pytest.approx(cost(problem, search.solve(problem)["a"]))
+    assert merged == pytest.approx(cost(problem, search.solve(problem).rows["a"]))
 
 
 def test_nodes_of_different_surroundings_are_never_merged() -> None:

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
+
 from spmdir.checking.soundness import overload
 from spmdir.rules import default
 from spmdir.rules.kinds import KINDS
@@ -35,7 +37,7 @@ SCHEMA_TYPES = {
     "a list of integers": {"List[int]"},
     "an integer or a list of integers": {"int", "List[int]"},
     "a real number": {"float"},
-    "a number": {"number", "int", "float"},
+    "a number": {"number", "int", "float", "bool"},
     "a string": {"str"},
     "an element type": {"ScalarType"},
 }

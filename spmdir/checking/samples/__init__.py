@@ -11,8 +11,11 @@ from spmdir.checking.samples import (
     convolution,
     factory,
     index,
+    libraries,
+    linalg,
     loss,
     normalization,
+    order,
     pointwise,
     random,
     reduction,
@@ -25,7 +28,9 @@ from spmdir.rules import RuleSet
 FAMILIES = (
     pointwise,
     contraction,
+    linalg,
     reduction,
+    order,
     softmax,
     view,
     factory,
@@ -36,6 +41,7 @@ FAMILIES = (
     convolution,
     window,
     loss,
+    libraries,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.checking.sample import F32, F64, Sample, f, sample
+from spmdir.checking.sample import F32, F64, I64, Sample, f, i, sample
 
 
 def samples() -> list[Sample]:
@@ -19,6 +19,22 @@ def samples() -> list[Sample]:
         sample("ones_like", f(5, 4)),
         sample("empty_like", f(5, 4), compare=False),
         sample("fill.Scalar", f(5, 4), value=2),
+        sample("fill.Tensor", f(5, 4), f(1).sum()),
+        sample("fill.Tensor", f(5, 4), i(9, 1).sum()),
+        sample("zero", f(5, 4)),
+        sample("_efficientzerotensor", size=(5, 4)),
+        sample("empty_permuted", size=(5, 4), physical_layout=(1, 0), compare=False),
+        sample("empty_strided", size=(5, 4), stride=(1, 5), compare=False),
+        sample("eye", n=5),
+        sample("eye", n=6, dtype=F64),
+        sample("eye.m", n=4, m=7, dtype=I64),
+        sample("eye.m", n=7, m=4),
+        sample("range", start=0, end=5),
+        sample("range.step", start=0, end=5, step=2),
+        sample("linspace", start=0, end=5, steps=7),
+        sample("logspace", start=0, end=2, steps=5),
+        sample("hann_window", window_length=6),
+        sample("hann_window.periodic", window_length=6, periodic=False),
         sample("scalar_tensor", s=2),
         sample("arange", end=10),
         sample("arange", end=2.5),

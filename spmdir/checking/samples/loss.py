@@ -45,8 +45,9 @@ def _pointwise() -> Iterator[Sample]:
         yield sample("multilabel_margin_loss_forward", f(6, 4), members, reduction=r)
         grad = _number() if r else f(6, 4)
         truth6 = torch.rand(6, 4, dtype=torch.float64)
-        for op, more in (("mse", {}), ("smooth_l1", {"beta": 0.7}), ("huber", {"delta": 0.7}), ("soft_margin", {})):
-            yield sample(f"{op}_loss_backward", grad, f(6, 4), f(6, 4), reduction=r, **more)
+        yield from (sample(f"{op}_loss_backward", grad, f(6, 4), f(6, 4), reduction=r) for op in ("mse", "soft_margin"))
+        yield sample("smooth_l1_loss_backward", grad, f(6, 4), f(6, 4), reduction=r, beta=0.7)
+        yield sample("huber_loss_backward", grad, f(6, 4), f(6, 4), reduction=r, delta=0.7)
         yield sample("binary_cross_entropy_backward", grad, truth6, truth6.flip(0), positive(6, 4), reduction=r)
         rows = _number() if r else f(6)
         yield sample("multi_margin_loss_backward", rows, f(6, 4), i(4, 6), p=1, margin=1.0, reduction=r)
@@ -82,7 +83,7 @@ def _cross_entropy() -> Iterator[Sample]:
     for r in (0, 1, 2):
         for w in (None, positive(6)):
             for smoothing in (0.0, 0.2):
-                options = {"reduction": r, "label_smoothing": smoothing}
+                options: dict[str, Any] = {"reduction": r, "label_smoothing": smoothing}
                 yield sample("cross_entropy_loss", f(5, 6), _targets(6, 5), w, **options)
                 yield sample("cross_entropy_loss", f(4, 6, 5), _targets(6, 4, 5), w, **options)
                 yield sample("cross_entropy_loss", f(5, 6), torch.softmax(f(5, 6), 1), w, **options)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from spmdir.checking.sample import F32, F64, I1, I64, Sample, b, f, h, i, positive, sample
+import torch
+
+from spmdir.checking.sample import F32, F64, I1, I64, Sample, b, c, f, h, i, positive, sample
+
+SHIFTS = ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+POLYNOMIALS = (
+    *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+)  # fmt: skip
 
 
 def samples() -> list[Sample]:
@@ -56,6 +64,7 @@ def samples() -> list[Sample]:
         sample("to.dtype_layout", f(5, 4), dtype=F32),
         sample("hardtanh", f(5, 4)),
         sample("clamp", f(5, 4), min=-0.5, max=0.5),
+        sample("clip", f(5, 4), min=-0.5),
         sample("clamp.Tensor", f(5, 4), f(4), f(5, 4)),
         sample("clamp.Tensor", f(5, 4), None, f(5, 4)),
         sample("clamp_min", f(5, 4), min=0),
@@ -79,5 +88,64 @@ def samples() -> list[Sample]:
         *(sample(f"bitwise_{op}.Tensor", b(5, 4), b(4)) for op in ("and", "or", "xor")),
         *(sample(f"bitwise_{op}.Tensor", i(9, 5, 4), i(9, 4)) for op in ("and", "or", "xor")),
         *(sample(f"bitwise_{op}.Scalar", i(9, 5, 4), other=3) for op in ("and", "or")),
-        *(sample(f"{op}.Tensor", b(5, 4), b(4)) for op in ("__and__", "__or__")),
+        *(sample(f"{op}.Tensor", b(5, 4), b(4)) for op in ("__and__", "__or__", "__xor__")),
+        *(sample(f"{op}.Scalar", b(5, 4), other=True) for op in ("__and__", "__or__", "__xor__", "bitwise_xor")),
+        *(sample(f"bitwise_{op}.Scalar_Tensor", b(5, 4), self=True) for op in ("and", "or", "xor")),
+        *(sample(f"bitwise_{op}.Scalar", b(5, 4), other=True) for op in ("and", "or")),
+        *(sample(f"{op}.Tensor", i(9, 5, 4), i(5, 4)) for op in SHIFTS),
+        *(sample(f"{op}.Scalar", i(9, 5, 4), other=2) for op in SHIFTS if op[0] == "_"),
+        *(sample(f"{op}.Tensor_Scalar", i(9, 5, 4), other=2) for op in SHIFTS if op[0] != "_"),
+        *(sample(f"{op}.Scalar_Tensor", i(9, 5, 4), self=100) for op in SHIFTS if op[0] != "_"),
+        *(sample(op, i(40, 5, 4), i(40, 4)) for op in ("gcd", "lcm")),
+        *(sample(op, i(9, 5, 4)) for op in ("sign", "sgn", "neg", "abs", "sin")),
+        *(sample(op, c(5, 4)) for op in ("real", "imag", "conj", "conj_physical", "_conj", "_conj_physical")),
+        *(sample(op, c(5, 4)) for op in ("angle", "abs", "resolve_conj", "sgn", "neg", "clone", "reciprocal")),
+        *(sample(op, f(5, 4), c(4)) for op in ("mul.Tensor", "add.Tensor", "div.Tensor")),
+        sample("mul.Tensor", c(5, 4), c(4)),
+        sample("polar", positive(5, 4), f(5, 4)),
+        sample("complex", f(5, 4), f(4)),
+        sample("frexp.Tensor", f(5, 4)),
+        sample("copysign.Scalar", f(5, 4), other=-2),
+        sample("ldexp.Tensor", f(5, 4), i(4, 4)),
+        sample("div.Scalar_mode", f(5, 4), other=2, rounding_mode="trunc"),
+        sample("div.Scalar_mode", i(9, 5, 4), other=2, rounding_mode="floor"),
+        sample("div.Scalar_mode", f(5, 4), other=-2, rounding_mode=None),
+        sample("floor_divide", i(9, 5, 4), 2),
+        sample("floor_divide.Scalar", i(9, 5, 4), other=2),
+        sample("floor_divide.Scalar", f(5, 4), other=2),
+        *(sample(op, f(5, 4), other=2.0) for op in ("add.Scalar", "sub.Scalar", "xlogy.Scalar_Other")),
+        *(sample(op, positive(5, 4), self=2.0) for op in ("xlogy.Scalar_Self", "remainder.Scalar_Tensor")),
+        sample("float_power.Scalar", f(5, 4), self=2),
+        sample("float_power.Tensor_Scalar", positive(5, 4), exponent=2),
+        sample("mvlgamma", positive(5, 4), p=1),
+        sample("polygamma", positive(5, 4), n=1),
+        sample("round.decimals", f(5, 4), decimals=1),
+        sample("threshold", f(5, 4), threshold=0.5, value=0.1),
+        sample("threshold", f(5, 4), threshold=0.5, value=3),
+        sample("leaky_relu", f(5, 4), negative_slope=-1),
+        sample("leaky_relu", f(5, 4)),
+        sample("elu", f(5, 4)),
+        sample("igamma", positive(5, 4), positive(4)),
+        sample("igammac", positive(5, 4), positive(4)),
+        sample("prelu", f(5, 4, 3), f(4)),
+        sample("prelu", f(5, 4), f(1)),
+        sample("prelu", f(5, 4), f(1).sum()),
+        sample("glu", f(5, 4), dim=1),
+        sample("glu", f(6, 4), dim=0),
+        sample("glu_backward", f(5, 2), f(5, 4), dim=1),
+        sample("hardshrink_backward", f(5, 4), f(5, 4), lambd=0.5),
+        sample("softshrink_backward", f(5, 4), f(5, 4), lambd=0.5),
+        sample("log_sigmoid_forward", f(5, 4), compare=False),
+        sample("log_sigmoid_backward", f(5, 4), f(5, 4), positive(5, 4)),
+        sample("_prelu_kernel_backward", f(5, 4), f(5, 4), f(5, 4)),
+        sample("infinitely_differentiable_gelu_backward", f(5, 4), f(5, 4)),
+        sample("to.other", f(5, 4), torch.zeros(2, 3)),
+        sample("type_as", f(5, 4), torch.zeros(2, 3)),
+        sample("copy", i(9, 5, 4), f(5, 4)),
+        sample("copy", f(5, 4), i(9, 5, 4)),
+        *(sample(f"special_{op}.n_scalar", positive(5, 4), n=2) for op in POLYNOMIALS),
+        *(sample(f"special_{op}.x_scalar", i(4, 5, 4).double(), x=0.5) for op in POLYNOMIALS),
+        *(sample(f"special_{op}", positive(5, 4), i(4, 4).double()) for op in POLYNOMIALS),
+        *(sample(f"special_{op}.other_scalar", positive(5, 4), other=2) for op in ("xlog1py", "zeta")),
+        *(sample(f"special_{op}.self_scalar", positive(5, 4), self=2) for op in ("xlog1py", "zeta")),
     ]  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from spmdir.checking.sample import F32, Sample, b, f, h, positive, sample
 
 
 def samples() -> list[Sample]:
+    bounds: dict[str, Any] = {"from": 2, "to": 7}
     chance = torch.rand(5, 4, dtype=torch.float64)
     return [
         *(sample(op, size=(5, 4)) for op in ("rand", "randn")),
@@ -28,7 +31,7 @@ def samples() -> list[Sample]:
         sample("geometric", f(6, 4), p=0.4),
         sample("random", f(6, 4)),
         sample("random.to", f(6, 4), to=7),
-        sample("random.from", f(6, 4), **{"from": 2, "to": 7}),
+        sample("random.from", f(6, 4), **bounds),
         sample("bernoulli", chance),
         sample("bernoulli", chance.float()),
         sample("bernoulli", chance.bfloat16()),

@@ -1,0 +1,115 @@
+"""Checks one op: its samples, their variants, what its rule says of them, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from spmdir.checking.jobs import Options
+from spmdir.checking.possible import FAILURES, Possible, Trial
+from spmdir.checking.reasons import reason_for
+from spmdir.checking.report import Fault, Missing, OpReport
+from spmdir.checking.sample import Sample
+from spmdir.checking.soundness import Case, meta, on_one_axis, prepare
+from spmdir.checking.values import special_variants
+from spmdir.errors import SpmdirError
+from spmdir.placement import Placement
+from spmdir.rules import RuleSet
+
+TRIED_IN = (2, 3)
+"""The numbers of ranks on which missing strategies are looked for."""
+
+
+def check_op(
+    op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
+) -> OpReport:
+    """The report of one op; `say` is told what is being done, so that a crash has a place."""
+    cases: list[tuple[str, Case]] = []
+    notes: list[str] = []
+    faults: list[Fault] = []
+    strategies = 0
+    for sample in samples:
+        text = describe(sample)
+        say(f"preparing {text}")
+        case = _case(sample, rules, text, notes)
+        if case is None:
+            continue
+        cases.append((text, case))
+        strategies += len({str(row) for count in options.counts for row in case.rule.strategies(count)})
+        for name, variant in [("", case), *_variants(sample, case, rules)]:
+            shown = f"{text} with {name}" if name else text
+            say(f"running {shown}")
+            for verdict in on_one_axis(variant, options.counts):
+                if verdict.fault:
+                    faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+    missing = _missing(op, cases, say) if options.missing else ()
+    return OpReport(op, _family(op, rules), len(cases), strategies, tuple(faults), missing, tuple(dict.fromkeys(notes)))
+
+
+def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
+    try:
+        return prepare(sample, rules)
+    except SpmdirError as error:
+        notes.append(f"{text}: {error.message}")
+    except FAILURES as error:
+        notes.append(f"{text}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    return None
+
+
+def _variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
+    if all(right is None for right in case.expected):
+        return
+    for name, variant in special_variants(sample):
+        try:
+            yield name, prepare(variant, rules)
+        except (SpmdirError, *FAILURES):
+            continue
+
+
+def _missing(op: str, cases: Sequence[tuple[str, Case]], say: Callable[[str], None]) -> tuple[Missing, ...]:
+    found: dict[str, list[str]] = {}
+    for text, case in cases:
+        if all(right is None or not right.numel() for right in case.expected):
+            continue
+        say(f"looking for missing strategies of {text}")
+        for possible in left_out(case):
+            found.setdefault(str(possible), []).append(text)
+    return tuple(Missing(s, len(texts), texts[0], reason_for(op, s)) for s, texts in found.items())
+
+
+def left_out(case: Case) -> Iterator[Possible]:
+    """The assignments that are right and that the rule of `case` does not offer."""
+    trial = Trial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
+    offered = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
+    ignored = trial.ignored()
+    for operands in trial.assignments():
+        # Where the values of an operand do not matter, every placement of it is as right as any other.
+        if any(_alike(operands, row, ignored) for row in offered):
+            continue
+        possible = trial.right(operands, TRIED_IN)
+        if possible:
+            yield possible
+
+
+def _alike(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
+    return all(a == b or index in ignored for index, (a, b) in enumerate(zip(one, other, strict=True)))
+
+
+def describe(sample: Sample) -> str:
+    """The call of a sample as text: `(5x4xf64, [4xf64, none], 2) dim=1`."""
+    arguments = " ".join(f"{name}={value}" for name, value in sorted(sample.arguments.items()))
+    return f"({', '.join(map(_operand, sample.operands))}) {arguments}".strip()
+
+
+def _operand(operand: Any) -> str:
+    if isinstance(operand, list):
+        return f"[{', '.join(map(_operand, operand))}]"
+    if isinstance(operand, Tensor):
+        return str(meta(operand))
+    return "none" if operand is None else str(operand)
+
+
+def _family(op: str, rules: RuleSet) -> str:
+    return rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules")

@@ -1,0 +1,120 @@
+"""Processes that do jobs and may die of them: native kernels fail on odd shapes in ways Python cannot catch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spmdir.errors import SpmdirError
+
+
+@attrs.frozen
+class Death:
+    """How a process ended before its job did.
+
+    Attributes:
+        how: signal, exit status or time limit.
+        stage: what it was doing, as it had said last.
+    """
+
+    how: str
+    stage: str
+
+    def __str__(self) -> str:
+        return f"{self.how} while {self.stage}" if self.stage else self.how
+
+
+class Worker:
+    """A process that answers jobs, and is started anew after it died."""
+
+    def __init__(self, setup: Any):
+        self._setup = setup
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, job: Any, timeout: float) -> Any:
+        """The answer to `job`, or the Death of the process.
+
+        Raises:
+            SpmdirError: what the job refuses.
+        """
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        expired = threading.Event()
+        timer = threading.Timer(timeout, lambda: (expired.set(), process.kill()))
+        timer.start()
+        stage = ""
+        try:
+            pickle.dump(job, process.stdin)
+            process.stdin.flush()
+            while True:
+                kind, value = pickle.load(process.stdout)
+                if kind == "refusal":
+                    raise SpmdirError(value)
+                if kind == "answer":
+                    return value
+                stage = value
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.stop()
+            return Death(f"no answer within {timeout:g} s" if expired.is_set() else _ending(process), stage)
+        finally:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root = str(Path(__file__).parents[2])
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spmdir.checking.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        assert process.stdin is not None
+        pickle.dump(self._setup, process.stdin)
+        return process
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+@contextmanager
+def pool(setup: Any, count: int) -> Iterator[Callable[[Sequence[Any], float], Iterator[Any]]]:
+    """`count` workers as a function: (jobs, seconds for each) → their answers, in order."""
+    workers = [Worker(setup) for _ in range(count)]
+    idle = list(workers)
+
+    def ask(job: Any, timeout: float) -> Any:
+        worker = idle.pop()
+        try:
+            return worker.ask(job, timeout)
+        finally:
+            idle.append(worker)
+
+    with ThreadPoolExecutor(count) as threads:
+        try:
+            yield lambda jobs, timeout: threads.map(ask, jobs, [timeout] * len(jobs))
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.stop()

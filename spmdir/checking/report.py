@@ -1,0 +1,143 @@
+"""What checking rules found, by op and by family, as values, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+COLUMNS = ("samples", "strategies", "sound", "unsound", "missing")
+
+
+@attrs.frozen
+class Fault:
+    """A strategy that is wrong: the sample and the strategy as text, the ranks (`3`, `2 x 2`), and what is wrong."""
+
+    sample: str
+    strategy: str
+    ranks: str
+    fault: str
+
+
+@attrs.frozen
+class Missing:
+    """A strategy that gives the right result and that the rule does not offer.
+
+    Attributes:
+        strategy: operand placements and one choice of result placements, as text.
+        samples: how many samples it was right for.
+        sample: one of them.
+        reason: why the rule leaves it out; None if nobody has said so.
+    """
+
+    strategy: str
+    samples: int
+    sample: str
+    reason: str | None
+
+
+@attrs.frozen
+class OpReport:
+    """What checking one op found.
+
+    Attributes:
+        op, family: the family is the name of the file that has the op's rule.
+        samples: how many calls were tried.
+        strategies: how many strategies their rules gave, added up over the samples.
+        unsound: the strategies that are wrong on some number of ranks.
+        missing: right strategies that are not offered.
+        notes: what could not be tried and why.
+        crash: how the process that ran the op died; None if it did not.
+    """
+
+    op: str
+    family: str
+    samples: int = 0
+    strategies: int = 0
+    unsound: tuple[Fault, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    notes: tuple[str, ...] = ()
+    crash: str | None = None
+
+    @property
+    def faulty(self) -> int:
+        """How many strategies are wrong; one that is wrong on several numbers of ranks counts once."""
+        return len({(fault.sample, fault.strategy) for fault in self.unsound})
+
+    @property
+    def unexplained(self) -> tuple[Missing, ...]:
+        """The missing strategies without a reason."""
+        return tuple(m for m in self.missing if m.reason is None)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The figures of COLUMNS."""
+        return self.samples, self.strategies, self.strategies - self.faulty, self.faulty, len(self.unexplained)
+
+
+@attrs.frozen
+class RuleReport:
+    """What checking rules found.
+
+    Attributes:
+        ops: one report an op, in the order of the rule files.
+        notes: what could not be tried at all and why.
+    """
+
+    ops: tuple[OpReport, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether no strategy is wrong and no op killed its process."""
+        return not any(op.unsound or op.crash for op in self.ops)
+
+    def totals(self) -> dict[str, tuple[int, ...]]:
+        """Family → the sums of its ops' COLUMNS; last, "total"."""
+        sums: dict[str, tuple[int, ...]] = {}
+        for op in self.ops:
+            for name in (op.family, "total"):
+                sums[name] = tuple(map(sum, zip(sums.pop(name, (0,) * len(COLUMNS)), op.counts, strict=True)))
+        return sums
+
+    def table(self) -> str:
+        """A line an op and a family, then what is wrong, what is missing and what could not be tried."""
+        rows = [("op", *COLUMNS)]
+        rows += [(op.op, *map(str, op.counts)) for op in self.ops]
+        rows += [(name, *map(str, counts)) for name, counts in self.totals().items()]
+        return "\n".join([*_aligned(rows), *self._details()]) + "\n"
+
+    def _details(self) -> Iterable[str]:
+        for op in self.ops:
+            if op.crash:
+                yield f"{op.op}: crash: {op.crash}"
+            for fault in op.unsound:
+                yield f"{op.op}: unsound on {fault.ranks} ranks: {fault.strategy}: {fault.fault}; {fault.sample}"
+            for missing in op.unexplained:
+                times = f"{missing.samples} of {op.samples} samples"
+                yield f"{op.op}: missing: {missing.strategy}: right in {times}, such as {missing.sample}"
+        for op in self.ops:
+            yield from (f"{op.op}: note: {note}" for note in op.notes)
+        yield from (f"note: {note}" for note in self.notes)
+
+    def json(self) -> str:
+        """Everything, as JSON."""
+        ops = [
+            attrs.asdict(op) | dict(zip(COLUMNS[:4], op.counts[:3], strict=False)) | {"unsound": _dicts(op.unsound)}
+            for op in self.ops
+        ]
+        totals = {name: dict(zip(COLUMNS, counts, strict=True)) for name, counts in self.totals().items()}
+        return json.dumps({"ops": ops, "totals": totals, "notes": self.notes}, indent=1) + "\n"
+
+
+def _dicts(faults: Sequence[Fault]) -> list[dict[str, str]]:
+    return [attrs.asdict(fault) for fault in faults]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]

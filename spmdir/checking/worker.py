@@ -1,0 +1,88 @@
+"""The process that runs ops: a Setup and jobs come from stdin, stages and answers go to stdout, as pickles."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+from spmdir.checking.captured import capture, opinfo_names
+from spmdir.checking.checks import check_op
+from spmdir.checking.jobs import Options, Setup
+from spmdir.checking.report import OpReport
+from spmdir.checking.sample import Sample
+from spmdir.checking.samples import all_samples
+from spmdir.errors import SpmdirError
+from spmdir.rules import RuleSet, default
+
+
+class Session:
+    """The rules and samples of a worker, and the jobs that it can do: (method name, *arguments)."""
+
+    def __init__(self, setup: Setup, say: Callable[[str], None]):
+        self.say = say
+        self.rules: RuleSet = default().with_file(setup.rules) if setup.rules else default()
+        self.own: dict[str, list[Sample]] = {}
+        given = _samples_of(setup.samples) if setup.samples else []
+        for sample in [*given, *all_samples(default())]:
+            self.own.setdefault(sample.op, []).append(sample)
+
+    def opinfos(self) -> tuple[list[str], str | None]:
+        return opinfo_names()
+
+    def capture(self, index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
+        self.say("running its OpInfo samples")
+        return capture(index, wanted)
+
+    def check(self, op: str, captured: tuple[bytes, ...], options: Options) -> OpReport:
+        samples = [*self.own.get(op, ()), *map(pickle.loads, captured)]
+        return check_op(op, samples, self.rules, options, self.say)
+
+
+def _samples_of(path: str) -> list[Sample]:
+    spec = spec_from_file_location("spmdir_samples", path)
+    if spec is None or spec.loader is None:
+        raise SpmdirError(f"'{path}' is no Python file")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return list(module.samples())
+    except OSError as error:
+        raise SpmdirError(f"cannot read samples from '{path}': {error.strerror}") from None
+    except Exception as error:
+        raise SpmdirError(f"samples '{path}' failed: {type(error).__name__}: {error}") from None
+
+
+def main() -> None:
+    # What native code prints must not come between the answers.
+    channel = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+
+    def send(kind: str, value: Any) -> None:
+        pickle.dump((kind, value), channel)
+        channel.flush()
+
+    source, session = sys.stdin.buffer, None
+    setup = pickle.load(source)
+    while True:
+        try:
+            method, *arguments = pickle.load(source)
+        except EOFError:
+            return
+        try:
+            session = session or Session(setup, lambda stage: send("stage", stage))
+            send("answer", getattr(session, method)(*arguments))
+        except SpmdirError as error:
+            send("refusal", str(error).removeprefix("error: "))
+        except Exception:
+            send("refusal", f"internal error, please report: {traceback.format_exc()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Ops that exchange borders: what a window that slides over a divided dimension needs of the neighbours' blocks.
+
+They stand in local forms alone, so after localize: their types are those of one rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from xdsl.irdl import irdl_op_definition
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+
+FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
+"""What stands beyond the first and the last block."""
+
+
+class BorderOp(ValueOp):
+    """Base of both: one tensor in, one out, whose dimension `dim` differs by `before + after` elements."""
+
+    PARENTHESISED: ClassVar[bool] = False
+    GROWS: ClassVar[int]
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        function = self.parent_op()
+        if mesh is None or function is None or "spmd.local" not in function.attributes:
+            raise ShardingError("exchanges borders of what ranks hold; only a function after localize has such ops")
+        metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
+        if len(self.operands) != 1 or len(self.results) != 1 or None in metas:
+            raise VerifyException("takes one tensor and gives one")
+        source, target = metas
+        argument: dict[str, Any] = self.argument
+        axes = argument.get("axes")
+        if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
+            raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
+        for axis in axes:
+            mesh.require(axis)
+        for name in ("dim", "before", "after"):
+            if type(argument.get(name)) is not int or argument[name] < 0:
+                raise VerifyException(f"expected `{name}` with a number from 0 on, found {argument.get(name)!r}")
+        if argument.get("fill", "zero") not in FILLS:
+            raise VerifyException(f"is filled with {argument['fill']!r}; expected {' or '.join(FILLS)}")
+        assert source is not None and target is not None
+        shape, dim = list(source.shape), argument["dim"]
+        if dim >= len(shape):
+            raise VerifyException(f"has no dimension {dim}; its operand has {len(shape)}")
+        if shape[dim] != DYNAMIC:
+            shape[dim] += self.GROWS * (argument["before"] + argument["after"])
+        if list(target.shape) != shape or source.dtype != target.dtype:
+            found, expected = (["?" if n == DYNAMIC else n for n in sizes] for sizes in (target.shape, shape))
+            raise VerifyException(f"gives {found} of {target.dtype}; expected {expected} of {source.dtype}")
+
+
+@irdl_op_definition
+class HaloOp(BorderOp):
+    """`halo %x on [tp] dim 2 before 1 after 1 fill zero`: a block and the elements beside it in its neighbours' blocks.
+
+    Beyond the first and the last block stands what `fill` says.
+    """
+
+    name = "spmd.halo"
+    GROWS: ClassVar[int] = 1
+    CLAUSES: ClassVar = (("on", "axes"), ("dim", "dim"), ("before", "before"), ("after", "after"), ("fill", "fill"))
+
+
+@irdl_op_definition
+class FoldOp(BorderOp):
+    """`fold %y on [tp] dim 2 before 1 after 1`: the elements at the ends are added to the neighbours' own.
+
+    The reverse of halo: what is beyond the first and the last block goes.
+    """
+
+    name = "spmd.fold"
+    GROWS: ClassVar[int] = -1
+    CLAUSES: ClassVar = (("on", "axes"), ("dim", "dim"), ("before", "before"), ("after", "after"))
+
+
+BORDER_OPS: dict[str, type[BorderOp]] = {op.name: op for op in (HaloOp, FoldOp)}
+"""Name → class."""

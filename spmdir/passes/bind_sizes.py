@@ -1,0 +1,150 @@
+"""bind-sizes: a program for any sizes becomes one for given sizes; types, arguments and sizes become numbers.
+
+What propagate decided is kept where the rules accept it at these sizes. Where they do not, as a dimension may be too
+short for a decision, everything but arguments, results and constraints is decided again, so that the program runs
+at these sizes too, held alike. Ops that are divided along what they reduce inside are replaced here, not by propagate,
+since their pieces hold numbers such as the count of a mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from spmdir.call import Literal, TensorMeta, with_sizes
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
+from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
+from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
+from spmdir.mesh import Mesh
+from spmdir.passes.expand import expand
+from spmdir.passes.propagate import PropagatePass
+from spmdir.passes.stage import global_function
+from spmdir.passes.typing import strategies_of
+from spmdir.rules import RuleSet
+from spmdir.size import evaluate, parse_number
+
+
+@dataclass(frozen=True)
+class BindSizesPass(ModulePass):
+    """Puts numbers in the place of symbolic sizes, e.g. bind-sizes{s0=8 s1=128}; decisions are kept where they hold."""
+
+    name = "bind-sizes"
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The number of each size, by name."""
+    examples: bool = False
+    """Whether sizes that are not given get the example that the module has."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        global_function(op, self.name)
+        declared = sizes_op(op)
+        if declared is None and not self.sizes:
+            return
+        known = open_sizes(op)
+        given = {**(known.hints if self.examples else {}), **self.sizes}
+        try:
+            known.check(given)
+        except SpmdirError as error:
+            raise type(error)(error.message, location_of(declared or op)) from None
+        assert declared is not None  # for nothing but the declaration allows sizes
+        for function in ir.functions(op):
+            _bind_function(function, given)
+        Rewriter.erase_op(declared)
+        function = ir.main_function(op)
+        if any(isinstance(child, AtenOp) and child.sharding for child in function.body.block.ops):
+            _decide(op, function, ctx)
+
+
+def _bind_function(function: FuncOp, given: Mapping[str, int]) -> None:
+    block = function.body.block
+    for argument in block.args:
+        _bind_type(argument, given)
+    for op in list(block.ops):
+        if isinstance(op, ValueOp) and not isinstance(op, SizeOp):
+            try:
+                _bind_op(op, given)
+            except SpmdirError as error:
+                raise error.about(op.name, location_of(op)) from None
+    for op in reversed(list(block.ops)):
+        if isinstance(op, SizeOp):
+            Rewriter.erase_op(op)
+    returned = ir.terminator(function).operand_types
+    function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
+    outputs = function.attributes.get("spmd.outputs")
+    if isinstance(outputs, ArgumentsAttr):
+        function.attributes["spmd.outputs"] = ArgumentsAttr(
+            tuple((name, _bound_output(value, given)) for name, value in outputs.data)
+        )
+
+
+def _bind_op(op: ValueOp, given: Mapping[str, int]) -> None:
+    if op.sizes and op.arguments:
+        numbers = [evaluate(size.type.data.size, given) for size in op.sizes]  # type: ignore
+        op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, numbers))
+        op.operands = list(op.tensors)
+    for result in op.results:
+        _bind_type(result, given)
+
+
+def _bind_type(value: SSAValue, given: Mapping[str, int]) -> None:
+    if is_sized(value.type):
+        value._type = bound_type(value.type, given)  # pyright: ignore[reportPrivateUsage]  # keeps its whole name
+
+
+def bound_type(type_: Attribute, given: Mapping[str, int]) -> Attribute:
+    """A tensor type with numbers for its sizes.
+
+    Raises:
+        ShardingError: there is no tensor of such a size.
+    """
+    meta, sizes = meta_of(type_), sizes_of(type_)
+    assert meta is not None
+    shape = tuple(evaluate(size, given) for size in sizes)
+    for size, number in zip(sizes, shape, strict=True):
+        if number < 0:
+            raise ShardingError(f"the size {size} is {number} where {_shown(given)}; give larger sizes")
+    return type_of(TensorMeta(shape, meta.dtype))
+
+
+def _bound_output(value: Literal, given: Mapping[str, int]) -> Literal:
+    if isinstance(value, tuple):
+        return tuple(_bound_output(entry, given) for entry in value)
+    return evaluate(parse_number(value[1:]), given) if isinstance(value, str) and value.startswith("=") else value
+
+
+def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
+    """Keep the decisions that the ops have if the rules accept them all, else decide again."""
+    mesh = ir.mesh(module)
+    ops = [op for op in function.body.block.ops if isinstance(op, AtenOp)]
+    try:
+        for op in ops:
+            strategies_of(op, mesh, ctx.rules)
+        _expand(ops, mesh, ctx.rules)
+    except (ShardingError, RuleError, UnsupportedError):
+        # What has been expanded by then computes the same, and is decided like the rest.
+        for op in function.body.block.ops:
+            if isinstance(op, AtenOp):
+                for name in ("sharding", "needs"):
+                    op.properties.pop(name, None)
+        PropagatePass().apply(ctx, module)
+
+
+def _expand(ops: list[AtenOp], mesh: Mesh, rules: RuleSet) -> None:
+    for op in ops:
+        expand(op, mesh, rules)
+
+
+def _shown(given: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {number}" for name, number in given.items())

@@ -1,0 +1,59 @@
+"""Which mesh axes to split into sub-axes, so that a dimension made of several factors can be divided through them.
+
+Of a dimension of 8 elements that a view takes apart as 2 x 4, an axis of 4 ranks divides the 2 by its major half and
+the 4 by its minor one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from spmdir.axes import is_part
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.rules import OpRule
+from spmdir.sharding import Sharding
+
+
+def given_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
+    """`mesh` with the axes split that shardings of a program split.
+
+    Raises:
+        ShardingError: the shardings split an axis in ways that do not go together.
+    """
+    return mesh.refine(sorted({axis for s in shardings if s for axis, _ in s.entries if is_part(axis)}))
+
+
+def wanted_splits(rules: Mapping[OpRule, float], mesh: Mesh) -> Mesh:
+    """`mesh` with the axes split where the dimensions of ops ask for it; those of most weight first, as far as they go.
+
+    Args:
+        rules: the rules of the ops, each with the bytes of its operands and results.
+    """
+    weights: dict[str, float] = {}
+    for rule, weight in rules.items():
+        for part in dict.fromkeys(_parts(rule, mesh)):
+            weights[part] = weights.get(part, 0.0) + weight
+    for part in sorted(weights, key=lambda part: (-weights[part], part)):
+        try:
+            mesh = mesh.refine([part])
+        except ShardingError:
+            continue
+    return mesh
+
+
+def _parts(rule: OpRule, mesh: Mesh) -> Iterator[str]:
+    """The major sub-axes that could divide the major factors of some dimension where the whole axis cannot."""
+    root = mesh.root or mesh
+    for dims in (*rule.operand_dims, *rule.result_dims):
+        for factors in dims or ():
+            major = 1
+            for factor in [f for f in factors if rule.factors[f].size > 1][:-1]:
+                if rule.factors[factor].kind == "whole":
+                    break
+                major *= rule.factors[factor].size
+                for axis, size in root.axes:
+                    common = math.gcd(major, size)
+                    if 1 < common < size:
+                        yield f"{axis}(1){common}"

@@ -1,0 +1,80 @@
+"""`spmd-check-rules`: run every strategy of the rules on simulated ranks, and compare with the op on one device."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from spmdir.errors import SpmdirError
+from spmdir.tools.command import ArgumentParser, guarded, write_text
+
+_DESCRIPTION = "Check rules by running their ops: every strategy, on several numbers of ranks."
+_EXAMPLES = """\
+examples:
+  spmd-check-rules aten.mm aten.add.Tensor        two ops; status 1 if a strategy is wrong
+  spmd-check-rules --all --json -o report.json    all ops that have a rule
+  spmd-check-rules mylib.scale --rules own.rules --samples own.py
+
+Samples are those of spmdir and the aten calls that torch's OpInfo samples make, forward and backward, the latter
+if torch.testing can be loaded. Every op runs in a process of its own, so that one that crashes ends no other.
+`missing` counts strategies that are right, but that the rule does not offer, without a reason in reasons.toml.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    if bool(options.ops) == options.all:
+        raise SpmdirError("expected names of ops, such as aten.mm, or --all")
+    from spmdir.checking import check_rules
+
+    report = check_rules(
+        options.ops or None,
+        world_sizes=options.world,
+        rules=options.rules,
+        samples=options.samples,
+        captured=not options.packaged,
+        missing=not options.no_missing,
+        processes=options.processes,
+        timeout=options.timeout,
+    )
+    write_text(options.output, report.json() if options.json else report.table())
+    return 0 if report.sound else 1
+
+
+def argument_parser() -> ArgumentParser:
+    """The options of the tool."""
+    parser = ArgumentParser(
+        "spmd-check-rules",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("ops", nargs="*", help="names of ops, such as aten.mm")
+    parser.add_argument("--all", action="store_true", help="all ops that have a rule")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    parser.add_argument("--world", type=_counts, default=(2, 3, 4), help="numbers of ranks (default 2,3,4)")
+    parser.add_argument("--rules", metavar="FILE", help="a .rules file whose lines replace the packaged ones")
+    parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(); it may register ops")
+    parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
+    parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
+    parser.add_argument("--processes", type=int, help="worker processes (default: one a core)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one op (default 300)")
+    return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers such as 2,3,4") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

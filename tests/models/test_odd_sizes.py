@@ -1,0 +1,50 @@
+"""Models of sizes that no axis divides, however their parameters and inputs are divided."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import spmdir
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.errors import SpmdirWarning
+from spmdir.rules import default
+from tests.models import cases, zoo
+
+SIZES = (3, 7)
+MESHES = ("2x4", "2x2x2")
+CASES = [
+    (name, kind, MESHES[(place + turn) % 2])
+    for place, name in enumerate(zoo.ODD_MODELS)
+    for turn, kind in enumerate(("", "core", "sgd"))
+]
+"""Each model on both meshes; `benchmarks/correctness.py` tries all kinds on both, with more shardings."""
+
+TRACED = [
+    *((name, kind) for name in zoo.ODD_MODELS for kind in ("", "inference", "core", "sgd")),
+    *((name, "adamw") for name in ("odd_mlp", "odd_moe")),
+]
+"""How a model is traced: exported, with both sorts of decompositions, and training steps."""
+
+
+def _case(name: str, kind: str, *rest: str):
+    title = " ".join([name, kind or "exported", *rest])
+    return pytest.param(name, kind, *rest, id=title, marks=pytest.mark.xdist_group(name))
+
+
+@pytest.mark.parametrize(("name", "kind", "mesh"), [_case(*row) for row in CASES])
+def test_any_shardings_give_what_one_device_gives(name, kind, mesh):
+    assert cases.worst_error(f"{name}:{kind}", f"random {mesh} {kind}", mesh, sizes=SIZES) < 1e-9
+
+
+@pytest.mark.parametrize(("name", "kind"), [_case(*row) for row in TRACED])
+def test_every_op_has_a_rule(name, kind):
+    layout = cases.LAYOUTS["2x4"]
+    traced = cases.program_of(f"{name}:{kind}", "none", layout, sizes=SIZES).traced
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpmdirWarning)
+        module = spmdir.import_fx(traced, layout.mesh)
+    ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, AtenOp)]
+    assert {op.name for op in ops if default().instantiate(op.call()) is None} == set()
