@@ -1,4 +1,4 @@
-"""How near plans come to the lower bound, over all pairs of shardings of a matrix: `python -m benchmarks.reshard_bound`.
+"""How near plans come to the lower bound, over all pairs of shardings: `python -m benchmarks.reshard_bound`.
 
 Prints, for each mesh, wire bytes over the bound (geometric mean and worst) of the pairs without and with a pending
 sum, how many are above 1.0, and the mean time to plan one pair that was never planned.
