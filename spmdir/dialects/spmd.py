@@ -230,6 +230,14 @@ class PermuteOp(Collective):
 
 
 @irdl_op_definition
+class ExchangeOp(Collective):
+    """`exchange %x`: every rank gets what it lacks straight from the ranks that hold it, and reduces it if need be."""
+
+    name = "spmd.exchange"
+    CLAUSES: ClassVar = (("async", "asynchronous"),)
+
+
+@irdl_op_definition
 class SliceOp(Collective):
     """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
 
@@ -517,6 +525,7 @@ Spmd = Dialect(
         SliceOp,
         PartitionOp,
         PermuteOp,
+        ExchangeOp,
         BroadcastOp,
         AllReduceOp,
         AllGatherOp,

@@ -11,7 +11,7 @@ from spmdir.dialects.spmd import Collective, Spmd, sharding_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.planner.steps import Step, permuted_axes
+from spmdir.planner.steps import WHOLE_MOVES, Step
 
 _CLASSES: dict[str, type[Collective]] = {
     op.name.removeprefix("spmd."): op for op in Spmd.operations if issubclass(op, Collective)
@@ -20,7 +20,7 @@ _CLASSES: dict[str, type[Collective]] = {
 
 def build_collective(step: Step, value: SSAValue, location: Any) -> ValueOp:
     """The op that does `step` on `value`; its result has the type of `value`."""
-    axes = None if step.kind == "permute" else step.axes
+    axes = None if step.kind in WHOLE_MOVES else step.axes
     given = (("axes", axes), ("dim", step.dim), ("op", step.op), ("to_dim", step.to_dim))
     arguments = tuple((name, argument) for name, argument in given if argument is not None)
     return _CLASSES[step.kind].build_op([value], [meta_of(value.type)], arguments, [step.target], location=location)
@@ -36,6 +36,6 @@ def step_of(op: Collective, mesh: Mesh) -> Step:
     if source is None or target is None:
         raise ShardingError(f"{op.name} needs the shardings of its operand and of its result")
     kind, argument = op.name.removeprefix("spmd."), op.argument
-    axes: Any = permuted_axes(source, target, mesh) if kind == "permute" else argument["axes"]
+    axes: Any = WHOLE_MOVES[kind].axes(source, target, mesh) if kind in WHOLE_MOVES else argument["axes"]
     dim, to_dim, reduction = (argument.get(name) for name in ("dim", "to_dim", "op"))
     return Step(kind, tuple(axes), source, target, dim, to_dim, reduction)  # type: ignore  # literals of the right kind

@@ -10,7 +10,7 @@ import attrs
 from torch.fx import Node
 
 from spmdir.dialects.borders import FILLS
-from spmdir.lowering.collectives import WAIT, functional
+from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.cut import Emit, aten
 from spmdir.lowering.groups import GroupName
 from spmdir.mesh import Mesh

@@ -7,9 +7,7 @@ the collective's result after the wait. Process groups list ranks in ascending o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
 
 import attrs
 import torch
@@ -17,10 +15,7 @@ from torch.fx import Node
 
 from spmdir.errors import UnsupportedError
 from spmdir.lowering.cut import (
-    Cut,
-    Emit,
     aten,
-    cut_of,
     flat_blocks,
     from_flat_blocks,
     join_even,
@@ -30,82 +25,9 @@ from spmdir.lowering.cut import (
     split_even,
     spread,
 )
-from spmdir.lowering.groups import GroupName
-from spmdir.mesh import Mesh
-from spmdir.planner.steps import PARTITION_IDENTITY, permuted_axes, senders
-from spmdir.sharding import Sharding
-
-functional = torch.ops._c10d_functional
-WAIT = functional.wait_tensor.default
-
-
-@attrs.frozen
-class Started:
-    """A collective whose result may still be on its way.
-
-    Attributes:
-        value: the operand of the wait, or the operand itself if nothing is sent.
-        sent: whether there is something to wait for.
-        finish: result of the wait → the value that the op gives.
-    """
-
-    value: Node
-    sent: bool
-    finish: Callable[[Node], Node]
-
-    def wait(self, emit: Emit) -> Node:
-        """The value that the op gives, contiguous if the op made it: some kernels ignore strides."""
-        received = emit(WAIT, self.value) if self.sent else self.value
-        value = self.finish(received)
-        return value if value is received else emit(aten.contiguous.default, value)
-
-
-@attrs.define(frozen=True, slots=False)
-class Site:
-    """One collective as one rank sees it; axes with one rank are left out.
-
-    Attributes:
-        shape: the global shape of the tensor.
-        dtype: its element type, in MLIR's spelling.
-        argument: the op's literal arguments.
-    """
-
-    emit: Emit
-    group_name: GroupName
-    mesh: Mesh
-    rank: int
-    source: Sharding
-    target: Sharding
-    shape: tuple[int, ...]
-    dtype: str
-    argument: Mapping[str, Any]
-
-    @cached_property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the group, in the order that the op names them."""
-        return tuple(axis for axis in self.argument.get("axes", ()) if self.mesh.sizes[axis] > 1)
-
-    @property
-    def ranks(self) -> int:
-        return len(self.shape)
-
-    def local(self, sharding: Sharding) -> tuple[int, ...]:
-        """The shape of what this rank holds under `sharding`."""
-        return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
-
-    def cut(self, sharding: Sharding, dim: int) -> Cut:
-        """How the group cuts `dim` under `sharding`."""
-        return cut_of(sharding, dim, self.axes, self.shape[dim], self.mesh, self.rank)
-
-    def own(self, cut: Cut) -> tuple[int, int]:
-        """(offset, length) of this rank's piece."""
-        return cut.pieces[self.mesh.index(self.rank, self.axes)]
-
-    def send(self, op: Any, x: Node, *arguments: Any, axes: tuple[str, ...] | None = None) -> Node:
-        """Call a functional collective on `x`, made contiguous, in the group over `axes`."""
-        axes = self.axes if axes is None else axes
-        name = self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
-        return self.emit(op, self.emit(aten.contiguous.default, x), *arguments, name)
+from spmdir.lowering.exchange import start_exchange
+from spmdir.lowering.site import Site, Started, functional, here
+from spmdir.planner.steps import PARTITION_IDENTITY, WHOLE_MOVES, permuted_axes, senders
 
 
 def start(kind: str, site: Site, x: Node) -> Started:
@@ -114,13 +36,9 @@ def start(kind: str, site: Site, x: Node) -> Started:
     Raises:
         UnsupportedError: the reduction cannot be done on this element type.
     """
-    if kind != "permute" and not site.axes:
-        return _here(x)
+    if kind not in WHOLE_MOVES and not site.axes:
+        return here(x)
     return EMITTERS[kind](site, x)
-
-
-def _here(value: Node) -> Started:
-    return Started(value, False, lambda result: result)
 
 
 def _slice(site: Site, x: Node) -> Started:
@@ -132,9 +50,9 @@ def _slice(site: Site, x: Node) -> Started:
 def _partition(site: Site, x: Node) -> Started:
     identity = PARTITION_IDENTITY.get(site.argument["op"])
     if identity is None or site.mesh.index(site.rank, site.axes) == 0:
-        return _here(x)
+        return here(x)
     # Multiplying by zero would keep inf and nan.
-    return _here(site.emit(aten.full_like.default, x, identity))
+    return here(site.emit(aten.full_like.default, x, identity))
 
 
 def _all_gather(site: Site, x: Node) -> Started:
@@ -181,7 +99,7 @@ def _all_to_all(site: Site, x: Node) -> Started:
 def _permute(site: Site, x: Node) -> Started:
     axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
     if not axes:
-        return _here(x)
+        return here(x)
     shape = site.local(site.target)
     sender = senders(site.source, site.target, site.mesh, site.shape)
     group = site.mesh.group(site.rank, [axis for axis in site.mesh.axis_names if axis in axes])
@@ -240,6 +158,7 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "permute": _permute,
+    "exchange": start_exchange,
     "broadcast": _broadcast,
 }
 """Kind of collective → (site, operand) → the collective started."""

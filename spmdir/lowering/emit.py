@@ -37,9 +37,10 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.borders import line_of
-from spmdir.lowering.collectives import Site, Started, start
+from spmdir.lowering.collectives import start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.result_types import check_results
+from spmdir.lowering.site import Site, Started
 from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh

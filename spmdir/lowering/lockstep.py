@@ -16,8 +16,8 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from spmdir.errors import ShardingError, SpmdirError
-from spmdir.lowering.collectives import WAIT, functional
 from spmdir.lowering.groups import symbolic_axes
+from spmdir.lowering.site import WAIT, functional
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS
 

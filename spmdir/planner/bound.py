@@ -2,9 +2,10 @@
 
 One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's pending axes is a
 class: its ranks hold one and the same addend. Ranks that differ along the target's pending axes together need the
-value: they are one needer. The first needer to have the value lacked some classes, each of which some rank outside
-must have sent at least once; every other needer that lacked anything then receives at least one message. The mean over
-ranks of the messages, and what a needer receives at the least, both bound the bytes of the busiest rank.
+value: they are one needer. Where no needer has all addends, the first one to have the value lacked some, each of which
+some rank outside sent at least once, and every other needer then receives at least one message. Where some needers
+have them all, messages connect the k classes and the needers that lack some. The mean over ranks of these messages
+bounds the bytes of the busiest rank, and so do what a needer receives at the least and what a class must send.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+
+import attrs
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
@@ -45,19 +48,40 @@ def lower_bound(shape: tuple[int, ...], itemsize: int, source: Sharding, target:
     needers = mesh.world_size // together // mesh.group_size(wanted)
     owners = needers // mesh.group_size(axis for axis in cut if axis not in wanted and axis not in left)
 
-    overlap, missing, needed = _overlaps(shape, source, target, mesh, [*dict.fromkeys([*cut, *wanted])], left)
+    own = [axis for axis in (*cut, *pending) if mesh.sizes[axis] > 1]
+    overlaps = _overlaps(shape, source, target, mesh, [*dict.fromkeys([*cut, *wanted])], left)
     if held_classes == classes:
-        per_overlap, received = needers - owners, missing
+        per_overlap, received = classes + needers - owners - 1 if needers > owners else 0, overlaps.missing
     else:
-        per_overlap, received = classes - held_classes + needers - 1, needed
-    messages = overlap * per_overlap + (math.prod(shape) - overlap) * (classes + needers - 1)
-    return itemsize * max(messages / mesh.world_size, received / together)
+        per_overlap, received = classes - held_classes + needers - 1, overlaps.needed
+    messages = overlaps.total * per_overlap + (math.prod(shape) - overlaps.total) * (classes + needers - 1)
+    stays = set(own) <= {*wanted, *left}
+    sent = overlaps.leaving if stays else overlaps.held
+    holders = mesh.world_size // mesh.group_size(own)
+    return itemsize * max(messages / mesh.world_size, received / together, sent / holders)
+
+
+@attrs.frozen
+class _Overlaps:
+    """What source and target have in common.
+
+    Attributes:
+        total: elements that some needer of theirs holds.
+        missing, needed: the most that one needer lacks, and needs.
+        held, leaving: the most that one rank holds, and that it holds while some needer of theirs lacks them,
+            where the axes that tell the rank from others all divide the target.
+    """
+
+    total: int
+    missing: int
+    needed: int
+    held: int
+    leaving: int
 
 
 def _overlaps(
     shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, moving: list[str], left: list[str]
-) -> tuple[int, int, int]:
-    """Elements that some needer of theirs holds; the most that one needer lacks; the most that one needs."""
+) -> _Overlaps:
     tables = []
     for dim, size in enumerate(shape):
         before, after = source.dim_axes(dim), target.dim_axes(dim)
@@ -65,19 +89,32 @@ def _overlaps(
     total = 0
     held: dict[tuple[int, ...], int] = {}
     needed: dict[tuple[int, ...], int] = {}
+    owned: dict[tuple[int, ...], int] = {}
+    staying: dict[tuple[int, ...], int] = {}
+    telling = [axis for axis in moving if source[axis].trait != "replicated"]
     for point in itertools.product(*(range(mesh.sizes[axis]) for axis in moving)):
         here = dict(zip(moving, point, strict=True))
-        both = need = 1
+        both = need = own = 1
         for before, held_ranges, after, needed_ranges in tables:
             low, high = held_ranges[tuple([here[axis] for axis in before])]
             start, end = needed_ranges[tuple([here[axis] for axis in after])]
             both *= max(0, min(high, end) - max(low, start))
             need *= end - start
+            own *= high - low
         needer = tuple([here[axis] for axis in moving if axis not in left])
+        holder = tuple([here[axis] for axis in telling])
         total += both
         held[needer] = held.get(needer, 0) + both
         needed[needer] = need
-    return total, max(needed[needer] - held[needer] for needer in needed), max(needed.values())
+        owned[holder] = own
+        staying[holder] = staying.get(holder, 0) + both
+    return _Overlaps(
+        total,
+        max(needed[needer] - held[needer] for needer in needed),
+        max(needed.values()),
+        max(owned.values()),
+        max(owned[holder] - staying[holder] for holder in owned),
+    )
 
 
 def _sharded(sharding: Sharding) -> list[str]:

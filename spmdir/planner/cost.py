@@ -6,12 +6,14 @@ reduce_scatter pad the others.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 import attrs
 
 from spmdir.mesh import Mesh
+from spmdir.planner.exchange import exchange_loads
 from spmdir.planner.steps import Step
 from spmdir.sharding import Sharding
 
@@ -27,6 +29,7 @@ class Sizes:
         piece: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
             both borders.
         dim, to_dim: as in Step.
+        moved, crossing: for exchange, bytes that the busiest rank sends or receives, in all and to or from other nodes.
     """
 
     group: int
@@ -35,6 +38,8 @@ class Sizes:
     piece: float = 0
     dim: int | None = None
     to_dim: int | None = None
+    moved: float = 0
+    crossing: float = 0
 
 
 @attrs.frozen
@@ -95,6 +100,7 @@ TRAFFIC: dict[str, Traffic] = {
     "permute": Traffic(wire=lambda s: s.source, crossing=_whole),
     "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
+    "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""
@@ -165,7 +171,7 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
     wire = traffic.wire(sizes)
-    crossing = wire * traffic.crossing(sizes.group, nodes)
+    crossing = sizes.crossing or wire * traffic.crossing(sizes.group, nodes)
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
     return Cost(wire, latency + transfer + copies)
 
@@ -187,7 +193,23 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> S
     if step.to_dim is not None and source:
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         piece = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
-    return Sizes(mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim)
+    moved, crossing = _exchanged(step, tuple(shape), mesh) if step.kind == "exchange" else (0, 0)
+    return Sizes(
+        mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim, moved * itemsize, crossing * itemsize
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
+    """Elements that the busiest rank sends or receives in an exchange: in all, and to or from other nodes."""
+    outside = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
+    totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
+    for (sender, receiver), numel in exchange_loads(step.source, step.target, mesh, shape).items():
+        crosses = mesh.index(sender, outside) != mesh.index(receiver, outside)
+        for total in totals[: 1 + crosses]:
+            for end in (("sends", sender), ("receives", receiver)):
+                total[end] = total.get(end, 0) + numel
+    return max(totals[0].values(), default=0), max(totals[1].values(), default=0)
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:

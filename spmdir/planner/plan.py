@@ -1,4 +1,4 @@
-"""The cheapest sequence of steps from one sharding to another: Dijkstra's search over shardings."""
+"""The cheapest sequence of steps from one sharding to another: A* over shardings, guided by the lower bound."""
 
 from __future__ import annotations
 
@@ -15,16 +15,27 @@ from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, R, Shard, chunk
+from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import FLAT, Topology, step_cost
-from spmdir.planner.steps import Step, make_step, permuted_axes, refinement, senders, splits_evenly
+from spmdir.planner.steps import (
+    Step,
+    exchanged_axes,
+    make_step,
+    permuted_axes,
+    refinement,
+    senders,
+    splits_evenly,
+)
 from spmdir.sharding import Sharding, as_sharding
 
 _TICK = 1e-12
 """Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
 
-_UNREACHED = (math.inf, math.inf, math.inf)
+Reached = tuple[float, float, float]
+"""Ticks, wire bytes and steps."""
+
+_UNREACHED: Reached = (math.inf, math.inf, math.inf)
 
 
 @attrs.frozen
@@ -132,28 +143,30 @@ def _search(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> tuple[Step, ...]:
     free, dims = _free_axes(source, target, mesh), _useful_dims(shape, source, target, mesh)
-    best: dict[Sharding, tuple[float, float, float]] = {source: (0, 0.0, 0)}
+    rest = functools.cache(lambda here: _at_least(shape, itemsize, here, target, mesh, topology))
+    best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
     reached_by: dict[Sharding, Step] = {}
     order = itertools.count()
-    queue = [(best[source], next(order), source)]
+    queue = [(rest(source), next(order), best[source], source)]
     while queue:
-        key, _, here = heapq.heappop(queue)
+        _, _, key, here = heapq.heappop(queue)
         if here == target:
             break
         if key > best[here]:
             continue
-        for step in _moves(here, target.partial, free, dims, len(shape), mesh):
-            if best.get(step.target, _UNREACHED) <= key:
+        steps = _moves(here, target.partial, free, dims, len(shape), mesh)
+        for step in (*steps, *_exchanges(here, target, mesh)):
+            if best.get(step.target, _UNREACHED) <= key or _sum(key, rest(step.target)) >= best.get(target, _UNREACHED):
                 continue
             if mesh.root is not None and not splits_evenly(step.target, mesh, shape):
                 continue
             if step.kind == "permute" and not _permutes(step.source, step.target, shape, mesh):
                 continue
             cost = step_cost(step, shape, itemsize, mesh, topology)
-            reached = (key[0] + round(cost.seconds / _TICK), key[1] + cost.wire_bytes, key[2] + 1)
+            reached = _sum(key, (round(cost.seconds / _TICK), cost.wire_bytes, 1))
             if reached < best.get(step.target, _UNREACHED):
                 best[step.target], reached_by[step.target] = reached, step
-                heapq.heappush(queue, (reached, next(order), step.target))
+                heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target))
     steps, here = [], target
     while here != source:
         steps.append(reached_by[here])
@@ -161,15 +174,29 @@ def _search(
     return tuple(reversed(steps))
 
 
+def _sum(a: Reached, b: Reached) -> Reached:
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+
+
+def _at_least(
+    shape: tuple[int, ...], itemsize: int, here: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+) -> Reached:
+    """What remains from `here` at the least: the bytes of the lower bound, at once, over the fastest links."""
+    wire = lower_bound(shape, itemsize, here, target, mesh)
+    if not wire:
+        return (0, 0.0, float(here != target))
+    # A tick less, for a plan's own times are rounded.
+    seconds = topology.base_latency + wire / max(topology.intra_bandwidth, topology.inter_bandwidth)
+    return (math.floor(seconds / _TICK) - 1, wire * (1 - 1e-12), 1)
+
+
 def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
     """The axes that the search may move, in mesh order.
 
-    Kept still are those with the same pending reduction on both sides and, on each dimension, the outer axes that both
-    sides have in common. A replicated axis is free even if it stays so: another collective may run on slices, unless
-    it has one rank only.
+    Kept still are, on each dimension, the outer axes that both sides have in common. An axis that is replicated, or
+    pending, on both sides is free: another collective may run on slices; but not if it has one rank only.
     """
-    still = {axis for axis, _ in {*source.partial} & {*target.partial}}
-    still.update(axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis] == R)
+    still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
         pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
         still.update(axis for axis, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -255,6 +282,20 @@ def _layouts(
         if mesh.group_size(chosen) == count:
             for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
                 yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+
+
+EXCHANGED_RANKS = 64
+"""The largest group for which an exchange is planned: what each rank gets of each other one is found rank by rank."""
+
+
+def _exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
+    """The exchange to the target, and the one after which only pending reductions are left to do."""
+    there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait != "partial"]
+    later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait == "partial")], source.mesh)
+    for wanted in dict.fromkeys((target, later)):
+        axes = exchanged_axes(source, wanted, mesh)
+        if axes and mesh.group_size(axes) <= EXCHANGED_RANKS and "avg" not in {op for _, op in wanted.partial}:
+            yield Step("exchange", axes, source, wanted)
 
 
 @functools.cache

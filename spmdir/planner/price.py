@@ -13,12 +13,15 @@ _ROUTES: dict[tuple[str, str], str | None] = {
     ("replicated", "partial"): "partition",
     ("shard", "replicated"): "all_gather",
     ("shard", "shard"): "all_to_all",
-    ("shard", "partial"): "all_gather",
+    ("shard", "partial"): None,
     ("partial", "replicated"): "all_reduce",
     ("partial", "shard"): "reduce_scatter",
     ("partial", "partial"): "all_reduce",
 }
-"""Traits before and after → the one step that is paid; a step to R may be followed by a free partition."""
+"""Traits before and after → the one step that is paid, if any: a piece may stand among identities."""
+
+_LOCAL = (("avg", "sum"),)
+"""Pending reductions that become one another without a step: each rank divides what it has."""
 
 
 def axis_price(source: Placement, target: Placement, local_bytes: float, count: int) -> float:
@@ -32,7 +35,9 @@ def axis_price(source: Placement, target: Placement, local_bytes: float, count: 
     route = (source.trait, target.trait)
     if route not in _ROUTES or (route == ("partial", "partial") and not {source.op, target.op} <= {"sum", "avg"}):
         return math.inf
-    kind = _ROUTES[route]
+    kind = None if (source.op, target.op) in _LOCAL else _ROUTES[route]
+    if (source.trait, target.op) == ("shard", "avg"):
+        kind = "all_gather"  # R comes between, since a piece among zeros would count for less
     if kind is None:
         return 0.0
     piece = local_bytes / count

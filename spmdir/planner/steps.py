@@ -1,14 +1,15 @@
 """The steps that a reshard is made of, and which of them are legal.
 
-Every step but `permute` takes mesh axes out of one place and puts them into another; MOVES is that table. The
-innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step works within the block
-that the outer axes leave and uneven pieces need no more than padding or uneven splits.
+Most steps take mesh axes out of one place and put them into another; MOVES is that table. The innermost axes of a
+dimension can leave it, and axes join a dimension innermost, so a step works within the block that the outer axes
+leave and uneven pieces need no more than padding or uneven splits. WHOLE_MOVES name no axes: their target says it all.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -28,9 +29,10 @@ MOVES: dict[str, tuple[str, str]] = {
 }
 """Kind of step → the trait that its axes have before and after."""
 
-KINDS = (*MOVES, "permute")
+IDENTITY: dict[str, float] = {"sum": 0, "product": 1, "max": -math.inf, "min": math.inf, "any": 0, "all": 1}
+"""Reduction → what leaves the other operand as it is; integers have their least and greatest for the infinities."""
 
-PARTITION_IDENTITY: dict[str, int] = {"sum": 0, "product": 1}
+PARTITION_IDENTITY = {op: IDENTITY[op] for op in ("sum", "product")}
 """What `partition` puts on every rank of a group but the first; under the other reductions all ranks keep the value."""
 
 
@@ -64,8 +66,8 @@ class Step:
 def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given: Any) -> Step:
     """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
     target = transition(kind, source, mesh, shape, **given)
-    if kind == "permute":
-        return Step(kind, permuted_axes(source, target, mesh), source, target)
+    if kind in WHOLE_MOVES:
+        return Step(kind, WHOLE_MOVES[kind].axes(source, target, mesh), source, target)
     axes, op = tuple(given["axes"]), given.get("op")
     if MOVES[kind][0] == "partial":
         fine = refinement(mesh, source, axes)
@@ -114,17 +116,17 @@ def transition(
 ) -> Sharding:
     """The sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
 
-    Arguments are as in Step; `target` is the wanted sharding of a permute and otherwise not looked at.
+    Arguments are as in Step; `target` is the wanted sharding of a permute or exchange and otherwise not looked at.
 
     Raises:
         ShardingError: the step is not legal from `source`.
     """
     if kind not in KINDS:
         raise ShardingError(f"unknown step '{kind}'; expected one of {', '.join(KINDS)}")
-    if kind == "permute":
+    if kind in WHOLE_MOVES:
         if target is None:
-            raise ShardingError("permute says nothing about its result; give the target sharding")
-        senders(source, target, mesh, tuple(shape))
+            raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
+        WHOLE_MOVES[kind].check(source, target, mesh, tuple(shape))
         _check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
@@ -232,6 +234,33 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
+def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks an exchange from `source` to `target` moves data, in mesh order.
+
+    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
+    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
+    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
+        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        while before and after and before[0] == after[0]:
+            before, after = before[1:], after[1:]
+        moved.update(before, after)
+    return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def check_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
+    target.check(mesh, len(shape))
+    ops = {op for _, op in (*source.partial, *target.partial)}
+    if len({"sum" if op == "avg" else op for op in ops}) > 1:
+        raise ShardingError(f"exchange keeps the kind of a pending reduction, found <{source}> and <{target}>")
+    if "avg" in {op for axis, op in target.partial if (axis, op) not in source.partial}:
+        raise ShardingError(f"exchange cannot leave an average pending, found <{target}> from <{source}>")
+
+
 @functools.cache
 def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
     """For each rank, the rank whose block a permute from `source` to `target` gives it; its own where that will do.
@@ -272,3 +301,25 @@ def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tupl
         empty = not all(length for _, length in ranges)
         blocks.append(tuple((0 if empty else offset, length) for offset, length in ranges))
     return blocks
+
+
+@attrs.frozen
+class WholeMove:
+    """A step that names no axes, since its target says it all.
+
+    Attributes:
+        check: raises ShardingError unless the step is legal.
+        axes: (source, target, mesh) → the axes of its group.
+    """
+
+    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
+    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
+
+
+WHOLE_MOVES: dict[str, WholeMove] = {
+    "permute": WholeMove(senders, permuted_axes),
+    "exchange": WholeMove(check_exchange, exchanged_axes),
+}
+
+KINDS = (*MOVES, *WHOLE_MOVES)
+"""The steps that there are."""

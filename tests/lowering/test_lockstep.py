@@ -5,8 +5,8 @@ import torch
 from torch import fx
 
 from spmdir.errors import Location, SpmdirError
-from spmdir.lowering.collectives import WAIT, functional
 from spmdir.lowering.lockstep import DivergenceError, run_alone, run_lockstep
+from spmdir.lowering.site import WAIT, functional
 from spmdir.mesh import Mesh
 
 MESH = Mesh({"dp": 2, "tp": 2})

@@ -31,11 +31,13 @@ KNOWN = [
     (WIDE, "a: S(0), b: S(1)", "a: S(1), b: S(0)", 0.0625),
     (WIDE, "a: S(0), b: S(0)", "a: S(1), b: S(1)", 0.05859375),
     (WIDE, "b: S(0)", "a: S(0)", 0.5),
-    (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", 0.1171875),
+    (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", 0.125),
     (WIDE, "a: P, b: S(0)", "a: S(1)", 0.5),
     (WIDE, "a: P, b: P", "b: S(0)", 1.0),
     (WIDE, "b: S(0)", "a: S(0), b: S(1)", 0.0625),
     (WIDE, "a: P, b: P", "", 2 * 15 / 16),
+    (TALL, "a: P, b: P", "a: P", 1.0),
+    (WIDE, "a: S(0), b: P", "b: P", 0.5),
     (TALL, "a: P, b: S(1)", "a: S(1)", 0.5),
 ]
 
@@ -54,6 +56,8 @@ def bound_by_elements(shape, source: Sharding, target: Sharding, mesh: Mesh) -> 
     classes = {mesh.index(rank, pending) for rank in ranks}
     groups = {mesh.group(rank, left) for rank in ranks}
     lacking = dict.fromkeys(groups, 0)
+    leaving = dict.fromkeys(ranks, 0)
+    telling = [axis for axis, _ in source.entries]
     messages = 0
 
     def holds(sharding: Sharding, rank: int, element: tuple[int, ...]) -> bool:
@@ -65,11 +69,19 @@ def bound_by_elements(shape, source: Sharding, target: Sharding, mesh: Mesh) -> 
         known = [len({mesh.index(r, pending) for r in group if holds(source, r, element)}) for group in needers]
         for group, count in zip(needers, known, strict=True):
             lacking[group] += count < len(classes)
+        for rank in ranks:
+            group_has = [
+                any(holds(source, r, element) and mesh.index(r, pending) == mesh.index(rank, pending) for r in group)
+                for group in needers
+            ]
+            leaving[rank] += holds(source, rank, element) and not all(group_has)
         if max(known) == len(classes):
-            messages += sum(count < len(classes) for count in known)
+            lacks = sum(count < len(classes) for count in known)
+            messages += len(classes) + lacks - 1 if lacks else 0
         else:
             messages += len(classes) - max(known) + len(needers) - 1
-    return max(messages / mesh.world_size, max(lacking.values()) / len(next(iter(groups))))
+    sent = max(leaving.values()) * mesh.group_size(telling) / mesh.world_size
+    return max(messages / mesh.world_size, max(lacking.values()) / len(next(iter(groups))), sent)
 
 
 @st.composite

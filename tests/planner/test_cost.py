@@ -109,10 +109,12 @@ def test_the_price_of_one_axis_is_what_the_plan_sends(source, target, count, sca
 def test_the_price_formulas_are_the_known_ones() -> None:
     sizes = (1000.0, 4)
     assert axis_price(R, Shard(0), *sizes) == axis_price(R, Partial(), *sizes) == axis_price(R, R, *sizes) == 0
-    assert axis_price(Shard(1), R, *sizes) == axis_price(Shard(1), Partial(), *sizes) == pytest.approx(750)
+    assert axis_price(Shard(1), Partial(), *sizes) == 0
+    assert axis_price(Shard(1), R, *sizes) == axis_price(Shard(1), Partial("avg"), *sizes) == pytest.approx(750)
     assert axis_price(Shard(1), Shard(0), *sizes) == pytest.approx(1000 * 3 / 16)
     assert axis_price(Shard(1), Shard(1), *sizes) == axis_price(Partial(), Partial(), *sizes) == 0
     assert axis_price(Partial(), R, *sizes) == axis_price(Partial(), Partial("avg"), *sizes) == pytest.approx(1500)
+    assert axis_price(Partial("avg"), Partial(), *sizes) == 0
     assert axis_price(Partial(), Shard(0), *sizes) == pytest.approx(750)
 
 

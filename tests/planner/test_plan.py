@@ -39,24 +39,14 @@ KNOWN = [
     (WIDE, "a: P, b: P", "b: S(0)", "reduce_scatter on [b] dim 0 op sum; all_reduce on [a] op sum", 1),
     (WIDE, "a: P, b: S(0)", "a: S(1)", "reduce_scatter on [a] dim 1 op sum; all_gather on [b] dim 0", 1),
     (WIDE, "a: S(0), b: S(0)", "a: S(1), b: S(1)", "all_to_all on [a, b] dim 0 to 1", 1),
-    (WIDE, "a: S(0)", "b: S(0)", "slice on [b] dim 0; permute on [a, b]; all_gather on [a] dim 0", 1),
-    (WIDE, "b: S(0)", "a: S(0)", "slice on [a] dim 0; permute on [a, b]; all_gather on [b] dim 0", 1),
+    (WIDE, "a: S(0)", "b: S(0)", "exchange on [a, b]", 1),
+    (WIDE, "b: S(0)", "a: S(0)", "exchange on [a, b]", 1),
+    (WIDE, "b: S(0)", "a: S(0), b: S(1)", "exchange on [a, b]", 1),
     (WIDE, "a: S(0), b: S(0)", "b: S(0), a: S(0)", "permute on [a, b]", 1),
-    (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", "reduce_scatter on [a] dim 0 op sum; permute on [a, b]", 16 / 15),
-    (
-        WIDE,
-        "a: S(0), b: S(1)",
-        "a: S(1), b: S(0)",
-        "all_to_all on [a] dim 0 to 1; all_to_all on [b, a] dim 1 to 0; all_to_all on [a] dim 0 to 1",
-        1.9375,
-    ),
-    (
-        TALL,
-        "a: P, b: S(1)",
-        "a: S(1)",
-        "reduce_scatter on [a] dim 1 op sum; permute on [a, b]; all_gather on [b] dim 1",
-        1.25,
-    ),
+    (WIDE, "a: S(0), b: S(1)", "a: S(1), b: S(0)", "exchange on [a, b]", 1),
+    (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", "exchange on [a, b]", 1),
+    (WIDE, "a: S(0)", "b: P", "exchange on [a, b]", 1),
+    (TALL, "a: P, b: S(1)", "a: S(1)", "reduce_scatter on [a] dim 0 op sum; exchange on [a, b]", 1.25),
 ]
 
 
@@ -68,9 +58,10 @@ def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ra
 
 
 def test_a_small_tensor_takes_fewer_steps_and_more_bytes() -> None:
-    small, large = (plan_reshard((size, size), "f32", "a: S(0)", "b: S(0)", WIDE, H100X8) for size in (16, 8192))
-    assert str(small) == "all_gather on [a] dim 0; slice on [b] dim 0"
-    assert len(large.steps) == 3
+    small, large = (plan_reshard((size, size), "f32", "a: P", "", TALL, CPU_GLOO) for size in (16, 8192))
+    assert str(small) == "exchange on [a]"
+    assert str(large) == "slice on [b] dim 0; reduce_scatter on [a] dim 0 op sum; all_gather on [b, a] dim 0"
+    assert small.wire_bytes / small.lower_bound > large.wire_bytes / large.lower_bound
 
 
 def test_ranks_with_equal_values_share_the_work_of_a_reduction() -> None:
@@ -88,8 +79,15 @@ def test_an_axis_that_stays_is_left_alone() -> None:
     mesh = Mesh({"dp": 2, "cp": 2, "tp": 4})
     plan = plan_reshard((64, 512, 1024), "bf16", "dp: S(0), cp: S(1), tp: P", "dp: S(0), cp: S(1), tp: S(1)", mesh)
     assert str(plan) == "reduce_scatter on [tp] dim 1 op sum"
-    plan = plan_reshard((64, 64), "f32", "dp: P, tp: S(0)", "dp: P", mesh)
+    plan = plan_reshard((64, 64), "f32", "dp: S(0), tp: S(0)", "dp: S(0)", mesh)
     assert str(plan) == "all_gather on [tp] dim 0"
+
+
+def test_addends_are_reduced_before_they_are_gathered() -> None:
+    mesh = Mesh({"a": 4, "b": 2})
+    plan = plan_reshard((8192, 8192), "f32", "a: S(0), b: P", "b: P", mesh)
+    assert str(plan) == "reduce_scatter on [b] dim 0 op sum; exchange on [a, b]"
+    assert plan.wire_bytes == pytest.approx(plan.lower_bound)
 
 
 def test_a_scalar_and_an_empty_tensor_have_plans() -> None:

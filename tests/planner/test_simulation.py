@@ -11,8 +11,9 @@ import torch
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.planner.cost import H100X8, Topology
+from spmdir.planner.exchange import Box, box_of, exchange, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
-from spmdir.planner.steps import PARTITION_IDENTITY, Step, senders, transition
+from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, Step, make_step, senders, transition
 from spmdir.sharding import Sharding, parse_sharding
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)
@@ -97,7 +98,37 @@ def execute(step: Step, held: list[torch.Tensor], mesh: Mesh, shape: tuple[int, 
             assert sender in mesh.group(rank, step.axes)
             assert held[sender].shape == held[rank].shape
         return [held[sender] for sender in sent]
+    if step.kind == "exchange":
+        return exchanged(held, step, mesh, shape)
     return [EXECUTE[step.kind](held, step, mesh, rank) for rank in range(mesh.world_size)]
+
+
+def exchanged(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """What an exchange gives; each element of each addend must come exactly once or, if it is left pending, at most."""
+    boxes = [[box_of(s, shape, mesh, rank) for rank in range(mesh.world_size)] for s in (step.source, step.target)]
+    pending = next((op for _, op in (*step.source.partial, *step.target.partial)), "sum")
+    reduced, left = reduced_axes(step.source, step.target), pending_axes(step.source, step.target)
+    results = []
+    for rank in range(mesh.world_size):
+        parts = [p for p in exchange(step.source, step.target, mesh, shape, rank) if p.receiver == rank]
+        wanted = [end - start for start, end in boxes[1][rank]]
+        addends = torch.full([mesh.group_size(reduced), *wanted], float(IDENTITY.get(pending, 0))).double()
+        count = torch.zeros(addends.shape)
+        for part in parts:
+            assert part.sender in mesh.group(rank, step.axes)
+            taken = held[part.sender][within(part.box, boxes[0][part.sender])]
+            count[part.addend][within(part.box, boxes[1][rank])] += 1
+            addends[part.addend][within(part.box, boxes[1][rank])] = taken
+        assert count.le(1).all() if left else count.eq(1).all()
+        total = addends[0]
+        for addend in addends[1:]:
+            total = REDUCTIONS[pending].combine(total, addend)
+        results.append(total / mesh.group_size(a for a, op in step.source.partial if a in reduced and op == "avg"))
+    return results
+
+
+def within(box: Box, around: Box) -> tuple[slice, ...]:
+    return tuple(slice(start - low, end - low) for (start, end), (low, _) in zip(box, around, strict=True))
 
 
 def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, topology: Topology) -> set[str]:
@@ -126,8 +157,23 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
         for shape in chosen.sample(SHAPES, 2):
             kinds |= run(shape, source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
     everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
-    assert kinds - {"permute"} == everything
+    assert kinds - {"permute"} == everything | {"exchange"}
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
+
+
+@pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 2, "c": 2})], ids=str)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_one_exchange_makes_any_sharding_of_any_other(mesh: Mesh, op: str) -> None:
+    torch.manual_seed(0)
+    chosen = random.Random(0)
+    shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial(op)])
+    pairs = list(itertools.product(shardings, repeat=2))
+    for source, target in chosen.sample(pairs, min(len(pairs), 400)):
+        shape = chosen.choice([(12, 24), (7, 5), (1, 3), (0, 4)])
+        tensor = torch.randint(-9, 9, shape).double()
+        step = make_step("exchange", source, mesh, shape, target=target)
+        held = exchanged(distribute(tensor, source, mesh), step, mesh, shape)
+        assert_holds(held, target, mesh, tensor)
 
 
 @pytest.mark.parametrize("op", ["avg", "max", "min", "product"])

@@ -32,6 +32,8 @@ LEGAL = [
     ("permute", "a: S(0), b: S(0)", {"target": "b: S(0), a: S(0)"}, "b: S(0), a: S(0)"),
     ("permute", "a: S(0), c: P", {"target": "b: S(0), c: P"}, "b: S(0), c: P"),
     ("permute", "a: S(0), b: S(0)", {"target": "c: S(0)"}, "c: S(0)"),
+    ("exchange", "a: S(0), b: S(1)", {"target": "b: S(0), c: S(0)"}, "b: S(0), c: S(0)"),
+    ("exchange", "a: P, b: P(avg)", {"target": "c: P, b: S(1)"}, "c: P, b: S(1)"),
 ]
 
 ILLEGAL = [
@@ -61,6 +63,10 @@ ILLEGAL = [
     ("permute", "a: S(0)", {"target": "a: S(1)"}, "this fails for rank 0 at [16, 16]"),
     ("permute", "a: P", {"target": "b: P"}, "permute keeps pending reductions, found <a: P(sum)> and <b: P(sum)>"),
     ("permute", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
+    ("exchange", "a: S(0)", {}, "give the target sharding"),
+    ("exchange", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
+    ("exchange", "a: P", {"target": "b: P(max)"}, "keeps the kind of a pending reduction"),
+    ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "cannot leave an average pending"),
 ]
 
 
