@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -181,24 +182,24 @@ class PropagatePass(ModulePass):
         """
         if self.sub_axes not in ("auto", "none"):
             raise UnsupportedError(f"propagate has sub-axes={self.sub_axes}; expected auto or none")
-        found: tuple[list[Maker], Problem, Solution] | None = None
-        refused: Unsolvable | None = None
-        meshes = [_given_mesh(function, mesh)]
-        for split in meshes:
-            makers, problem = build_problem(function, split, rules, self.flop_bytes)
-            try:
-                solution = solve(problem, self.rounds, self.effort)
-                if found is None or (solution.cost < found[2].cost and _fits(problem, solution.rows)):
-                    found = makers, problem, solution
-            except Unsolvable as error:
-                refused = refused or error
-            if len(meshes) == 1 and self.sub_axes == "auto":
-                wider = wanted_splits(_weights(problem), split)
-                meshes += [wider] if wider != split else []
-        if found is None:
+        given = _given_mesh(function, mesh)
+        makers, problem = build_problem(function, given, rules, self.flop_bytes)
+        solution, refused = None, None
+        try:
+            solution = solve(problem, self.rounds, self.effort)
+        except Unsolvable as error:
+            refused = error
+        wider = wanted_splits(_wishes(problem, solution), given) if self.sub_axes == "auto" else given
+        if wider != given:
+            finer = build_problem(function, wider, rules, self.flop_bytes)[1]
+            with contextlib.suppress(Unsolvable):
+                other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
+                if (solution is None or other.cost < solution.cost) and _fits(finer, other.rows):
+                    return makers, finer, other.rows
+        if solution is None:
             assert refused is not None
-            raise _refusal(makers[refused.node], refused) from None
-        return found[0], found[1], found[2].rows
+            raise _refusal(makers[refused.node], refused)
+        return makers, problem, solution.rows
 
 
 def _given_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
@@ -217,15 +218,29 @@ def _rule(node: Node) -> OpRule | None:
     return node.offer.rule if isinstance(node.offer, OpOffer) else None
 
 
-def _weights(problem: Problem) -> dict[OpRule, float]:
-    """The rule of each op → the bytes of the values around the ops that have it."""
-    weights: dict[OpRule, float] = {}
-    for node in problem.nodes:
-        rule = _rule(node)
-        if rule is not None:
-            size = sum(problem.values[value].bytes for value in (*node.operands, *node.results))
-            weights[rule] = weights.get(rule, 0.0) + size
-    return weights
+def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, str], float]:
+    """(rule of an op, axis) → the bytes of the values of those ops that it does not divide, or that reshard for it."""
+    wishes: dict[tuple[OpRule, str], float] = {}
+    for axis in problem.mesh.axis_names:
+        chosen = solution.rows[axis] if solution else ()
+        moved = _moved(problem, chosen)
+        for index, node in enumerate(problem.nodes):
+            rule, values = _rule(node), (*node.operands, *node.results)
+            settled = bool(chosen) and chosen[index].factor is not None and moved.isdisjoint(values)
+            if rule is not None and not settled:
+                key = rule, problem.mesh.whole(axis)
+                wishes[key] = wishes.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
+    return wishes
+
+
+def _moved(problem: Problem, rows: Sequence[Row]) -> set[int]:
+    """The values that some node wants in another placement than they are made in."""
+    made, moved = {}, set()
+    for node, row in zip(problem.nodes, rows, strict=False):
+        wanted = zip(node.operands, row.operands, strict=True)
+        moved.update(value for value, placement in wanted if made[value] != placement)
+        made.update(zip(node.results, row.results, strict=True))
+    return moved
 
 
 def _fits(problem: Problem, rows: Mapping[str, Sequence[Row]]) -> bool:

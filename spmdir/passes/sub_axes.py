@@ -25,15 +25,15 @@ def given_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
     return mesh.refine(sorted({axis for s in shardings if s for axis, _ in s.entries if is_part(axis)}))
 
 
-def wanted_splits(rules: Mapping[OpRule, float], mesh: Mesh) -> Mesh:
+def wanted_splits(wishes: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
     """`mesh` with the axes split where the dimensions of ops ask for it; those of most weight first, as far as they go.
 
     Args:
-        rules: the rules of the ops, each with the bytes of its operands and results.
+        wishes: (rule of an op, mesh axis by which to divide it) → how much that matters.
     """
     weights: dict[str, float] = {}
-    for rule, weight in rules.items():
-        for part in dict.fromkeys(_parts(rule, mesh)):
+    for (rule, axis), weight in wishes.items():
+        for part in dict.fromkeys(_parts(rule, axis, mesh)):
             weights[part] = weights.get(part, 0.0) + weight
     for part in sorted(weights, key=lambda part: (-weights[part], part)):
         try:
@@ -43,9 +43,9 @@ def wanted_splits(rules: Mapping[OpRule, float], mesh: Mesh) -> Mesh:
     return mesh
 
 
-def _parts(rule: OpRule, mesh: Mesh) -> Iterator[str]:
+def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
     """The major sub-axes that could divide the major factors of some dimension where the whole axis cannot."""
-    root = mesh.root or mesh
+    size = (mesh.root or mesh).sizes[axis]
     for dims in (*rule.operand_dims, *rule.result_dims):
         for factors in dims or ():
             major = 1
@@ -53,7 +53,6 @@ def _parts(rule: OpRule, mesh: Mesh) -> Iterator[str]:
                 if rule.factors[factor].kind == "whole":
                     break
                 major *= rule.factors[factor].size
-                for axis, size in root.axes:
-                    common = math.gcd(major, size)
-                    if 1 < common < size:
-                        yield f"{axis}(1){common}"
+                common = math.gcd(major, size)
+                if 1 < common < size:
+                    yield f"{axis}(1){common}"

@@ -275,7 +275,7 @@ def _refinements(rule: OpRule, held: Sequence[Sharding], made: Sequence[Sharding
     yield given
     with contextlib.suppress(ShardingError):
         yield refinement(mesh, *made, *held)
-    split = wanted_splits({rule: 1.0}, given)
+    split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, given)
     if split != given:
         yield split
 

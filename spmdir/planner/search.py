@@ -36,32 +36,36 @@ class Solution:
     Attributes:
         rows: axis → the row of each node.
         cost: of the whole program, in bytes.
+        depth: how far surroundings were compared.
     """
 
     rows: dict[str, list[Row]]
     cost: float
+    depth: int
 
 
-def solve(problem: Problem, rounds: int = 3, effort: int = 20) -> Solution:
+def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[int] = ()) -> Solution:
     """The best decision that the search finds.
 
     Args:
         rounds: how often each axis is decided; later rounds see the other axes' decisions.
         effort: neighbourhood moves tried on each axis in each round.
+        depths: of the comparison of surroundings, to try instead of DEPTHS.
 
     Raises:
         Unsolvable: what is fixed leaves a node without a row.
     """
-    tries = [_Try(problem, quotient(problem, depth)) for depth in DEPTHS]
-    for one in tries:
+    tries = {depth: _Try(problem, quotient(problem, depth)) for depth in depths or DEPTHS}
+    for one in tries.values():
         one.round(effort)
-    best = min(tries, key=lambda one: one.cost)
+    depth = min(tries, key=lambda depth: tries[depth].cost)
+    best = tries[depth]
     for _ in range(rounds - 1):
         if not best.round(effort):
             break
     everywhere = range(len(problem.nodes))
     classes = [best.shared.node_class[node] for node in everywhere]
-    return Solution({axis: [rows[part] for part in classes] for axis, rows in best.rows.items()}, best.cost)
+    return Solution({axis: [rows[part] for part in classes] for axis, rows in best.rows.items()}, best.cost, depth)
 
 
 class _Try:
