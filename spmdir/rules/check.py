@@ -14,8 +14,9 @@ from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Pattern, Rule, Term, parts, walk
 
 KEYWORDS = (
-    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max", "min",
-    "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps", "when", "whole",
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max",
+    "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps",
+    "when", "whole",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
@@ -244,7 +245,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
             )
     for result in rule.results:
         for name, term in _factors(result.pattern).items():
-            local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent"))
+            local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent", "slides"))
             if name not in sources and name[0] not in "~*" and not local:
                 yield (
                     f"factor '{name}' of the result is in no operand{suggestion(name, [*sources, *KEYWORDS])}",
