@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.utils import _pytree as pytree
@@ -43,7 +44,7 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
         args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
         return target(*args, **kwargs)
 
-    fakes = [mode.from_tensor(v) if _is_real(v) else v for v in values]
+    fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
     # The first way keeps mutations of shapes, the second cannot trace checks of numbers.
     for functional in (torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)):
         graph = _traced(functional, fakes, mode, rules)
@@ -74,18 +75,14 @@ def _is_known(piece: Any, whole: Any, rules: RuleSet) -> bool:
     return piece is not whole and op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Tensor) and not isinstance(value, FakeTensor)
-
-
 def _can_decompose(target: Any) -> bool:
-    return target in torch._decomp.decomposition_table or target._can_decompose()
+    return target in decomposition_table or target._can_decompose()
 
 
 @cache
 def _table(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
     """torch's decompositions of the ops that have no rule; the others stay whole."""
-    known = torch._decomp.decomposition_table.items()
+    known = decomposition_table.items()
     return {op: run for op, run in known if not has_rule(op_name(op), rules)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -32,9 +32,9 @@ from spmdir.lowering.simulate import check_tensor, solve_shapes
 from spmdir.lowering.stages import bound
 from spmdir.mesh import Mesh
 from spmdir.passes import run_passes
+from spmdir.rules import RuleSet, default
 from spmdir.sharding import Sharding
 from spmdir.size import evaluate
-
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
@@ -65,6 +65,7 @@ class Parallel:
     _aliases: Mapping[str, str]
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
+    _rules: RuleSet = attrs.field(factory=default, init=False)
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
@@ -124,7 +125,8 @@ class Parallel:
         """The program of this rank for `sizes`; all ranks must ask alike."""
         key = tuple(sizes.items())
         if key not in self._graphs:
-            self._graphs[key] = _lowered(bound(self.module, sizes), self.mesh, self._device_mesh)[1]
+            with self._rules:
+                self._graphs[key] = _lowered(bound(self.module, sizes), self.mesh, self._device_mesh)[1]
         return self._graphs[key]
 
     def _piece(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
@@ -170,6 +172,7 @@ def parallelize(
     device_mesh: Any = None,
     local_inputs: bool = False,
     dynamic_shapes: Any = None,
+    missing_rule: Literal["warn", "error"] = "warn",
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this, alike, and gets its part.
 
@@ -190,6 +193,7 @@ def parallelize(
         local_inputs: whether calls are given this rank's pieces of the inputs instead of global inputs.
         dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
             of a step, one entry an argument. Shardings are decided once, for the example arguments.
+        missing_rule: as for `import_fx`.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
@@ -210,7 +214,9 @@ def parallelize(
         capture = capture_model(model, tuple(example_args), dynamic_shapes)
     else:
         capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
-    module = import_fx(capture.program, mesh, shardings, capture.result_shardings(out_shardings))
+    module = import_fx(
+        capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
+    )
     run_passes(module, "propagate")
     signature = read_signature(ir.main_function(module), capture)
     keep_places(ir.main_function(module), signature, local_inputs)

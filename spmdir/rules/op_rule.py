@@ -112,7 +112,8 @@ class OpRule:
         if key not in self._rows:
             self._rows[key] = None  # so that an expansion that leads back here is found out
             try:
-                rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
+                with self.rules.clock:
+                    rows = [self._row({}, R), *self._factor_rows(count, divided), *self._pending_rows()]
             except SpmdirError:
                 del self._rows[key]
                 raise
@@ -222,9 +223,20 @@ class OpRule:
     def _active(self, *kinds: str) -> Iterator[Clause]:
         return (c for c in self.rule.of_kind(*kinds) if holds(c.condition, self.scope))
 
-    def _row(self, operands: Mapping[int, Placement], result: Placement) -> Strategy:
+    def _row(
+        self, operands: Mapping[int, Placement], result: Placement, answering: tuple[TensorMeta, ...] | None = None
+    ) -> Strategy:
         placed = tuple(operands.get(i, R) for i in range(len(self.call.operands)))
-        return Strategy(placed, tuple(R if meta is None else result for meta in self.call.results))
+        results = self.call.results
+        has = [meta is not None and (answering is None or meta in answering) for meta in results]
+        return Strategy(placed, tuple(result if one else R for one in has))
+
+    def _answering(self, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
+        """The results that take values of `members`: what is linear in floating numbers is no integer, or constant."""
+        results = tuple(meta for meta in self.call.results if meta is not None)
+        if clause.kind in ("linear", "multilinear") and all(self.call.operands[i].floating for i in members):
+            return tuple(meta for meta in results if meta.floating) or results
+        return results
 
     @cached_property
     def _additive(self) -> tuple[tuple[int, ...], bool]:
@@ -313,7 +325,7 @@ class OpRule:
             members = tuple(i for name in names for i in self.binding.operands(name))
             if clause.kind == "multilinear":
                 yield from (
-                    self._row({i: Partial(op)}, Partial(op))
+                    self._row({i: Partial(op)}, Partial(op), self._answering(clause, (i,)))
                     for i in members
                     for op, _ in self._reductions(clause, (i,))
                 )
@@ -328,11 +340,12 @@ class OpRule:
                 additive = self._additive[0] if clause.kind == "linear" else ()
                 if clause.kind == "linear" and self._additive[1]:
                     continue
-                yield self._row(dict.fromkeys((*members, *additive), Partial(given)), Partial(gives))
+                answering = self._answering(clause, members)
+                yield self._row(dict.fromkeys((*members, *additive), Partial(given)), Partial(gives), answering)
 
     def _reductions(self, clause: Clause, members: tuple[int, ...]) -> Iterator[tuple[str, str]]:
         """(pending reduction of the members, that of the results) which `clause` allows for their element types."""
-        metas = [self.call.operands[i] for i in members] + [m for m in self.call.results if m is not None]
+        metas = [*(self.call.operands[i] for i in members), *self._answering(clause, members)]
         kinds = tuple(k for k in REDUCTIONS if all(k in _reductions_of(meta) for meta in metas))
         if "sum" in kinds:
             exact = all(sums_exactly(a.dtype, b.dtype) for a in metas[: len(members)] for b in metas[len(members) :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -30,13 +31,39 @@ class Record:
     text: str
 
 
+@attrs.define
+class Clock:
+    """The seconds spent in its `with` blocks; those inside others count once."""
+
+    seconds: float = 0.0
+    _depth: int = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        self.seconds -= time.perf_counter() if self._depth == 1 else 0
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        self.seconds += time.perf_counter() if not self._depth else 0
+
+
 @attrs.define(frozen=True, slots=False, eq=False)
 class RuleSet:
-    """Op name → the records of its alternatives, in order; caches what it parses and instantiates."""
+    """Op name → the records of its alternatives, in order; caches what it parses and instantiates.
+
+    Attributes:
+        clock: the time spent on parsing rules, instantiating them and listing their strategies.
+    """
 
     records: Mapping[str, tuple[Record, ...]]
     _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
     _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
+    clock: Clock = attrs.field(factory=Clock)
+
+    @property
+    def instances(self) -> int:
+        """How many different calls rules were instantiated on."""
+        return len(self._instantiated)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,8 +100,9 @@ class RuleSet:
             RuleError: the call does not fit the rule.
         """
         if call not in self._instantiated:
-            rule = next((r for r in self.alternatives(call.name) if fits(r, call)), None)
-            self._instantiated[call] = None if rule is None else instantiate(rule, call, self)
+            with self.clock:
+                rule = next((r for r in self.alternatives(call.name) if fits(r, call)), None)
+                self._instantiated[call] = None if rule is None else instantiate(rule, call, self)
         return self._instantiated[call]
 
     def infer_call(

@@ -188,6 +188,9 @@ def _transform(
     run_passes(module, pipeline, options.verify_each, context=session.context, passes=session.passes, after=after)
     output = print_ir(module)
     lap("print")
+    rules = session.context.rules
+    if options.timing and rules.instances:
+        print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
     if options.cost_report:
         from spmdir.planner import comm_report
 

@@ -8,12 +8,13 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
+from spmdir.tools.plugins import load_plugins
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,8 @@ def _main(argv: Sequence[str]) -> int:
     if options.import_pt2 is not None:
         if options.mesh is None:
             parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
-        text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings)
+        with load_plugins(options.load_plugin).context.rules:
+            text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings, options.missing_rule)
     else:
         text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
     write_text(options.output, text)
@@ -66,6 +68,13 @@ def argument_parser() -> ArgumentParser:
     way.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
     parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
     parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
+    parser.add_argument(
+        "--missing-rule",
+        choices=("warn", "error"),
+        default="warn",
+        help="with --import-pt2: leave an op without a rule to run replicated, or refuse it (default warn)",
+    )
+    parser.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
     parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
         "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
@@ -89,7 +98,7 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(tuple(axes))
 
 
-def import_pt2(path: str, mesh: Mesh, plan_path: str | None) -> str:
+def import_pt2(path: str, mesh: Mesh, plan_path: str | None, missing_rule: Literal["warn", "error"] = "warn") -> str:
     """The textual IR of the exported program at `path`, with the shardings of the plan file.
 
     Raises:
@@ -100,7 +109,9 @@ def import_pt2(path: str, mesh: Mesh, plan_path: str | None) -> str:
 
     plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)
-    module = import_fx(_load(path), mesh, shardings=dict(plan.shardings), out_shardings=outputs)
+    module = import_fx(
+        _load(path), mesh, shardings=dict(plan.shardings), out_shardings=outputs, missing_rule=missing_rule
+    )
     return ir.print_ir(module)
 
 

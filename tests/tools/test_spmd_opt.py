@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,13 @@ def test_timing_goes_to_stderr_with_one_line_a_stage(run) -> None:
     status, out, err = run("in.mlir", "--timing")
     assert (status, out) == (0, GOOD)
     assert [line.split()[2] for line in err.splitlines()] == ["parse", "print"]
+
+
+def test_timing_tells_what_rules_take_of_it(run) -> None:
+    _, _, err = run("in.mlir", "--print-rules", "--timing")
+    *stages, rules = err.splitlines()
+    assert [line.split()[2] for line in stages] == ["parse", "print-rules", "print"]
+    assert re.fullmatch(r" +\d+\.\d{4} s  of these, rules of \d+ different calls", rules)
 
 
 def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
