@@ -38,7 +38,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.3),
     "two dropouts": lambda x: F.dropout(F.dropout(x, 0.3) + 1, 0.3),
     "dropout of everything": lambda x: F.dropout(x, 1.0) + torch.rand_like(x),
-    "dropout of channels": lambda x: F.dropout2d(x, 0.3),
+    "dropout of channels": lambda x: F.dropout1d(x, 0.3),
     "alpha dropout": lambda x: F.alpha_dropout(x, 0.3, training=True),
     "native dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
     "noise": lambda x: x + torch.randn_like(x) * torch.rand(6, 5, dtype=x.dtype),

@@ -59,6 +59,7 @@ def samples() -> list[Sample]:
         sample("native_dropout", f(6, 4), p=1.0, train=True),
         sample("native_dropout", h(6, 4), p=0.4, train=True),
         sample("native_dropout_backward", f(5, 4), b(5, 4), scale=2.0),
+        *(sample("rrelu", f(5, 4), training=training) for training in (False, True)),
         *(sample("rrelu_with_noise_functional", f(5, 4), f(5, 4), lower=0.1, upper=0.3, training=training)
           for training in (False, True)),
         sample("rrelu_with_noise_backward", f(5, 4), f(5, 4), positive(5, 4), lower=0.1, upper=0.3, training=True,
