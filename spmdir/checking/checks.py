@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spmdir.checking.jobs import Options
 from spmdir.checking.possible import FAILURES, Possible, Trial
-from spmdir.checking.reasons import reason_for
+from spmdir.checking.reasons import why_finite, why_left_out
 from spmdir.checking.report import Fault, Missing, OpReport
 from spmdir.checking.sample import Sample
 from spmdir.checking.soundness import Case, meta, on_one_axis, prepare
@@ -38,12 +38,14 @@ def check_op(
             continue
         cases.append((text, case))
         strategies += len({str(row) for count in options.counts for row in case.rule.strategies(count)})
-        for name, variant in [("", case), *_variants(sample, case, rules)]:
+        for name, variant in [("", case), *variants(sample, case, rules)]:
             shown = f"{text} with {name}" if name else text
             say(f"running {shown}")
             for verdict in on_one_axis(variant, options.counts):
                 if verdict.fault:
                     faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+    if reason := why_finite(op):
+        notes.append(f"not run on NaN and infinities: {reason}")
     missing = _missing(op, cases, say) if options.missing else ()
     return OpReport(op, _family(op, rules), len(cases), strategies, tuple(faults), missing, tuple(dict.fromkeys(notes)))
 
@@ -58,8 +60,9 @@ def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case |
     return None
 
 
-def _variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
-    if all(right is None for right in case.expected):
+def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
+    """(name, the sample with NaN or infinities among its numbers), where the op takes them."""
+    if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in special_variants(sample):
         try:
@@ -76,7 +79,7 @@ def _missing(op: str, cases: Sequence[tuple[str, Case]], say: Callable[[str], No
         say(f"looking for missing strategies of {text}")
         for possible in left_out(case):
             found.setdefault(str(possible), []).append(text)
-    return tuple(Missing(s, len(texts), texts[0], reason_for(op, s)) for s, texts in found.items())
+    return tuple(Missing(s, len(texts), texts[0], why_left_out(op, s)) for s, texts in found.items())
 
 
 def left_out(case: Case) -> Iterator[Possible]:

@@ -1,4 +1,4 @@
-"""Why rules leave out strategies that would be right: the table reasons.toml."""
+"""What the checker leaves alone, and why: the table reasons.toml."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ import attrs
 
 @attrs.frozen
 class Reason:
-    """`reason` is why ops that match one of `ops` leave out the strategies that match one of `strategies`."""
+    """Why something holds for the strategies that match one of `strategies` of the ops that match one of `ops`."""
 
     ops: tuple[str, ...]
     strategies: tuple[str, ...]
     reason: str
 
+    def covers(self, op: str, strategy: str) -> bool:
+        return any(fnmatchcase(op, o) for o in self.ops) and any(fnmatchcase(strategy, s) for s in self.strategies)
+
 
 @cache
-def table() -> tuple[Reason, ...]:
-    """The entries of reasons.toml."""
-    entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text()).get("leave_out", [])
+def table(kind: str) -> tuple[Reason, ...]:
+    """The entries of one kind: "left_out" or "finite"."""
+    entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text()).get(kind, [])
     return tuple(Reason(tuple(e["ops"]), tuple(e.get("strategies", ["*"])), e["reason"]) for e in entries)
 
 
-def reason_for(op: str, strategy: str) -> str | None:
+def why_left_out(op: str, strategy: str) -> str | None:
     """Why the rule of `op` leaves out `strategy`, as far as the table says; the first entry that matches counts."""
-    for entry in table():
-        if any(fnmatchcase(op, o) for o in entry.ops) and any(fnmatchcase(strategy, s) for s in entry.strategies):
-            return entry.reason
-    return None
+    return next((entry.reason for entry in table("left_out") if entry.covers(op, strategy)), None)
+
+
+def why_finite(op: str) -> str | None:
+    """Why `op` is not run on NaN and infinities, if it is not."""
+    return next((entry.reason for entry in table("finite") if entry.covers(op, "")), None)

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from spmdir.checking.checks import variants
 from spmdir.checking.sample import Sample, b, f, i, sample
 from spmdir.checking.samples import all_samples
-from spmdir.checking.soundness import call_of, unsound
+from spmdir.checking.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
 from spmdir.rules.op_rule import fits
 
@@ -13,7 +14,14 @@ SAMPLES = all_samples(default())
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op)
 def test_every_strategy_gives_what_the_op_gives(sample: Sample):
-    assert not (wrong := unsound(sample, default())), "\n".join(wrong)
+    assert not (wrong := unsound(sample, default(), (2, 3, 4))), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op)
+def test_every_strategy_gives_what_the_op_gives_of_nan_and_infinities(sample: Sample):
+    for name, case in variants(sample, prepare(sample, default()), default()):
+        wrong = [f"{name}: {verdict.strategy}: {verdict.fault}" for verdict in on_one_axis(case, (2,)) if verdict.fault]
+        assert not wrong, "\n".join(wrong)
 
 
 def test_every_rule_has_a_sample():
