@@ -1,0 +1,16 @@
+// RUN: --propagate="sub-axes=none" --insert-reshard --lower-reshard
+
+spmd.mesh @mesh <tp = 4>
+
+func.func @apart(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2x4x6xf32> {
+  %0 = aten.view(%x) {size = [2, 4, 6]} : tensor<2x4x6xf32>
+  return %0 : tensor<2x4x6xf32>
+}
+
+// | spmd.mesh @mesh <tp = 4>
+// |
+// | func.func @apart(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<2x4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(2)>}) {
+// |   %x_1 = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<8x6xf32> <tp: S(1)>
+// |   %0 = aten.view(%x_1) {size = [2, 4, 6]} : tensor<2x4x6xf32> <tp: S(2)>
+// |   return %0 : tensor<2x4x6xf32>
+// | }
