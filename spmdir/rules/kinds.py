@@ -36,6 +36,7 @@ _EXPECTED = {
     "an integer or a list of integers": lambda value: _integer(value) or _integers(value),
     'integers, "valid" or "same"': lambda value: _integer(value) or _integers(value) or value in ("valid", "same"),
     "a real number": _real,
+    "a list of real numbers": lambda value: isinstance(value, tuple) and all(map(_real, value)),
     "a number": _number,
     "a string": lambda value: isinstance(value, str),
     "a string or an integer": lambda value: isinstance(value, str) or _integer(value),
@@ -44,44 +45,47 @@ _EXPECTED = {
 
 KINDS = {
     "true or false": (
-        "accumulate adjoint align_corners ceil_mode check_errors compute_log_sumexp compute_uv compute_v copy "
-        "count_include_pad cudnn_enable cudnn_enabled descending enable_gqa equal_nan forward full "
-        "full_matrices half_to_float hermitian implicit include_self is_causal is_result keepdim largest left "
-        "log_input log_target non_blocking onesided periodic pin_memory pivot replacement return_debug_mask "
-        "scale_grad_by_freq self_is_result sorted sparse sparse_grad stable swap train training transpose "
-        "transposed unbiased unitriangular unpack_data unpack_pivots update use_fast_accum use_gelu "
-        "use_input_stats "
-        "average_attn_weights bias_requires_grad need_weights shared_storage_dqdkdv zero_infinity"
+        "accumulate adjoint align_corners assume_unique average_attn_weights bias_requires_grad ceil_mode "
+        "check_errors compute_log_sumexp compute_uv compute_v copy count_include_pad cudnn_enable "
+        "cudnn_enabled descending enable_gqa equal_nan forward full full_matrices half_to_float hermitian "
+        "implicit include_last_offset include_self invert is_causal is_result keepdim largest left log_input "
+        "log_target need_weights non_blocking onesided out_int32 periodic pin_memory pivot replacement "
+        "return_counts return_debug_mask return_inverse right scale_grad_by_freq self_is_result "
+        "shared_storage_dqdkdv sorted sparse sparse_grad stable swap train training transpose transposed "
+        "unbiased unitriangular unpack_data unpack_pivots update use_fast_accum use_gelu use_input_stats "
+        "zero_infinity"
     ),
     "a list of true and false": "grad_input_mask output_mask",
     "an integer": (
-        "axis0 axis1 bins C chunks compute_mode decimals diagonal dim0 dim1 dim2 dimension divisor_override "
-        "end_dim group groups high HxW ignore_index index k last_dim_size length low m max_k max_q N "
-        "normalization num_classes num_groups num_samples num_weights offset padding_idx qGroupSize reduction "
-        "sections start_dim steps storage_offset unroll_dim window_length "
-        "blank custom_mask_type embed_dim mask_type max_seqlen_k max_seqlen_q num_head num_splits "
-        "num_splits_key window_size window_size_left window_size_right"
+        "axis0 axis1 bins blank C chunks col compute_mode custom_mask_type decimals diagonal dim0 dim1 dim2 "
+        "dimension divisor_override downscale_factor embed_dim end_dim group groups high HxW ignore_index "
+        "index interpolation_mode k last_dim_size length low m mask_type max_k max_q max_seqlen_k "
+        "max_seqlen_q minlength N normalization num_classes num_groups num_head num_samples num_splits "
+        "num_splits_key num_weights offset padding_idx padding_mode qGroupSize reduction row sections "
+        "start_dim steps storage_offset unroll_dim upscale_factor window_length window_size window_size_left "
+        "window_size_right"
     ),
     "a list of integers": (
-        "bias_sizes expand1 expand2 expand3 indices input_sizes normalized_shape pad path physical_layout "
-        "shape sizes split_sizes sumdim "
-        "input_lengths target_lengths"
+        "bias_sizes expand1 expand2 expand3 indices input_lengths input_size input_sizes normalized_shape pad "
+        "path physical_layout shape sizes split_sizes sumdim target_lengths"
     ),
     "an integer or a list of integers": (
         "destination dilation dim dims kernel_size output_padding output_size repeats shifts size source "
         "split_size stride"
     ),
     'integers, "valid" or "same"': "padding",
+    "a string or an integer": "mode",
     "a real number": (
         "atol base delta dropout_p eps epsilon exponential_average_factor label_smoothing mean median "
-        "momentum nan neginf posinf rtol scales_h scales_w sigma std"
+        "momentum nan neginf posinf rtol scales scales_d scales_h scales_w sigma std"
     ),
+    "a list of real numbers": "scale_factors",
     "a number": (
-        "alpha beta correction end exponent fill fill_value from input_scale lambd lower margin max max_val "
-        "maxnorm min min_val n negative_slope ord other p s scale self start step threshold to upper value weight x"
+        "alpha beta correction element end exponent fill fill_value from input_scale lambd lower margin max "
+        "max_val maxnorm min min_val n negative_slope ord other p s scale self start step test_element "
+        "threshold to upper value weight x"
     ),
-    "a string": "approximate driver equation indexing reduce rounding_mode UPLO",
-    "a string or an integer": "mode",
+    "a string": "approximate driver equation indexing reduce rounding_mode side UPLO",
     "an element type": "dtype input_dtype out_dtype",
 }
 """Kind → the arguments of that kind; device, layout, memory_format and generator are torch's own to check."""

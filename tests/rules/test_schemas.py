@@ -6,6 +6,7 @@ import transformers.integrations.moe  # noqa: F401  # registers the ops of libra
 from spmdir.checking.soundness import overload
 from spmdir.rules import default
 from spmdir.rules.kinds import KINDS
+from spmdir.rules.syntax import Constant
 
 
 def test_rules_list_the_parameters_of_the_schema_in_order():
@@ -18,8 +19,8 @@ def test_rules_list_the_parameters_of_the_schema_in_order():
 def test_defaults_are_those_of_the_schema():
     for rule in default().parse_all():
         for parameter, argument in zip(rule.parameters, overload(rule.op)._schema.arguments, strict=True):
-            if parameter.default is not None and argument.default_value is not None:
-                assert parameter.default.value == argument.default_value, (rule.op, parameter.name)  # type: ignore[union-attr]
+            if isinstance(parameter.default, Constant) and argument.default_value is not None:
+                assert parameter.default.value == argument.default_value, (rule.op, parameter.name)
 
 
 def test_the_rules_load_without_torch_and_without_xdsl():
@@ -37,8 +38,11 @@ SCHEMA_TYPES = {
     "a list of integers": {"List[int]"},
     "an integer or a list of integers": {"int", "List[int]"},
     "a real number": {"float"},
+    "a list of real numbers": {"List[float]"},
     "a number": {"number", "int", "float", "bool"},
     "a string": {"str"},
+    "a string or an integer": {"str", "int"},
+    'integers, "valid" or "same"': {"List[int]", "str"},
     "an element type": {"ScalarType"},
 }
 TORCHS_OWN = {"Device", "Layout", "MemoryFormat", "Generator"}
