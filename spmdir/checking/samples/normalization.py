@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from spmdir.checking.sample import Sample, f, positive, sample
+
+Settings = dict[str, Any]
 
 
 def samples() -> list[Sample]:
@@ -48,7 +52,7 @@ def _layer_norms_of_all_dimensions() -> list[Sample]:
 def _group_norms() -> list[Sample]:
     found = []
     for groups, channels in ((2, 4), (4, 12), (6, 6)):
-        sizes = {"N": 5, "C": channels, "HxW": 6, "group": groups}
+        sizes: Settings = {"N": 5, "C": channels, "HxW": 6, "group": groups}
         x, weight = f(5, channels, 2, 3), f(channels)
         _, mean, rstd = torch.ops.aten.native_group_norm(x, weight, weight, 5, channels, 6, groups, 1e-5)
         found += [
@@ -63,7 +67,7 @@ def _group_norms() -> list[Sample]:
 
 
 def _instance_norms() -> list[Sample]:
-    rest = {"momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}
+    rest: Settings = {"momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}
     return [
         sample("instance_norm", f(5, 4, 6, 2), f(4), f(4), None, None, use_input_stats=True, **rest),
         sample("instance_norm", f(5, 6, 4), None, None, f(6), positive(6), use_input_stats=False, **rest),
@@ -71,11 +75,12 @@ def _instance_norms() -> list[Sample]:
 
 
 def _batch_norms() -> list[Sample]:
-    found, step, unused = [], {"momentum": 0.1, "eps": 1e-5}, torch.empty(0, dtype=torch.uint8)
+    found, unused = [], torch.empty(0, dtype=torch.uint8)
+    step: Settings = {"momentum": 0.1, "eps": 1e-5}
     for shape in ((5, 4), (6, 4, 3), (4, 6, 3, 4)):
         x, c = f(*shape), shape[1]
         mean, rstd = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[1:]
-        back = {"train": True, "eps": 1e-5, "output_mask": (True, True, True)}
+        back: Settings = {"train": True, "eps": 1e-5, "output_mask": (True, True, True)}
         found += [
             sample("native_batch_norm", x, f(c), f(c), None, None, training=True, **step),
             sample("native_batch_norm", x, f(c), f(c), f(c), positive(c), training=False, **step),

@@ -9,6 +9,7 @@ import torch
 from spmdir.checking.sample import Sample, f, i, sample
 
 PLANES = {1: (12,), 2: (12, 8), 3: (4, 12, 3)}
+Settings = dict[str, Any]
 ODD = {1: (7,), 2: (5, 7), 3: (3, 5, 7)}
 
 
@@ -23,12 +24,13 @@ def _overload(name: str) -> Any:
 def _maxima() -> list[Sample]:
     found = []
     for rank, plane in PLANES.items():
-        for size, how in (
+        cases: list[tuple[tuple[int, ...], Settings]] = [
             (plane, {"kernel_size": (2,) * rank, "stride": (2,) * rank}),
             (plane, {"kernel_size": (3,) * rank, "stride": (1,), "padding": (1,) * rank}),
             (plane, {"kernel_size": (3,) * rank, "stride": (2,) * rank, "padding": (1,) * rank}),
             (ODD[rank], {"kernel_size": (2,) * rank, "ceil_mode": True}),
-        ):
+        ]
+        for size, how in cases:
             x = f(5, 4, *size)
             found.append(sample(f"max_pool{rank}d", x, **how))
             found.append(sample(f"max_pool{rank}d_with_indices", x, **how))
@@ -45,14 +47,15 @@ def _maxima() -> list[Sample]:
 def _averages() -> list[Sample]:
     found = []
     for rank, plane in PLANES.items():
-        more = {"divisor_override": None} if rank > 1 else {}
-        for size, how in (
+        more: Settings = {"divisor_override": None} if rank > 1 else {}
+        cases: list[tuple[tuple[int, ...], Settings]] = [
             (plane, {"kernel_size": (2,) * rank, "stride": (2,) * rank}),
             (plane, {"kernel_size": (3,) * rank, "stride": (1,) * rank, "padding": (1,) * rank}),
             (plane, {"kernel_size": (3,) * rank, "stride": (1,) * rank, "padding": (1,) * rank,
                      "count_include_pad": False}),
             (ODD[rank], {"kernel_size": (2,) * rank, "stride": (2,) * rank, "ceil_mode": True}),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        for size, how in cases:
             x = f(5, 4, *size)
             given = {"padding": (0,) * rank, "ceil_mode": False, "count_include_pad": True, **more, **how}
             found.append(sample(f"avg_pool{rank}d", x, **how))
@@ -90,7 +93,7 @@ def _adaptive() -> list[Sample]:
 
 def _resampling() -> list[Sample]:
     found = []
-    kinds = [
+    kinds: list[tuple[str, int, Settings]] = [
         (f"{kind}{rank}d", rank, {}) for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in PLANES
     ]
     smooth = ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
@@ -110,7 +113,7 @@ def _resampling() -> list[Sample]:
 
 def _grids() -> list[Sample]:
     found = []
-    how = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": False}
+    how: Settings = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": False}
     for rank, plane in ((2, (4, 5)), (3, (2, 3, 4))):
         x, grid = f(5, 4, *plane), torch.rand(5, 4, *(6, 3)[: rank - 1], rank, dtype=torch.float64) * 2 - 1
         found += [
@@ -125,7 +128,7 @@ def _grids() -> list[Sample]:
 
 
 def _moves() -> list[Sample]:
-    blocks = {"kernel_size": (2, 3), "dilation": (1, 1), "padding": (1, 0), "stride": (2, 1)}
+    blocks: Settings = {"kernel_size": (2, 3), "dilation": (1, 1), "padding": (1, 0), "stride": (2, 1)}
     return [
         sample("pixel_shuffle", f(5, 16, 4, 3), upscale_factor=2),
         sample("pixel_unshuffle", f(5, 4, 6, 8), downscale_factor=2),
