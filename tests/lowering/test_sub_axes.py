@@ -130,6 +130,26 @@ def test_a_view_of_halves_costs_a_plan_nothing_more_than_what_moves() -> None:
     assert str(plan_reshard(shape, "f32", kept, whole, FOUR)) == "slice on [a(2)2] dim 0"
 
 
+class Viewed(Program):
+    """A view that takes a divided dimension apart, and a reshard over one part of the axis."""
+
+    @property
+    def text(self) -> str:
+        return f"""
+spmd.mesh @mesh {self.mesh}
+
+func.func @main(%x: tensor<8x6xf64> {{spmd.sharding = #spmd.sharding<@mesh, {self.source}>}})
+    -> (tensor<2x4x6xf64> {{spmd.sharding = #spmd.sharding<@mesh, {self.target}>}}) {{
+  %0 = aten.view(%x) {{size = [2, 4, 6]}} : tensor<2x4x6xf64>
+  %1 = aten.neg(%0) : tensor<2x4x6xf64>
+  return %1 : tensor<2x4x6xf64>
+}}
+"""
+
+
+VIEWED = Viewed(FOUR, "", "", Sharding([("a", Shard(0))]), Sharding([("a(1)2", Shard(0)), ("a(2)2", Shard(2))]), (8, 6))
+
+
 @pytest.mark.gloo
 def test_real_ranks_compute_what_collectives_on_sub_axes_mean(tmp_path: Path) -> None:
     chosen = []
@@ -137,7 +157,9 @@ def test_real_ranks_compute_what_collectives_on_sub_axes_mean(tmp_path: Path) ->
         legal_ones = [p for shape in ((4, 8), (7, 6)) for p in split_programs(FOUR, kind, shape)]
         chosen += random.Random(kind).sample(legal_ones, min(len(legal_ones), 12))
     inputs = [torch.randn(p.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) for p in chosen]
-    outputs = on_ranks(4, run_programs, tmp_path, FOUR, chosen, inputs)
+    viewed = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    outputs = on_ranks(4, run_programs, tmp_path, FOUR, [*chosen, VIEWED], [*inputs, viewed])
+    torch.testing.assert_close(collect([o[-1] for o in outputs], VIEWED.target, FOUR), -viewed.reshape(2, 4, 6))
     for index, (program, x) in enumerate(zip(chosen, inputs, strict=True)):
         pieces = [results[index] for results in outputs]
         torch.testing.assert_close(collect(pieces, program.target, FOUR), x, msg=lambda m, p=program: f"{p.text}\n{m}")
