@@ -213,7 +213,7 @@ def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor
         results = run_rows(rule, rows, mesh, held)
     except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
         return f"{type(error).__name__}: {error}"
-    through_sums = any(p.op in ("sum", "avg") for _, row in rows for p in (*row.operands, *row.results))
+    through_sums = any(p.op in ("sum", "avg", "product") for _, row in rows for p in (*row.operands, *row.results))
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):
         if right is None:
             continue
