@@ -11,7 +11,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.errors import SpmdirWarning
 from spmdir.rules import default
-from tests.models import cases, zoo
+from tests.models import cases, decisions, zoo
 
 SIZES = (3, 7)
 MESHES = ("2x4", "2x2x2")
@@ -48,3 +48,22 @@ def test_every_op_has_a_rule(name, kind):
         module = spmdir.import_fx(traced, layout.mesh)
     ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, AtenOp)]
     assert {op.name for op in ops if default().instantiate(op.call()) is None} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mesh"),
+    [
+        _case("odd_mlp", "sgd", "2x2x2"),
+        _case("odd_moe", "sgd", "2x4"),
+        _case("odd_llama", "core", "2x4"),
+        _case("odd_gpt2", "", "2x2x2"),
+        _case("odd_bert", "sgd", "3"),
+        _case("odd_mixtral", "", "2x4"),
+        _case("odd_mamba", "core", "3"),
+        _case("odd_vit", "sgd", "3"),
+        _case("odd_t5", "", "3"),
+    ],
+)
+def test_any_strategies_of_all_ops_together_give_what_one_device_gives(name, kind, mesh, monkeypatch):
+    decisions.decide_at_random(monkeypatch, f"{name} {kind}")
+    assert cases.worst_error(f"{name}:{kind}", f"random {mesh}", mesh, sizes=SIZES) < 1e-9
