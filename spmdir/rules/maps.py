@@ -505,11 +505,11 @@ def _concatenated(layout: Layout, operands: str, argument: str) -> Dims:
 
 
 def _take(layout: Layout, operand: str, argument: str) -> Dims:
-    """The dimensions of `operand` with the one in `argument` replaced by factor i."""
+    """The dimensions of `operand` with the one in `argument` replaced by that of an index `*i`."""
     dims = list(layout.dims(operand))
     if not dims:
         return ()
-    dims[layout.dimension(argument, len(dims))] = layout.refer("i")
+    dims[layout.dimension(argument, len(dims))] = layout.refer("*i")
     return tuple(dims)
 
 

@@ -47,6 +47,7 @@ def samples() -> list[Sample]:
         *(sample("index_select", x, i(7, 4), dim=1) for x in (f(5, 7), b(5, 7), h(5, 7))),
         sample("index_select", f(6, 4), torch.tensor([5, 5, 0]), dim=0),
         sample("index_select", f(6, 4), i(6, 0), dim=0),
+        sample("index_select", f(6, 4), torch.tensor(3), dim=0),
         *(sample(op, f(5, 7, 4), [None, i(7, 6)]) for op in INDEX),
         *(sample(op, f(5, 7, 4), [i(5, 3, 1), i(7, 5)]) for op in INDEX),
         *(sample(op, f(5, 7, 4), [i(5, 3), None, i(4, 3)]) for op in INDEX),
