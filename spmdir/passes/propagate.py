@@ -32,7 +32,7 @@ from spmdir.passes.sub_axes import given_splits, wanted_splits
 from spmdir.passes.typing import rule_of
 from spmdir.placement import R
 from spmdir.planner.axis_search import Unsolvable
-from spmdir.planner.problem import Given, Node, Offer, Problem, Row, splits
+from spmdir.planner.problem import Given, Node, Offer, Problem, Row, parts_of, splits
 from spmdir.planner.search import Solution, solve
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.sharding import Sharding
@@ -58,6 +58,7 @@ class OpOffer:
         work: bytes on the wire that the op's compute is worth.
         whole_sums: ranks add in the order in which one device does, as long as something else can be done.
         parts: the axes that are sub-axes, which divide evenly together.
+        sizes: those of all axes, if a result is fixed.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -66,6 +67,7 @@ class OpOffer:
     work: float
     whole_sums: bool = False
     parts: tuple[str, ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
     _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
@@ -77,14 +79,10 @@ class OpOffer:
         return self._known[key]
 
     def _rows(self, rule: OpRule, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
-        fitting = [
-            s
-            for s in rule.strategies(count, divided)
-            if all(
-                given is None or axis in given.open_axes or given[axis] == placement
-                for given, placement in zip(self.results, s.results, strict=True)
-            )
-        ]
+        fitting = [s for s in rule.strategies(count, divided) if self._gives(s, axis)]
+        if not fitting and self.sizes:
+            divided = {**self._beside(rule, axis), **divided}
+            fitting = [s for s in rule.strategies(count, divided) if self._gives(s, axis)]
         if self.whole_sums:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
@@ -92,6 +90,34 @@ class OpOffer:
             sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
             fitting = [s for s, size in sizes if splits(size, count, divided.get(s.factor or 0, 1))]
         return tuple(self._row(s, count, divided) for s in fitting)
+
+    def _gives(self, strategy: Strategy, axis: str) -> bool:
+        """Whether `strategy` on `axis` gives what the user fixed."""
+        return all(
+            given is None or axis in given.open_axes or given[axis] == placement
+            for given, placement in zip(self.results, strategy.results, strict=True)
+        )
+
+    def _beside(self, rule: OpRule, axis: str) -> dict[int, int]:
+        """Factor → its pieces by the axes other than `axis`, as far as what the user fixed tells."""
+        divided: dict[int, int] = {}
+        named = [a for given in self.results if given for a, _ in given.entries]
+        others = [other for other in dict.fromkeys(named) if other != axis]
+        sizes = dict(self.sizes)
+        for _ in range(len(others)):
+            for other in others:
+                rows = [s for s in rule.strategies(sizes[other], divided) if self._gives(s, other)]
+                if rows:
+                    factor = rows[0].factor
+                    divided = divided if factor is None else {**divided, factor: divided.get(factor, 1) * sizes[other]}
+                    others.remove(other)
+                    break
+        return divided
+
+    def on(self, mesh: Mesh) -> OpOffer:
+        """This offer on a mesh that splits some axes."""
+        results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
+        return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
     def _row(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> Row:
         if strategy.factor is None or self.rule is None:
@@ -183,7 +209,8 @@ class PropagatePass(ModulePass):
         if self.sub_axes not in ("auto", "none"):
             raise UnsupportedError(f"propagate has sub-axes={self.sub_axes}; expected auto or none")
         given = _given_mesh(function, mesh)
-        makers, problem = build_problem(function, given, rules, self.flop_bytes)
+        makers, problem = build_problem(function, mesh, rules, self.flop_bytes)
+        problem = problem.on(given)
         solution, refused = None, None
         try:
             solution = solve(problem, self.rounds, self.effort)
@@ -191,7 +218,7 @@ class PropagatePass(ModulePass):
             refused = error
         wider = wanted_splits(_wishes(problem, solution), given) if self.sub_axes == "auto" else given
         if wider != given:
-            finer = build_problem(function, wider, rules, self.flop_bytes)[1]
+            finer = problem.on(wider)
             with contextlib.suppress(Unsolvable):
                 other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.rows):
@@ -262,7 +289,7 @@ def _fits(problem: Problem, rows: Mapping[str, Sequence[Row]]) -> bool:
 
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:
-    """The search problem of a function on `mesh`, of which axes may be split, and what makes each of its nodes.
+    """The search problem of a function, and what makes each of its nodes.
 
     Raises:
         SpmdirError: an op that propagation cannot decide; located.
@@ -280,32 +307,23 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
         nodes.append(Node(offer, tuple(values[value] for value in operands), tuple(numbers)))
         makers.append(maker)
 
-    root = mesh.root or mesh
-    parts = tuple(axis for axis in mesh.axis_names if axis not in root.sizes)
-
-    def given(value: SSAValue, sharding: Sharding | None, role: str, work: float = 0.0) -> Given:
-        return Given(_meta(value), sharding.refined(mesh) if sharding else None, role, work, parts)
-
     for argument in function.args:
-        offer = given(argument, sharding_of(argument), "input", _meta(argument).bytes * _INTERNAL)
+        meta = _meta(argument)
+        offer = Given(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
         add(argument, offer, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            offer = _op_offer(op, rules, flop_bytes, double)
-            if parts:
-                results = tuple(sharding.refined(mesh) if sharding else None for sharding in offer.results)
-                offer = attrs.evolve(offer, results=results, parts=parts)
-            add(op, offer, op.tensors, op.results)
+            add(op, _op_offer(op, mesh, rules, flop_bytes, double), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
-            add(op, given(op.results[0], Sharding((), mesh.name), "input"), (), op.results)
+            add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
-            add(op, given(op.results[0], op.target, "constraint"), op.operands, op.results)
+            add(op, Given(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        add(index, given(value, wanted.data if wanted else None, "output"), (value,), ())
+        add(index, Given(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
     return makers, Problem(mesh, tuple(metas), tuple(nodes))
 
 
@@ -322,14 +340,15 @@ def _refuse_missing_rules(function: FuncOp, rules: RuleSet) -> None:
             raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))
 
 
-def _op_offer(op: AtenOp, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:
+def _op_offer(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
     narrow = any(meta.floating and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow)
+    sizes = mesh.axes if any(op.shardings) else ()
+    return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
 
 
 def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:

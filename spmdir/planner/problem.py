@@ -39,6 +39,11 @@ class Row:
     fraction: float = 1.0
 
 
+def parts_of(mesh: Mesh) -> tuple[str, ...]:
+    """The axes of a mesh that are sub-axes."""
+    return tuple(axis for axis in mesh.axis_names if mesh.root and axis not in mesh.root.sizes)
+
+
 def splits(size: int, count: int, before: int) -> bool:
     """Whether a sub-axis of `count` ranks may divide `size` elements that others, maybe its own kin, cut already."""
     return before == 1 or size % (count * before) == 0
@@ -54,6 +59,10 @@ class Offer(Protocol):
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         """The rows on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
+        ...
+
+    def on(self, mesh: Mesh) -> Offer:
+        """This offer on a mesh that splits some axes."""
         ...
 
 
@@ -85,6 +94,13 @@ class Problem:
     mesh: Mesh
     values: tuple[TensorMeta, ...]
     nodes: tuple[Node, ...]
+
+    def on(self, mesh: Mesh) -> Problem:
+        """This problem on a mesh that splits some of its axes."""
+        if mesh == self.mesh:
+            return self
+        nodes = tuple(attrs.evolve(node, offer=node.offer.on(mesh)) for node in self.nodes)
+        return attrs.evolve(self, mesh=mesh, nodes=nodes)
 
 
 @attrs.frozen(cache_hash=True)
@@ -121,6 +137,9 @@ class Given:
             )
             for placement in placements
         )
+
+    def on(self, mesh: Mesh) -> Given:
+        return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
     def _held(self, placement: Placement, count: int, divided: Mapping[int, int]) -> float:
         """The part of the value that is left to the rank that holds most."""
