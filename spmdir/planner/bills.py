@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.planner.cost import FLAT
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Row
 from spmdir.planner.repeats import Quotient
+from spmdir.planner.topology import FLAT
 
 START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
 """What starting a collective is worth in bytes on the wire, as where reshards are planned."""

@@ -15,6 +15,7 @@ import attrs
 from spmdir.mesh import Mesh
 from spmdir.planner.exchange import exchange_loads
 from spmdir.planner.steps import Step
+from spmdir.planner.topology import H100X8, Topology
 from spmdir.sharding import Sharding
 
 
@@ -104,37 +105,6 @@ TRAFFIC: dict[str, Traffic] = {
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""
-
-
-@attrs.frozen
-class Topology:
-    """Constants of a machine, all per rank.
-
-    Attributes:
-        intra_bandwidth, inter_bandwidth: bytes a second in one direction within and between nodes.
-        base_latency: seconds to start any collective.
-        intra_latency, inter_latency: seconds a hop within and between nodes.
-        memory_bandwidth: bytes a second of local memory.
-    """
-
-    name: str
-    intra_bandwidth: float
-    inter_bandwidth: float
-    base_latency: float
-    intra_latency: float
-    inter_latency: float
-    memory_bandwidth: float
-
-
-H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12)
-A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12)
-FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf)
-CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 1e-4, 1e-4, 5e9)
-
-TOPOLOGIES: dict[str, Topology] = {topology.name: topology for topology in (FLAT, H100X8, A100X8, CPU_GLOO)}
-"""Name → topology. Eight accelerators to a node with one network card each; processes on one host; or `flat`,
-equal links between any two ranks, on which a plan of fewest bytes is fastest, unless it takes a step more to save less
-than 3.7 kB."""
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:

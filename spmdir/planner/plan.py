@@ -17,7 +17,7 @@ from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import FLAT, Topology, step_cost
+from spmdir.planner.cost import step_cost
 from spmdir.planner.steps import (
     Step,
     exchanged_axes,
@@ -27,6 +27,7 @@ from spmdir.planner.steps import (
     senders,
     splits_evenly,
 )
+from spmdir.planner.topology import FLAT, Topology, find_topology
 from spmdir.sharding import Sharding, as_sharding
 
 _TICK = 1e-12
@@ -59,7 +60,7 @@ class Plan:
 
 
 def plan_reshard(
-    shape: Sequence[int], dtype: Any, src: object, dst: object, mesh: Mesh, topology: Topology | None = None
+    shape: Sequence[int], dtype: Any, src: object, dst: object, mesh: Mesh, topology: Topology | str | None = None
 ) -> Plan:
     """The plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
 
@@ -67,7 +68,8 @@ def plan_reshard(
         shape: the global shape.
         dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
         src, dst: shardings, in any form that the Python API takes.
-        topology: what the mesh runs on; `flat` if not given, so that the plan of fewest bytes is found.
+        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `flat` if not given, so that
+            the plan of fewest bytes is found.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
@@ -80,7 +82,7 @@ def plan_reshard(
     if itemsize is None:
         raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
-    return _plan(tuple(shape), itemsize, source, target, mesh, topology or FLAT)
+    return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT))
 
 
 @functools.cache

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.call import DTYPE_BYTES
-from spmdir.errors import UnsupportedError, did_you_mean
 from spmdir.mesh import Mesh
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import H100X8, TOPOLOGIES, TRAFFIC, Sizes, Topology, cost, node_count, step_cost
+from spmdir.planner.cost import TRAFFIC, Sizes, cost, node_count, step_cost
+from spmdir.planner.topology import H100X8, Topology, find_topology
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -73,17 +73,17 @@ class CommReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
-        lines.append(f"lower bound {_size(self.lower_bound)}{ratio}")
+        lines.append(f"lower bound {size_text(self.lower_bound)}{ratio}")
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
         return "\n".join(lines)
 
 
 def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
-    return kind, axes, str(share.count), _size(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
+    return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
     """Bytes with the unit that leaves one to three digits before the point."""
     power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
@@ -98,10 +98,10 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     """The communication of `module`, before or after localize; of one with symbolic sizes, at the examples of these.
 
     Args:
-        topology: what the mesh runs on, as a value or the name of a preset; h100x8 if not given.
+        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; h100x8 if not given.
 
     Raises:
-        UnsupportedError: there is no such topology.
+        UnsupportedError, ParseError: there is no such topology.
         ShardingError: a collective lacks shardings.
     """
     from spmdir.dialects import ir
@@ -111,7 +111,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     from spmdir.dialects.steps import step_of
 
     module = _at_examples(module)
-    machine, mesh = _topology(topology), ir.mesh(module)
+    machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, bound, reshards = Share(), 0.0, 0
@@ -120,7 +120,9 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
             reshards += isinstance(op, ReshardOp)
             if isinstance(op, BorderOp):
                 kind, used = op.name.removeprefix("spmd."), op.axes
-                spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
+                spent = cost(
+                    kind, Sizes(mesh.groupsize_text(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine
+                )
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
                 step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
@@ -130,7 +132,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
                 spent = step_cost(step, global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype], mesh, machine)
             else:
                 continue
-            if mesh.group_size(used) == 1:
+            if mesh.groupsize_text(used) == 1:
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
             by_kind[kind] = by_kind.get(kind, Share()) + share
@@ -159,17 +161,6 @@ def _at_examples(module: ModuleOp) -> ModuleOp:
     if not open_sizes(module).symbols:
         return module
     return run_passes(module.clone(), "bind-sizes{examples},insert-reshard,lower-reshard,fuse-collectives")
-
-
-def _topology(topology: Topology | str | None) -> Topology:
-    if not isinstance(topology, str):
-        return topology or H100X8
-    if topology not in TOPOLOGIES:
-        known = ", ".join(TOPOLOGIES)
-        raise UnsupportedError(
-            f"unknown topology '{topology}'; expected one of {known}{did_you_mean(topology, TOPOLOGIES)}"
-        )
-    return TOPOLOGIES[topology]
 
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:

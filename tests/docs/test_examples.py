@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOOLS = {
     "spmd-opt": "spmd_opt",
+    "spmd-plan": "spmd_plan",
     "spmd-run": "spmd_run",
     "spmd-translate": "spmd_translate",
     "spmd-check-rules": "spmd_check_rules",

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from spmdir.mesh import Mesh
 from spmdir.placement import OPEN, Partial, R, Shard
-from spmdir.planner.cost import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES, step_cost
+from spmdir.planner.cost import step_cost
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
 from spmdir.planner.steps import make_step
+from spmdir.planner.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
 from spmdir.sharding import Sharding, parse_sharding
 
 GIB = 2**30

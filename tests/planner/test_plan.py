@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from spmdir.errors import ParseError, ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, R, Shard
-from spmdir.planner.cost import CPU_GLOO, H100X8, Topology, step_cost
+from spmdir.planner.cost import step_cost
 from spmdir.planner.plan import _free_axes, plan_reshard
 from spmdir.planner.steps import make_step
+from spmdir.planner.topology import CPU_GLOO, H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
 
 EIGHT = Mesh({"a": 8})

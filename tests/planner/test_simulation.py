@@ -10,10 +10,10 @@ import torch
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.planner.cost import H100X8, Topology
 from spmdir.planner.exchange import Box, box_of, exchange, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, Step, make_step, senders, transition
+from spmdir.planner.topology import H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)

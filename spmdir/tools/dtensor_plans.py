@@ -1,0 +1,94 @@
+"""What torch's DTensor would do for a reshard, as steps of ours, so that one cost model prices both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.planner.steps import Step, make_step
+from spmdir.sharding import Sharding
+
+PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}
+"""Name of a planner → what `use_graph_based_transform` is for it; the first is DTensor's default."""
+
+_MOVES: dict[tuple[str, str], str] = {
+    ("shard", "replicated"): "all_gather",
+    ("shard", "shard"): "all_to_all",
+    ("partial", "replicated"): "all_reduce",
+    ("partial", "shard"): "reduce_scatter",
+    ("replicated", "shard"): "slice",
+    ("replicated", "partial"): "partition",
+}
+"""Traits before and after → the step; DTensor knows no other."""
+
+
+def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh: Mesh) -> dict[str, list[Step] | str]:
+    """Name of a planner → its steps, or why it has none. Steps over several axes at once are not merged.
+
+    Works on DTensor's own planners, in a process group of one process that pretends to be all ranks.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=mesh.world_size, store=FakeStore())
+    try:
+        device_mesh = dist.device_mesh.init_device_mesh(
+            "cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names
+        )
+        specs = [_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target)]
+        return {name: _planned(*specs, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
+    finally:
+        dist.destroy_process_group()
+
+
+def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Mesh) -> Any:
+    import torch
+    from torch.distributed import tensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
+
+    def placement(own: Placement) -> Any:
+        if own.dim is not None:
+            return tensor.Shard(own.dim)
+        return tensor.Partial(own.op) if own.op else tensor.Replicate()
+
+    whole = torch.empty(shape, device="meta")
+    number = {axis: index for index, axis in enumerate(mesh.axis_names)}
+    cut = [(dim, sharding.dim_axes(dim)) for dim in range(len(shape)) if sharding.dim_axes(dim)]
+    order = tuple(ShardOrderEntry(tensor_dim=dim, mesh_dims=tuple(number[axis] for axis in axes)) for dim, axes in cut)
+    placements = tuple(placement(sharding[axis]) for axis in mesh.axis_names)
+    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    return DTensorSpec(device_mesh, placements, tensor_meta=meta, shard_order=order)
+
+
+def _planned(
+    source: Any, target: Any, graph: bool, here: Sharding, mesh: Mesh, shape: tuple[int, ...]
+) -> list[Step] | str:
+    from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cached
+
+    try:
+        infos = _gen_transform_infos_non_cached(source, target, graph)
+    except Exception as error:
+        # Whatever its planner raises is its answer.
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    steps: list[Step] = []
+    for info in infos:
+        axis = mesh.axis_names[info.mesh_dim]
+        before, after = (_own(placement) for placement in info.src_dst_placements)
+        kind = _MOVES[before.trait, after.trait]
+        dim, to_dim = (before.dim, after.dim) if before.dim is not None else (after.dim, None)
+        try:
+            step = make_step(kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, op=after.op or before.op)
+        except ShardingError as error:
+            return f"{kind} on [{axis}] is no step here: {error.message}"
+        steps.append(step)
+        here = step.target
+    return steps
+
+
+def _own(placement: Any) -> Placement:
+    if placement.is_partial():
+        return Partial(placement.reduce_op)
+    return R if placement.is_replicate() else Shard(placement.dim)

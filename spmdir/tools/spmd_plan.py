@@ -1,0 +1,138 @@
+"""`spmd-plan`: how a tensor gets from one sharding to another, what that costs, and what it must cost at the least."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import string
+from collections.abc import Sequence
+
+from spmdir.call import DTYPE_BYTES
+from spmdir.mesh import Mesh
+from spmdir.planner.cost import step_cost
+from spmdir.planner.plan import plan_reshard
+from spmdir.planner.report import size_text
+from spmdir.planner.steps import Step
+from spmdir.planner.topology import FLAT, TOPOLOGIES, Topology, find_topology
+from spmdir.sharding import Sharding, as_sharding
+from spmdir.tools.command import ArgumentParser, guarded
+
+_DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
+_EXAMPLES = """\
+examples:
+  spmd-plan "S(0), R" "R, S(0)" --mesh 2x8 --shape 4096x4096
+  spmd-plan "dp: S(0), tp: P" "tp: S(1)" --mesh dp=2,tp=4 --shape 128x256 --dtype bf16
+  spmd-plan "S(0), S(0)" "S(1), S(1)" --mesh 2x8 --intra b --shape 4096x4096 --topology h100x8
+
+A sharding is a list of `axis: placement`, or of one placement for each axis in mesh order. Axes that a mesh of
+sizes alone does not name are a, b, c, … The topology decides what is cheapest: on `flat` it is the fewest bytes.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    mesh = Mesh(options.mesh, intra_node=options.intra)
+    source, target = (_sharding(text, mesh) for text in (options.source, options.target))
+    topology = find_topology(options.topology, FLAT)
+    plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology)
+    itemsize = DTYPE_BYTES[options.dtype]
+    print(f"<{source}> -> <{target}>")
+    print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")
+    _show("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
+    print(f"lower bound  {size_text(plan.lower_bound)}")
+    if not options.no_dtensor and importlib.util.find_spec("torch"):
+        from spmdir.tools.dtensor_plans import dtensor_plans
+
+        for name, steps in dtensor_plans(options.shape, source, target, mesh).items():
+            print()
+            if isinstance(steps, str):
+                print(f"{name}: {steps}")
+            else:
+                _show(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """The options of the tool."""
+    parser = ArgumentParser(
+        "spmd-plan",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", help="the sharding before")
+    parser.add_argument("target", help="the sharding after")
+    parser.add_argument("--mesh", required=True, type=_mesh, help="sizes, as in 2x8, or names too, as in dp=2,tp=8")
+    parser.add_argument("--intra", type=_names, help="the axes whose ranks sit inside one node; all if left out")
+    parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
+    parser.add_argument("--dtype", default="f32", choices=DTYPE_BYTES, metavar="TYPE", help="element type (f32)")
+    parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
+    parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
+    return parser
+
+
+def _mesh(text: str) -> list[tuple[str, int]]:
+    axes = []
+    for letter, part in zip(
+        string.ascii_lowercase, text.replace("x", ",").split(",") if "=" not in text else text.split(","), strict=False
+    ):
+        name, given, size = part.rpartition("=")
+        if not size.strip().isdecimal() or len(size) > 18:
+            raise argparse.ArgumentTypeError(f"'{part}' is no axis; expected sizes as in 2x8, or dp=2,tp=8")
+        axes.append((name.strip() if given else letter, int(size)))
+    return axes
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split("x") if text else []
+    if not all(size.isdecimal() and len(size) <= 18 for size in sizes):
+        raise argparse.ArgumentTypeError(f"'{text}' is no shape; expected sizes as in 4096x4096")
+    return tuple(map(int, sizes))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _sharding(text: str, mesh: Mesh) -> Sharding:
+    """A sharding from its text, or from one placement for each axis of the mesh."""
+    parts = [part.strip() for part in text.split(",")]
+    if not text.strip() or ":" in text or len(parts) != len(mesh.axes):
+        return as_sharding(text, mesh)
+    return as_sharding(", ".join(f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)), mesh)
+
+
+def _show(
+    name: str,
+    steps: Sequence[Step],
+    shape: tuple[int, ...],
+    itemsize: int,
+    mesh: Mesh,
+    topology: Topology,
+    bound: float,
+) -> None:
+    costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
+    rows = [
+        (f"  {s} -> <{s.target}>", size_text(c.wire_bytes), _time(c.seconds)) for s, c in zip(steps, costs, strict=True)
+    ]
+    wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
+    ratio = f"  {wire / bound:.2f}x" if bound else ""
+    rows.insert(0, (name, size_text(wire), _time(seconds) + ratio))
+    width, sent = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    for text, wired, time in rows:
+        print(f"{text.ljust(width)}  {wired.rjust(sent)}  {time}")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

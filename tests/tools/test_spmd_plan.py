@@ -1,0 +1,80 @@
+"""`spmd-plan` as its users call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spmdir.tools.spmd_plan import main
+
+WIDE = ["--mesh", "2x8", "--shape", "4096x4096"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    assert main(argv) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_plan_stands_beside_its_bound_and_the_plans_of_dtensor(capsys) -> None:
+    lines = printed(capsys, "S(0), S(0)", "S(1), S(1)", *WIDE)
+    assert lines[0] == "<a: S(0), b: S(0)> -> <a: S(1), b: S(1)>"
+    assert any(line.startswith("plan") and line.endswith("1.00x") for line in lines)
+    assert "  all_to_all on [a, b] dim 0 to 1 -> <a: S(1), b: S(1)>  3.932 MB  10.64 us" in lines
+    assert "lower bound  3.932 MB" in lines
+    ratios = {line.partition("  ")[0]: line.split()[-1] for line in lines if line.startswith("DTensor")}
+    assert ratios == {"DTensor, greedy": "11.73x", "DTensor, min-cost": "4.80x"}
+
+
+def test_dtensor_is_given_the_nesting_order(capsys) -> None:
+    lines = printed(capsys, "b: S(0), a: S(0)", "a: S(0), b: S(0)", *WIDE)
+    assert "  permute on [a, b] -> <a: S(0), b: S(0)>  4.194 MB  11.35 us" in lines
+    assert sum(line.startswith("DTensor") and line.endswith("3.62x") for line in lines) == 2
+
+
+def test_axes_nodes_element_type_and_topology_are_options(capsys, tmp_path: Path) -> None:
+    machine = tmp_path / "slow.toml"
+    machine.write_text(
+        "intra_bandwidth = 1e9\ninter_bandwidth = 1e6\nbase_latency = 0\nintra_latency = 0\ninter_latency = 0\n"
+        "memory_bandwidth = 1e12\n"
+    )
+    call = ["", "dp: P", "--mesh", "dp=2,tp=4", "--shape", "8x8", "--dtype", "bf16", "--no-dtensor"]
+    assert printed(capsys, *call, "--topology", "h100x8")[1] == "mesh <dp = 2, tp = 4>, 8x8 bf16, topology h100x8"
+    gather = ["dp: S(0)", "", "--mesh", "dp=2", "--shape", "1000x1000", "--no-dtensor", "--topology", str(machine)]
+    inside, across = printed(capsys, *gather), printed(capsys, *gather, "--intra", "")
+    assert inside[3].split()[-2:] == ["us", "1.00x"]
+    assert float(across[3].split()[-3]) == pytest.approx(1000 * float(inside[3].split()[-3]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["S(0)", "Q", "--mesh", "8", "--shape", "8"], "unknown placement 'Q'"),
+        (["S(0)", "R", "--mesh", "8x", "--shape", "8"], "'' is no axis; expected sizes as in 2x8, or dp=2,tp=8"),
+        (["S(0)", "R", "--mesh", "8", "--shape", "8x"], "'8x' is no shape"),
+        (["S(1)", "R", "--mesh", "8", "--shape", "8"], "divides dimension 1 of a tensor of rank 1"),
+        (["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", "h100"], "unknown topology 'h100'"),
+        (["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", "no.toml"], "cannot read the topology no.toml"),
+    ],
+)
+def test_a_refusal_is_one_line(argv: list[str], message: str, capsys) -> None:
+    assert main(argv) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("intra_bandwidth = 1e9\n", "lacks inter_bandwidth, base_latency"),
+        ("intra_bandwith = 1e9\n", "has the key 'intra_bandwith'"),
+        ("intra_bandwidth = 0\n", "expected bytes a second"),
+        ("intra_bandwidth = -1\n", "expected a number from 0 on"),
+        ("intra_bandwidth =\n", "is no TOML file"),
+    ],
+)
+def test_a_topology_file_says_what_is_wrong(text: str, message: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text(text)
+    assert main(["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", str(path)]) == 1
+    assert message in capsys.readouterr().err
