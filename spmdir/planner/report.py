@@ -121,7 +121,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
             if isinstance(op, BorderOp):
                 kind, used = op.name.removeprefix("spmd."), op.axes
                 spent = cost(
-                    kind, Sizes(mesh.groupsize_text(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine
+                    kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine
                 )
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
@@ -132,7 +132,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
                 spent = step_cost(step, global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype], mesh, machine)
             else:
                 continue
-            if mesh.groupsize_text(used) == 1:
+            if mesh.group_size(used) == 1:
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
             by_kind[kind] = by_kind.get(kind, Share()) + share

@@ -38,8 +38,8 @@ def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh
         device_mesh = dist.device_mesh.init_device_mesh(
             "cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names
         )
-        specs = [_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target)]
-        return {name: _planned(*specs, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
+        before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
+        return {name: _planned(before, after, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
     finally:
         dist.destroy_process_group()
 
