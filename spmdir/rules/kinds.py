@@ -63,7 +63,7 @@ KINDS = {
         "max_seqlen_q minlength N normalization num_classes num_groups num_head num_samples num_splits "
         "num_splits_key num_weights offset padding_idx padding_mode qGroupSize reduction row sections "
         "start_dim steps storage_offset unroll_dim upscale_factor window_length window_size window_size_left "
-        "window_size_right"
+        "window_size_right growth_interval"
     ),
     "a list of integers": (
         "bias_sizes expand1 expand2 expand3 indices input_lengths input_size input_sizes normalized_shape pad "
@@ -77,7 +77,8 @@ KINDS = {
     "a string or an integer": "mode",
     "a real number": (
         "atol base delta dropout_p eps epsilon exponential_average_factor label_smoothing mean median "
-        "momentum nan neginf posinf rtol scales scales_d scales_h scales_w sigma std"
+        "momentum nan neginf posinf rtol scales scales_d scales_h scales_w sigma std "
+        "scale_backoff_factor scale_growth_factor"
     ),
     "a list of real numbers": "scale_factors",
     "a number": (

@@ -15,6 +15,7 @@ from spmdir.checking.samples import (
     linalg,
     loss,
     normalization,
+    optimizer,
     order,
     pointwise,
     random,
@@ -41,6 +42,7 @@ FAMILIES = (
     convolution,
     window,
     loss,
+    optimizer,
     libraries,
 )
 

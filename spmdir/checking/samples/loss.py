@@ -94,6 +94,12 @@ def _cross_entropy() -> Iterator[Sample]:
         yield sample("cross_entropy_loss", f(5, 6), i(6, 5), reduction=r, ignore_index=2)
 
 
+def _distances() -> Iterator[Sample]:
+    yield sample("cosine_similarity", f(5, 4, 3), f(5, 4, 3))
+    yield sample("cosine_similarity", f(6, 4), f(1, 4), dim=-1)
+    yield from (sample("pairwise_distance", f(6, 5, 3), f(5, 3), keepdim=keep) for keep in (False, True))
+
+
 def _labels() -> Iterator[Sample]:
     scores, labels = torch.log_softmax(f(6, 4, 5), 2), i(4, 4, 3) + 1
     lengths: dict[str, Any] = {"input_lengths": (6, 5, 6, 4), "target_lengths": (3, 2, 3, 1)}
@@ -110,4 +116,4 @@ def _labels() -> Iterator[Sample]:
 
 
 def samples() -> list[Sample]:
-    return [*_pointwise(), *_likelihood(), *_cross_entropy(), *_labels()]
+    return [*_pointwise(), *_likelihood(), *_cross_entropy(), *_distances(), *_labels()]
