@@ -54,6 +54,34 @@ def test_an_exported_program_has_the_shardings_of_its_plan(model: str, tmp_path:
     assert ir.print_ir(ir.parse(text)) == text
 
 
+@torch.library.custom_op("translated::halve", mutates_args=())
+def halve(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+@halve.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Halve(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.translated.halve(x)
+
+
+def test_an_op_without_a_rule_is_refused_if_that_is_asked_for_unless_a_plug_in_has_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, rules = tmp_path / "halve.pt2", tmp_path / "own.rules"
+    torch.export.save(torch.export.export(Halve(), (torch.randn(4),)), saved)
+    rules.write_text("translated.halve(x: *) -> *    linear x\n")
+    arguments = ["--import-pt2", str(saved), "--mesh", "dp=2", "--missing-rule=error"]
+    assert spmd_translate.main(arguments) == 1
+    assert "calls translated.halve, which has no rule" in capsys.readouterr().err
+    assert spmd_translate.main([*arguments, "--load-plugin", str(rules)]) == 0
+    assert "translated.halve(%x)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
