@@ -50,7 +50,7 @@ def samples() -> list[Sample]:
         sample("_dirichlet_grad", chance, positive(5, 4), positive(5, 4) + 4),
         *(sample("dropout", f(5, 4), p=p, train=True) for p in (0.0, 0.4, 1.0)),
         sample("dropout", f(5, 4), p=0.1, train=False),
-        sample("dropout", h(6, 4), p=0.4, train=True),
+        sample("dropout", h(6, 4), p=0.5, train=True),
         *(sample("feature_dropout", f(5, 4, 3), p=p, train=True) for p in (0.4, 1.0)),
         sample("feature_dropout", f(5, 4, 3), p=0.1, train=False),
         *(sample("alpha_dropout", f(5, 4, 3), p=0.4, train=train) for train in (False, True)),
