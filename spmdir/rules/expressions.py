@@ -191,6 +191,15 @@ def _exact_cast(scope: Scope, name: str) -> bool:
     return result is not None and source != "i1" and sums_exactly(source, result.dtype)
 
 
+def _ordered_cast(scope: Scope, name: str) -> bool:
+    """No maximum comes out otherwise for being cast before it is taken: nothing wraps, and nothing becomes NaN."""
+    result = scope.results[0]
+    if result is None or scope.meta(name).dtype == result.dtype:
+        return result is not None
+    # It has no infinity, so that what is too large becomes its largest number or NaN, as torch's version has it.
+    return result.dtype[0] in "fb" and result.dtype != "f8E4M3FN"
+
+
 def _finite(scope: Scope, name: str) -> bool:
     value, result = scope.binding.arguments.get(name), scope.results[0]
     return isinstance(value, (int, float)) and result is not None and abs(value) < LARGEST.get(result.dtype, math.inf)
@@ -270,6 +279,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dtype": _dtype,
     "floating": _floating,
     "exact_cast": _exact_cast,
+    "ordered_cast": _ordered_cast,
     "finite": _finite,
     "positive": _positive,
     "negative": _negative,
@@ -288,10 +298,10 @@ count(f, …): elements along f … over all ranks. dims(x, f, …): the dimensi
 f, …): the rest. along(x, f, …): sizes of x in these dimensions, 1 in the rest. size(f, …), offset(f): of this rank's
 piece. inner(padding): what of it is left where a halo has the rest. volume(sizes): their product. given(x): tensor x
 is present. half(x): x is f16 or bf16. dtype(x), floating(x), integral(x): element type of x or of `result`. rank(x),
-shape(x), elements(x); first(x), last(x): its first and last size. exact_cast(x): a sum of x may be taken after the
-cast to the result. finite(x), positive(x), negative(x): x is a number, not a tensor, and finite in the result's type.
-ones(x), ones(x, dim): dimensions of size 1 over all ranks. steps(end), steps(start, end), steps(start, end, step):
-elements of a range. root(f): the square root of count(f).
+shape(x), elements(x); first(x), last(x): its first and last size. exact_cast(x), ordered_cast(x): a sum, or a
+maximum, of x may be taken after the cast to the result. finite(x), positive(x), negative(x): x is a number, not a
+tensor, and finite in the result's type. ones(x), ones(x, dim): dimensions of size 1 over all ranks. steps(end),
+steps(start, end), steps(start, end, step): elements of a range. root(f): the square root of count(f).
 In a local form, names of several dimensions mean those that are divided: end(f): the offset behind this rank's piece.
 position(x, f): the dimension of tensor x; column(x, f): sizes that lay a vector along it. begin(a, f), until(a, f):
 where argument a cuts it. pick(xs, f): the tensor for this dimension of self in list xs; put(xs, f, y): with y in its
