@@ -157,9 +157,11 @@ CASES = [
         """),
     ("aten.dropout", "4xf32", {'p': 0.1, 'train': True},
      """
-        ([d0]) -> ([d0]) {d0 = 4} expand {d0}
+        ([d0]) -> ([d0]) {d0 = 4} expand {d0} linear {input}
         (R) -> (R)
         (S(0)) -> (S(0)) expand
+        (P(sum)) -> (P(sum))
+        (P(avg)) -> (P(avg))
         """),
     ("aten.scaled_dot_product_attention", "4x8x6x16xf32 4x2x6x16xf32 4x2x6x16xf32", {'enable_gqa': True, 'is_causal': True},
      """
