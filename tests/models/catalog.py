@@ -185,6 +185,11 @@ def _mixtral(s: Sizes, attention: str, experts: str = "batched_mm") -> nn.Module
     return transformers.MixtralForCausalLM(config)
 
 
+def grouped_mixtral(s: Sizes) -> nn.Module:
+    """Mixtral as it is without being asked for anything else: rows are grouped by their expert."""
+    return _mixtral(s, "sdpa", "grouped_mm")
+
+
 def _qwen_moe(s: Sizes, attention: str) -> nn.Module:
     config = transformers.Qwen2MoeConfig(
         **s.text,
