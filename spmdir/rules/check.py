@@ -20,6 +20,9 @@ KEYWORDS = (
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
+LISTED = 10
+"""How many of the names that there are a message lists."""
+
 COMBINING = ("reduce", "same", "whole", "expand", "slides")
 """The clauses that say what becomes of a factor that a result lacks."""
 
@@ -132,7 +135,8 @@ def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
 
 def _unknown(what: str, name: str, known: object) -> str:
     names = list(known)  # type: ignore[call-overload]
-    return f"unknown {what} '{name}'; expected one of {', '.join(names)}{suggestion(name, names)}"
+    listed = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
+    return f"unknown {what} '{name}'; expected one of {listed}{suggestion(name, names)}"
 
 
 def _factors(pattern: Pattern | None) -> dict[str, Term]:

@@ -176,10 +176,11 @@ CASES = [
         """),
     ("aten.native_layer_norm_backward", "4x6x8xf32 4x6x8xf32 4x6x1xf32 4x6x1xf32 8xf32 8xf32", {'normalized_shape': (8,), 'output_mask': (True, True, True)},
      """
-        ([d0, d1, d2], [d0, d1, d2], [d0, d1, 1], [d0, d1, 1], [d2], [d2]) -> ([d0, d1, d2], [d2], [d2]) {d0 = 4, d1 = 6, d2 = 8} sum {d0, d1} whole {d2} linear {grad_out}
+        ([d0, d1, d2], [d0, d1, d2], [d0, d1, 1], [d0, d1, 1], [d2], [d2]) -> ([d0, d1, d2], [d2], [d2]) {d0 = 4, d1 = 6, d2 = 8} sum {d0, d1, d2} expand {d2} linear {grad_out}
         (R, R, R, R, R, R) -> (R, R, R)
         (S(0), S(0), S(0), S(0), R, R) -> (S(0), P(sum), P(sum))
         (S(1), S(1), S(1), S(1), R, R) -> (S(1), P(sum), P(sum))
+        (S(2), S(2), R, R, S(0), S(0)) -> (S(2), S(0), S(0)) expand
         (P(sum), R, R, R, R, R) -> (P(sum), P(sum), P(sum))
         (P(avg), R, R, R, R, R) -> (P(avg), P(avg), P(avg))
         """),
