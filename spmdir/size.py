@@ -47,34 +47,34 @@ class _Arithmetic:
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self: Any, other: Any) -> Any:
         return apply("add", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self: Any, other: Any) -> Any:
         return apply("add", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self: Any, other: Any) -> Any:
         return apply("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self: Any, other: Any) -> Any:
         return apply("sub", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self: Any, other: Any) -> Any:
         return apply("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self: Any, other: Any) -> Any:
         return apply("mul", other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self: Any, other: Any) -> Any:
         return apply("floordiv", self, other)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self: Any, other: Any) -> Any:
         return apply("mod", self, other)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self: Any, other: Any) -> Any:
         return apply("truediv", self, other)
 
-    def __neg__(self) -> Any:
+    def __neg__(self: Any) -> Any:
         return apply("neg", self)
 
 

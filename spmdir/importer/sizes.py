@@ -144,6 +144,12 @@ class SymbolTable:
         for expression in self._guards():
             for found in self._conditions(expression):
                 conditions[found] = None
+        for expression, name in list(self._names.items()):
+            # What torch has found out since about a symbol that the IR has.
+            for replaced in {environment.replace(expression): None for environment in self._environments}:
+                if replaced != expression:
+                    other = self._convert(replaced, lambda: f"the trace relies on {expression} = {replaced}", None)
+                    conditions[condition(symbol(name), "==", other)] = None
         ranges = {name: self._range(expression) for expression, name in self._names.items()}
         kept: list[Condition] = []
         for found in conditions:

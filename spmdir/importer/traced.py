@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -138,11 +139,12 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     held = [node.meta.get("val") for node in _placeholders(module)]
     # Symbols belong to the mode that made them.
     symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))
-    mode = next(symbolic, None) or FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:
+    mode = next(symbolic, None)
+    with mode or FakeTensorMode(allow_non_fake_inputs=True):
         values = [_like(value) for value in held]
     run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
-    with refusing("the graph cannot be made functional"), preserve_node_meta():
+    # Outside its mode a factory would take the example for the size.
+    with refusing("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
         traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]
     changed = {node.args[0] for node in traced.graph.nodes if node.target is torch.ops.aten.copy_.default}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import attrs
@@ -134,7 +135,8 @@ def capture_step(
         fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_args))
         if dynamic:
             fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
-    with refusing("the step cannot be traced"):
+    # Outside its mode a factory would take the example for the size.
+    with refusing("the step cannot be traced"), mode if dynamic else nullcontext():
         program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []

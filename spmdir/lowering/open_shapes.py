@@ -58,7 +58,7 @@ class _Opener:
         if name in self.named:
             size, before = self.named[name]
             if before != example:
-                raise SpmdirError(f"{where} is '{name}', which is {example} here and {before} elsewhere in the examples")
+                raise SpmdirError(f"{where} is '{name}', which is {example} here and {before} elsewhere")
             return size
         if example < 2:
             raise SpmdirError(f"{where} has {example} as its example; expected at least 2 where sizes are open")

@@ -312,4 +312,3 @@ def _apart(tensor: _Tensor, sizes: dict[int, Extent], anchor: AtenOp, views: _Vi
     shape = tuple(sizes[letter] for dim in tensor.dims for letter in dim)
     tensor.dims = [[letter] for dim in tensor.dims for letter in dim]
     return views.view(tensor.value, shape, anchor)
-

@@ -9,14 +9,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.errors import UnsupportedError
 from spmdir.importer import import_fx
-from tests.importer.helpers import MESH, Function, export
+from tests.importer.helpers import MESH, export
 
 X = torch.ones(4, 6)
-
-
-def _dynamic():
-    batch = torch.export.Dim("batch", min=2, max=64)
-    return torch.export.export(Function(lambda s, x: x + 1), (X,), dynamic_shapes=(({0: batch},),))
 
 
 def _condition():
@@ -51,7 +46,6 @@ def _instance_norm():
 
 REFUSED = {
     "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
-    "dynamic shapes": (_dynamic, r"input 'args_0' has the dynamic size s\d+ in dimension 0; .*without dynamic_shapes"),
     "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
     "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),
     "numbers read from tensors": (lambda: export(lambda s, x: x * x.sum().item(), X), "reads a number out of a tensor"),

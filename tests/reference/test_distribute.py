@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 import spmdir
 from spmdir.call import Local
 from spmdir.dialects import ir
+from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.spmd import function_attrs
 from spmdir.errors import SpmdirWarning, UnsupportedError
 from spmdir.lowering.lockstep import run_alone
@@ -88,11 +89,73 @@ def test_importing_leaves_example_inputs_as_they_were():
     assert torch.equal(example, X)
 
 
-def test_symbolic_sizes_are_refused():
-    """Items 3 to 8, 10 and 12: there are no sizes that only a run knows."""
-    graph = trace(lambda x: x.view(x.size(0) * x.size(1)), X, mode="symbolic")
-    with pytest.raises(UnsupportedError, match=r"input 'x_1' has the dynamic size s\d+ in dimension 0; expected fixed"):
-        spmdir.import_fx(graph, MESH)
+SEVERAL = ((5, 6), (4, 4), (7, 3))
+"""Shapes for a program of symbolic sizes: as traced, and others that the axes divide and do not divide."""
+
+
+def values(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=X.dtype, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def sizes(module: ModuleOp) -> dict[str, list[str]]:
+    """Op → what the types of its results say of sizes and of what divides them."""
+    found: dict[str, list[str]] = {}
+    for op in ir.main_function(module).body.block.ops:
+        if isinstance(op, SizeOp):
+            found.setdefault(op.name, []).append(str(op.measure))
+    return found
+
+
+def test_a_symbolic_size_says_its_global_value_and_what_divides_it():
+    """Items 3 and 4: `DSymInt`, of `sym_size`, `sym_numel` and `sym_stride`."""
+
+    def function(x):
+        return x * x.size(0) + x.size(1) * x.numel() + x.stride(0)
+
+    module = spmdir.import_fx(trace(function, X, mode="symbolic"), MESH, {"x": "dp: S(0)"})
+    spmdir.run_passes(module, "propagate")
+    found = sizes(module)
+    assert found["aten.sym_size.int"] == ["s0, dp", "s1"]
+    assert found["aten.sym_numel"] == ["s0*s1, dp"]
+    for rows, columns in SEVERAL:
+        assert_computes(module, function, values(rows, columns))
+
+
+def test_arithmetic_on_symbolic_sizes_stays_in_the_program_until_they_are_known():
+    """Items 5 and 6: views of divided sizes, and what is computed of these."""
+
+    def function(x):
+        flat = x.view(x.size(0) * x.size(1)).relu()
+        return flat.view(x.size(0), x.size(1)), x[:, None].expand(-1, x.size(0) + 2, -1).sum()
+
+    module = spmdir.import_fx(trace(function, X, mode="symbolic"), MESH, {"x": "dp: S(0)"})
+    spmdir.run_passes(module, "propagate")
+    assert sizes(module)["operator.mul"] == ["s0*s1, dp"]
+    assert sizes(module)["operator.add"] == ["s0 + 2, dp"]
+    for rows, columns in SEVERAL:
+        assert_computes(module, function, values(rows, columns))
+
+
+SYMBOLIC: dict[str, Callable[[Tensor], Any]] = {
+    "slice_backward": lambda x: torch.ops.aten.slice_backward(x[:, 1:], x.shape, 1, 1, x.size(1), 1),
+    "full": lambda x: torch.full((x.size(0), x.size(1)), 2.0) + x,
+    "arange": lambda x: torch.arange(x.size(0))[:, None] + x,
+    "arange.start": lambda x: torch.arange(1, x.size(1) + 1) + x,
+    "an op without a rule": lambda x: torch.cumsum(x, 0) * torch.ops.aten._cdist_forward(x, x, 2.0, None).sum(),
+    "sizes that nothing divides": lambda x: x.view(x.size(0), x.size(1), 1) * x.size(1),
+}
+"""What a program does with symbolic sizes → the function."""
+
+
+@pytest.mark.filterwarnings("ignore:.*has no rule")
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_symbolic_sizes_are_right_at_every_size(case: str):
+    """Items 7, 8, 10 and 12."""
+    function = SYMBOLIC[case]
+    module = spmdir.import_fx(trace(function, X, mode="symbolic"), MESH, {"x": "dp: S(0), tp: S(1)"})
+    spmdir.run_passes(module, "propagate")
+    for rows, columns in SEVERAL:
+        assert_computes(module, function, values(rows, columns))
 
 
 FIVE = Local("size", 5, ("dp",))
