@@ -12,6 +12,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from benchmarks.measure import options
@@ -45,8 +46,11 @@ def count_offers(sample: Any, rules: Any) -> Counter[str]:
     """COLUMNS of one sample; nothing of one that cannot be run or is not determined."""
     import torch
 
+    from spmdir.checking.checks import right_in_all
     from spmdir.checking.possible import FAILURES, Trial
+    from spmdir.checking.reasons import why_finite
     from spmdir.checking.soundness import call_of, overload
+    from spmdir.checking.values import special_variants
     from spmdir.errors import SpmdirError
 
     tags = overload(sample.op).tags
@@ -57,16 +61,23 @@ def count_offers(sample: Any, rules: Any) -> Counter[str]:
         rule = rules.instantiate(call)
     except (SpmdirError, *FAILURES):
         return Counter()
-    if not operands or all(right is None or not right.numel() for right in expected):
+    if max((t.numel() for t in operands), default=0) < 2 or all(
+        right is None or not right.numel() for right in expected
+    ):
         return Counter()
-    trial = Trial(call, operands, expected, rule.shape_arguments if rule else ())
+    sized = rule.shape_arguments if rule else ()
+    trials = [Trial(call, operands, expected, sized)]
+    for _, variant in () if why_finite(sample.op) else special_variants(sample):
+        with suppress(*FAILURES):
+            _, inputs, outputs = call_of(variant)
+            trials.append(Trial(call, inputs, outputs, sized))
     ours = [{row.operands: row for row in rule.strategies(n)} for n in COUNTS] if rule else []
-    theirs, ignored = DTensorRules(call, operands), trial.ignored()
+    theirs, ignored = DTensorRules(call, operands), trials[0].ignored()
     found: Counter[str] = Counter()
-    for placed in trial.assignments():
+    for placed in trials[0].assignments():
         if all(p == R for p in placed) or any(placed[i].trait == "partial" for i in ignored):
             continue
-        possible = trial.right(placed, COUNTS)
+        possible = right_in_all(trials, placed)
         rows = [of_count.get(placed) for of_count in ours]
         claims = theirs.claims(placed)
         if possible:
@@ -75,7 +86,8 @@ def count_offers(sample: Any, rules: Any) -> Counter[str]:
             found["DTensor"] += all(c is not None and _fits(c, possible.results) for c in claims)
         for name, answers in (("ours", [r and not r.rewrite and r.results for r in rows]), ("DTensor", claims)):
             found[f"{name} wrong"] += any(
-                answer and trial.contradicts(placed, answer, n) for n, answer in zip(COUNTS, answers, strict=False)
+                answer and any(trial.contradicts(placed, answer, n) for trial in trials)
+                for n, answer in zip(COUNTS, answers, strict=False)
             )
     return found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 from torch import Tensor
 
 from spmdir.checking.jobs import Options
 from spmdir.checking.possible import FAILURES, Possible, Trial
-from spmdir.checking.reasons import why_finite, why_left_out
+from spmdir.checking.reasons import why_finite, why_left_out, why_undetermined
 from spmdir.checking.report import Fault, Missing, OpReport
 from spmdir.checking.sample import Sample
 from spmdir.checking.soundness import Case, meta, on_one_axis, prepare
@@ -26,7 +27,7 @@ def check_op(
     op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
 ) -> OpReport:
     """The report of one op; `say` is told what is being done, so that a crash has a place."""
-    cases: list[tuple[str, Case]] = []
+    cases: list[tuple[str, list[Case]]] = []
     notes: list[str] = []
     faults: list[Fault] = []
     strategies = 0
@@ -36,14 +37,17 @@ def check_op(
         case = _case(sample, rules, text, notes)
         if case is None:
             continue
-        cases.append((text, case))
         strategies += len({str(row) for count in options.counts for row in case.rule.strategies(count)})
-        for name, variant in [("", case), *variants(sample, case, rules)]:
+        tried = [("", case), *variants(sample, case, rules)]
+        cases.append((text, [variant for _, variant in tried]))
+        for name, variant in tried:
             shown = f"{text} with {name}" if name else text
             say(f"running {shown}")
             for verdict in on_one_axis(variant, options.counts):
                 if verdict.fault:
                     faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+    if reason := why_undetermined(op):
+        notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     missing = _missing(op, cases, say) if options.missing else ()
@@ -51,6 +55,8 @@ def check_op(
 
 
 def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
+    if why_undetermined(sample.op):
+        sample = attrs.evolve(sample, compare=False)
     try:
         return prepare(sample, rules)
     except SpmdirError as error:
@@ -71,29 +77,47 @@ def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, 
             continue
 
 
-def _missing(op: str, cases: Sequence[tuple[str, Case]], say: Callable[[str], None]) -> tuple[Missing, ...]:
+def _missing(op: str, cases: Sequence[tuple[str, Sequence[Case]]], say: Callable[[str], None]) -> tuple[Missing, ...]:
     found: dict[str, list[str]] = {}
-    for text, case in cases:
-        if all(right is None or not right.numel() for right in case.expected):
+    for text, (case, *others) in cases:
+        if not telling(case):
             continue
         say(f"looking for missing strategies of {text}")
-        for possible in left_out(case):
+        for possible in left_out(case, others):
             found.setdefault(str(possible), []).append(text)
     return tuple(Missing(s, len(texts), texts[0], why_left_out(op, s)) for s, texts in found.items())
 
 
-def left_out(case: Case) -> Iterator[Possible]:
-    """The assignments that are right and that the rule of `case` does not offer."""
-    trial = Trial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
+def telling(case: Case) -> bool:
+    """Whether results tell strategies apart; of one element, all reductions are the identity."""
+    most = max((operand.numel() for operand in case.operands), default=0)
+    return most > 1 and not all(right is None or not right.numel() for right in case.expected)
+
+
+def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
+    """The assignments that are right and that the rule of `case` does not offer; `others` are its variants."""
+    trials = [Trial(c.rule.call, c.operands, c.expected, c.rule.shape_arguments) for c in (case, *others)]
     offered = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
-    ignored = trial.ignored()
-    for operands in trial.assignments():
-        # Where the values of an operand do not matter, every placement of it is as right as any other.
-        if any(_alike(operands, row, ignored) for row in offered):
+    ignored = trials[0].ignored()
+    found: list[tuple[Placement, ...]] = []
+    for operands in trials[0].assignments():
+        # Where the values of an operand do not matter, one placement of it stands for all.
+        if any(_alike(operands, other, ignored) for other in (*offered, *found)):
             continue
-        possible = trial.right(operands, TRIED_IN)
+        possible = right_in_all(trials, operands)
         if possible:
+            found.append(operands)
             yield possible
+
+
+def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Possible | None:
+    """`operands` with its results, if it is right in a trial and in those of the same call on other numbers."""
+    possible = None
+    for trial in trials:
+        possible = trial.right(operands, TRIED_IN, possible)
+        if possible is None:
+            return None
+    return possible
 
 
 def _alike(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:

@@ -28,10 +28,12 @@ class Death:
     Attributes:
         how: signal, exit status, time limit, or the exception that escaped.
         stage: what it was doing, as it had said last.
+        late: whether it was given up for its time.
     """
 
     how: str
     stage: str
+    late: bool = False
 
     def __str__(self) -> str:
         return f"{self.how} while {self.stage}" if self.stage else self.how
@@ -45,11 +47,17 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Any, timeout: float) -> Any:
-        """The answer to `job`, or its Death.
+        """The answer to `job`, or its Death; a process that ends before it began is replaced once.
 
         Raises:
             SpmdirError: what the job refuses.
         """
+        answer = self._try(job, timeout)
+        if isinstance(answer, Death) and not answer.stage and not answer.late:
+            answer = self._try(job, timeout)
+        return answer
+
+    def _try(self, job: Any, timeout: float) -> Any:
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         expired = threading.Event()
@@ -70,7 +78,9 @@ class Worker:
                 stage = value
         except (EOFError, OSError, pickle.UnpicklingError):
             self.stop()
-            return Death(f"no answer within {timeout:g} s" if expired.is_set() else _ending(process), stage)
+            if expired.is_set():
+                return Death(f"no answer within {timeout:g} s", stage, late=True)
+            return Death(_ending(process), stage)
         finally:
             timer.cancel()
 

@@ -78,13 +78,15 @@ class Trial:
             found.append(tuple(placed))
         return found
 
-    def right(self, operands: tuple[Placement, ...], counts: Sequence[int]) -> Possible | None:
+    def right(
+        self, operands: tuple[Placement, ...], counts: Sequence[int], so_far: Possible | None = None
+    ) -> Possible | None:
         """The assignment with its results, if the op gives them on `counts` ranks with several sets of pieces."""
         pending = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
         # Few elements agree by chance more often.
-        times = max(2, ENOUGH // max(1, *pending)) if pending else 1
+        times = max(2, ENOUGH // max(1, min(pending))) if pending else 1
         for local in self._local_sizes():
-            results: tuple[tuple[Placement, ...], ...] | None = None
+            results = so_far.results if so_far else None
             for count, again in itertools.product(counts, range(times)):
                 results = self._described(operands, count, again, local, results)
                 if results is None:

@@ -24,7 +24,7 @@ class Reason:
 
 @cache
 def table(kind: str) -> tuple[Reason, ...]:
-    """The entries of one kind: "left_out" or "finite"."""
+    """The entries of one kind: "left_out", "finite" or "undetermined"."""
     entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text()).get(kind, [])
     return tuple(Reason(tuple(e["ops"]), tuple(e.get("strategies", ["*"])), e["reason"]) for e in entries)
 
@@ -32,6 +32,11 @@ def table(kind: str) -> tuple[Reason, ...]:
 def why_left_out(op: str, strategy: str) -> str | None:
     """Why the rule of `op` leaves out `strategy`, as far as the table says; the first entry that matches counts."""
     return next((entry.reason for entry in table("left_out") if entry.covers(op, strategy)), None)
+
+
+def why_undetermined(op: str) -> str | None:
+    """Why the numbers that `op` gives are not compared, if they are not."""
+    return next((entry.reason for entry in table("undetermined") if entry.covers(op, "")), None)
 
 
 def why_finite(op: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -315,7 +314,10 @@ def unsound(sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pair
     verdicts = list(on_one_axis(case, counts))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        for rows in itertools.product(case.rule.strategies(2), repeat=2):
-            if all(row.factor is not None for row in rows) and hold_together(case.rule, rows, (2, 2)):
+        outer = [row for row in case.rule.strategies(2) if row.factor is not None]
+        # What goes with the outer axis alone may be divided too: a minor factor whose major one that divides.
+        ways = [(row, inner) for row in outer for inner in case.rule.strategies(2, _divided((row,), (2,), -1))]
+        for rows in ways:
+            if rows[1].factor is not None and hold_together(case.rule, rows, (2, 2)):
                 verdicts.append(judge(case, list(zip("xy", rows, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]

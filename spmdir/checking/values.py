@@ -15,6 +15,9 @@ from spmdir.placement import Partial, Placement
 TOLERANCES = {torch.float32: 1e-4, torch.complex64: 1e-4}
 """Element type → relative and absolute error that passes; 1e-6 for all others."""
 
+NEUTRAL = {"max": float("-inf"), "min": float("inf")}
+"""Pending reduction → the value that a rank holds that has nothing to say, as one with an empty piece has."""
+
 HELD_BY_ONE = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
 """Pending reduction → the values that one rank alone suffices to make, whatever the others hold."""
 
@@ -45,6 +48,8 @@ def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
     for value in HELD_BY_ONE.get(placement.op or "", ()) if tensor.is_floating_point() else ():
         special = tensor.isnan() if value != value else tensor == value
         stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
+    if placement.op in NEUTRAL and tensor.is_floating_point():
+        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.1, NEUTRAL[placement.op])
     order = torch.rand(stacked.shape).argsort(0)
     return list(stacked.gather(0, order))
 
