@@ -11,6 +11,7 @@ def samples() -> list[Sample]:
     return [
         *(sample(op, f(6, 4, 5), size=(3, 8, 5)) for op in ("view", "_unsafe_view")),
         sample("view", f(5, 4, 3), size=(5, 12)),
+        *(sample("view", x, size=s) for x, s in ((f(8, 3), (2, 4, 3)), (f(2, 4, 3), (8, 3)), (f(2, 2, 4), (16,)))),
         sample("view", f(4, 15), size=(4, 3, -1)),
         sample("view", f(2, 3, 4), size=(4, 3, 2)),
         sample("view", f(3, 4, 5), size=(2, 6, 5)),
