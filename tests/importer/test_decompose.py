@@ -110,8 +110,10 @@ def test_rules_of_a_block_end_with_it(tmp_path: Path):
     path.write_text("ours.halve(x: *) -> *    linear x\n")
     with spmdir.load_rules(path) as rules:
         assert default() is rules
-        with pytest.raises(ZeroDivisionError), spmdir.load_rules(path) as inner:
+        inner = spmdir.load_rules(path)
+        with inner:
             assert default() is inner
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError), inner:
+            1 / 0  # noqa: B018
         assert default() is rules
     assert default().lookup("ours.halve") is None

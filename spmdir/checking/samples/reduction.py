@@ -42,7 +42,8 @@ def samples() -> list[Sample]:
         *(sample(f"{op}.correction", f(5, 4, 3), dim=(0, 2), keepdim=True) for op in ("var_mean", "std_mean", "std")),
         *(sample(f"{op}.correction", f(5, 4)) for op in ("var", "std")),
         *(sample("var.correction", x, dim=(0,)) for x in (h(6, 4), torch.full((6, 4), 3.0).double())),
-        *(sample(f"{op}.dim", f(5, 4), dim=(1,), unbiased=unbiased) for op in ("var", "std") for unbiased in (True, False)),
+        *(sample(f"{op}.dim", f(5, 4), dim=(1,), unbiased=unbiased) for op in ("var", "std")
+          for unbiased in (True, False)),
         *(sample(op, f(5, 4), unbiased=unbiased) for op in ("var", "std") for unbiased in (True, False)),
         *(sample(op, x) for op in ("nansum", "nanmean", "count_nonzero") for x in (f(5, 4), _holes(6, 4))),
         *(sample(op, _holes(5, 6), dim=dim) for op in ("nansum", "nanmean", "count_nonzero.dim_IntList")
