@@ -10,7 +10,7 @@ from spmdir.call import TensorMeta
 from spmdir.errors import RuleError
 from spmdir.rules.binding import Binding
 from spmdir.rules.syntax import Parameter, Pattern, Rule, Term
-from spmdir.rules.windows import Shape, Window, numbers, paddings, window
+from spmdir.rules.windows import Window, size_outcomes
 
 Dims = tuple[tuple[int, ...], ...]
 """Per dimension, the factors that make it up, major first; none for a dimension of size 1 that no factor fills."""
@@ -48,7 +48,7 @@ class Layout:
         self.paddings: tuple[int, ...] = ()
         self.borders: dict[int, int] = {}
         self._named: dict[str, int] = {}
-        self._spreads: dict[str, list[int]] = {}
+        self.spreads: dict[str, list[int]] = {}
         self._apart: dict[str, dict[int, list[int]]] = {}
         self._open_groups: list[tuple[tuple[int, ...], int, str]] = []
         self.operand: int | None = None
@@ -134,17 +134,17 @@ class Layout:
     def refer(self, reference: str) -> tuple[int, ...]:
         """The factors that a clause means by `k`, `*b`, `dim`, `~dim` or `^shape`."""
         if reference.startswith("*"):
-            return tuple(self._spreads.get(reference[1:], ()))
+            return tuple(self.spreads.get(reference[1:], ()))
         if reference.startswith("~"):
             return tuple(f for fs in self._apart.get(reference[1:], {}).values() for f in fs)
         if reference.startswith("^"):
-            spread = self._spreads.get(self._spread_of(reference[1:]), [])
+            spread = self.spreads.get(self._spread_of(reference[1:]), [])
             return tuple(spread[len(spread) - len(self.integers(reference[1:])) :])
         if reference in self._named:
             return (self._named[reference],)
         parameter = self.rule.parameter(reference)
         if parameter is not None and not parameter.is_tensor:
-            spread = self._spreads.get(self._spread_of(reference), [])
+            spread = self.spreads.get(self._spread_of(reference), [])
             return tuple(spread[p] for p in self.positions(reference, len(spread)))
         return ()
 
@@ -192,7 +192,7 @@ class Layout:
             )
         self.operand = None
         if self.given is None:
-            self._size_windows()
+            size_outcomes(self)
         count = len(self.given) if self.given is not None else len(self.rule.results)
         for index in range(count):
             pattern = self.rule.results[0 if self.rule.result_list else index].pattern
@@ -230,67 +230,6 @@ class Layout:
             names = " ".join(self.names[f] for f in dims) or "1"
             self.fail(f"{what} has a dimension of size {size} where {names} = {product} is expected")
         return dims
-
-    def slide(self, kernel: tuple[str, ...], over: tuple[str, ...], to: tuple[str, ...], condition: bool) -> None:
-        """Make each dimension that a window slides over a product of the one that it gives and the stride.
-
-        `kernel` names the window's dimensions or the literal argument that lists them. Where blocks of both do not
-        correspond, or `condition` does not hold, neither may be divided.
-        """
-        sources, targets = self._referred(over), self._referred(to)
-        self.whole.update((*self._referred(kernel), *sources))
-        shapes = self._sliding(kernel, len(sources))
-        found: list[Window | None] = [None] * len(sources)
-        if condition and shapes and len(targets) == len(sources):
-            found = [
-                window(len(sources) - d, self.sizes[source] or 0, self.sizes[target] or 0, shape)
-                for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
-            ]
-        self.paddings = tuple(shape.padding for shape in shapes or ())
-        for source, target, one in zip(sources, targets, found, strict=True):
-            self.windows[target] = one
-            if one is None:
-                continue
-            made_of = (target, self.factor("stride", one.stride, whole=True)) if one.stride > 1 else (target,)
-            self.borders[target] = self._border_bytes(source, one)
-            self.operand_dims = [_put(dims, source, made_of) for dims in self.operand_dims]
-            self.result_dims = [None if dims is None else _put(dims, source, made_of) for dims in self.result_dims]
-
-    def _border_bytes(self, source: int, along: Window) -> int:
-        """Bytes that the borders of a block along factor `source` have in operands and results."""
-        held = [
-            *zip(self.operands, self.operand_dims, strict=True),
-            *zip(self.given or (), self.result_dims, strict=False),
-        ]
-        metas = [meta for meta, dims in held if meta and dims and (source,) in dims]
-        return sum(meta.bytes * (along.before + along.after) // max(self.sizes[source] or 0, 1) for meta in metas)
-
-    def _sliding(self, kernel: tuple[str, ...], count: int) -> tuple[Shape, ...] | None:
-        """The shape of the window along each of `count` dimensions; None if the arguments tell none."""
-        factors, ones = self._referred(kernel), (1,) * count
-        sizes = tuple(self.sizes[f] or 0 for f in factors) or numbers(self.argument(kernel[0]), count, ())
-        strides = numbers(self.argument("stride"), count, ones if factors else sizes or ())
-        dilations = numbers(self.argument("dilation"), count, ones)
-        if not sizes or not strides or not dilations or len(sizes) != count:
-            return None
-        pads = paddings(self.argument("padding"), sizes, dilations)
-        return None if pads is None else tuple(map(Shape, sizes, strides, pads, dilations))
-
-    def _size_windows(self) -> None:
-        """Sizes of results that windows give, which no operand has."""
-        for clause in self.rule.of_kind("slides"):
-            kernel, over, to = clause.groups
-            sources = self._referred(over)
-            shapes = None if self.argument("ceil_mode") else self._sliding(kernel, len(sources))
-            sizes = [shape.steps(self.sizes[f] or 0) for f, shape in zip(sources, shapes or (), strict=False)]
-            if shapes and to[0][0] == "*":
-                self._spreads.setdefault(to[0][1:], [self.factor(f"{to[0][1:]}{i}", n) for i, n in enumerate(sizes)])
-            for name, size in zip(to, sizes if to[0][0] != "*" else (), strict=False):
-                if self.sizes[self._named_factor(name)] is None:
-                    self.sizes[self._named_factor(name)] = size
-
-    def _referred(self, names: tuple[str, ...]) -> tuple[int, ...]:
-        return tuple(f for name in names if self.rule.parameter(name) is None for f in self.refer(name))
 
     def _map(self, term: Term) -> Dims:
         from spmdir.rules.maps import MAPS
@@ -347,7 +286,7 @@ class Layout:
                             f"operands disagree in dimension {position - len(sizes)} of *{name}: {known} and {size}"
                         )
             label = name or "d"
-            self._spreads[name] = [self.factor(f"{label}{i}", size) for i, size in enumerate(sizes)]
+            self.spreads[name] = [self.factor(f"{label}{i}", size) for i, size in enumerate(sizes)]
 
     def _spread_rank(self, seen: list[tuple[int, Term, tuple[int, ...]]]) -> int:
         plain = [len(s) for turn, t, s in seen if t.modifier != "-" and turn == 0]
@@ -384,20 +323,20 @@ class Layout:
                     self.fail(f"{what} has a dimension of size {sizes[0]} where 1 is expected")
                 dims.append(())
             elif term.kind == "factor":
-                index = self._named_factor(term.names[0])
+                index = self.named_factor(term.names[0])
                 if self.sizes[index] is None:
                     self.sizes[index] = sizes[0]
                 if self.sizes[index] != sizes[0]:
                     self.fail(f"{what} has {term.names[0]} = {sizes[0]}, but another operand has {self.sizes[index]}")
                 dims.append((index,))
             else:
-                group = tuple(self._named_factor(n) for n in term.names)
+                group = tuple(self.named_factor(n) for n in term.names)
                 self._open_groups.append((group, sizes[0], what))
                 dims.append(group)
         return tuple(dims)
 
     def _match_spread(self, term: Term, shape: tuple[int, ...], what: str, operand: bool) -> list[tuple[int, ...]]:
-        base = self._spreads[term.names[0]]
+        base = self.spreads[term.names[0]]
         if term.modifier == "-":
             places = dict(self._places(term, shape, len(base)))
             kept = len(shape) == len(base) and bool(self.argument("keepdim"))
@@ -433,7 +372,7 @@ class Layout:
             self.whole.update(factors)
         return factors[-1]
 
-    def _named_factor(self, name: str) -> int:
+    def named_factor(self, name: str) -> int:
         if name not in self._named:
             self._named[name] = self.factor(name, self.extents.get(name))
         return self._named[name]
@@ -454,7 +393,7 @@ class Layout:
         dims: list[tuple[int, ...]] = []
         for term in pattern:
             if term.kind == "spread":
-                base = self._spreads.get(term.names[0])
+                base = self.spreads.get(term.names[0])
                 if base is None:
                     self.fail(f"the sizes of `{term}` cannot be inferred")
                 chosen = self.positions(term.argument, len(base)) if term.modifier else ()
@@ -463,13 +402,8 @@ class Layout:
                 keep = bool(self.argument("keepdim"))
                 dims += [() if p in chosen else (f,) for p, f in enumerate(base) if p not in chosen or keep]
             else:
-                dims.append(tuple(self._named_factor(n) for n in term.names) if term.kind != "one" else ())
+                dims.append(tuple(self.named_factor(n) for n in term.names) if term.kind != "one" else ())
         for factor in (f for d in dims for f in d):
             if self.sizes[factor] is None:
                 self.fail(f"the size of {self.names[factor]} in the result cannot be inferred")
         return tuple(dims)
-
-
-def _put(dims: Dims, factor: int, made_of: tuple[int, ...]) -> Dims:
-    """`dims` with `made_of` wherever `factor` is a whole dimension."""
-    return tuple(made_of if d == (factor,) else d for d in dims)

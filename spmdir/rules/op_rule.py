@@ -17,6 +17,7 @@ from spmdir.rules.dtypes import refused_dtype, result_dtype, sums_exactly
 from spmdir.rules.expressions import SINGLE, Scope, evaluate, holds
 from spmdir.rules.layout import Dims, Layout
 from spmdir.rules.syntax import Clause, Function, Rule, Statement, walk
+from spmdir.rules.windows import slide
 
 if TYPE_CHECKING:
     from spmdir.rules.rewrite import Expansion, Placed, Reduced
@@ -441,7 +442,7 @@ def _lay_out(rule: Rule, call: Call, results: tuple[TensorMeta | None, ...] | No
     cell.append(layout)
     for clause in rule.of_kind("slides"):
         kernel, over, to = clause.groups
-        layout.slide(kernel, over, to, holds(clause.condition, scope))
+        slide(layout, kernel, over, to, holds(clause.condition, scope))
     return binding, layout, scope
 
 
