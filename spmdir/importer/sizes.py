@@ -148,7 +148,8 @@ class SymbolTable:
             # What torch has found out since about a symbol that the IR has.
             for replaced in {environment.replace(expression): None for environment in self._environments}:
                 if replaced != expression:
-                    other = self._convert(replaced, lambda: f"the trace relies on {expression} = {replaced}", None)
+                    relied = f"the trace relies on {expression} = {replaced}"
+                    other = self._convert(replaced, lambda relied=relied: relied, None)
                     conditions[condition(symbol(name), "==", other)] = None
         ranges = {name: self._range(expression) for expression, name in self._names.items()}
         kept: list[Condition] = []
