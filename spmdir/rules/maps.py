@@ -235,7 +235,7 @@ def _move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
 def _rotated(layout: Layout, operand: str, times: str, argument: str) -> Dims:
     """Both dimensions are whole; they change places for an odd number of quarter turns."""
     dims = list(layout.dims(operand))
-    turned = layout.dimensions(argument, len(dims))
+    turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
     if len(turned) != 2:
         layout.fail(f"argument '{argument}' is {list(turned)}; expected two dimensions")
     layout.whole.update(f for p in turned for f in dims[p])
