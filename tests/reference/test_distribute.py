@@ -210,13 +210,18 @@ def test_factories_take_part_without_tensor_operands(factory: Callable[[], Tenso
     assert_computes(partition(trace(function, X), {"x": ROWS}), function, X)
 
 
+@torch.library.custom_op("reference::turned", mutates_args=())
+def turned(x: Tensor) -> Tensor:
+    return x.flip(0).contiguous()
+
+
+turned.register_fake(torch.empty_like)
+
+
 def test_an_op_without_a_rule_warns_and_runs_replicated():
     """Item 10: its numbers are right whatever it does with sizes."""
-
-    def function(x):
-        return torch.ops.aten._cdist_forward(x, x, 2.0, None)
-
-    with pytest.warns(SpmdirWarning, match="'aten._cdist_forward' has no rule, so it runs replicated"):
+    function = torch.ops.reference.turned
+    with pytest.warns(SpmdirWarning, match="'reference.turned' has no rule, so it runs replicated"):
         module = partition(trace(function, X), {"x": ROWS})
     assert_computes(module, function, X)
 
