@@ -76,7 +76,11 @@ def samples() -> list[Sample]:
         sample("_scaled_grouped_mm", _few_bits(6, 32), _few_bits(3, 32, 48), e(6), e(3, 48), _ends(2, 2, 6),
                out_dtype=F32),
         sample("_weight_int8pack_mm", h(5, 8), i(4, 6, 8).char(), h(6)),
-        *(sample(op, f(2, 5, 3), f(2, 4, 3), p=p, compute_mode=None) for op in ("cdist", "_cdist_forward") for p in (2.0, 1.0)),
+        *(
+            sample(op, f(2, 5, 3), f(2, 4, 3), p=p, compute_mode=None)
+            for op in ("cdist", "_cdist_forward")
+            for p in (2.0, 1.0)
+        ),
         sample("_cdist_forward", f(5, 3), f(2, 4, 3), p=3.0, compute_mode=None),
         sample("_euclidean_dist", f(2, 5, 3), f(2, 4, 3)),
         sample("_cdist_backward", f(2, 5, 4), f(2, 5, 3), f(2, 4, 3), positive(2, 5, 4), p=2.0),
