@@ -9,6 +9,8 @@ from spmdir.checking.sample import F64, I32, I64, Sample, b, c, f, i, sample
 
 def samples() -> list[Sample]:
     return [
+        sample("as_strided", f(5, 4), size=(5, 4), stride=(4, 1)),
+        sample("as_strided_scatter", f(5, 4), f(5, 4), size=(5, 4), stride=(4, 1)),
         *(sample(op, f(6, 4, 5), size=(3, 8, 5)) for op in ("view", "_unsafe_view")),
         sample("view", f(5, 4, 3), size=(5, 12)),
         *(sample("view", x, size=s) for x, s in ((f(8, 3), (2, 4, 3)), (f(2, 4, 3), (8, 3)), (f(2, 2, 4), (16,)))),
