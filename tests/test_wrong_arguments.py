@@ -47,6 +47,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "text that is a file": (lambda: spmdir.parse(open), "expected the text of a module"),
     "inputs that are a tensor": (lambda: spmdir.simulate(imported(), X), "expected a list of tensors"),
     "a sparse input": (lambda: spmdir.simulate(imported(), [X.to_sparse()]), "'x_1' has layout torch.sparse_coo"),
+    "sizes that are a list": (lambda: spmdir.lower_to_fx(imported(), sizes=[8]), r"sizes is \[8\] .*expected a dict"),  # type: ignore
+    "sizes that inputs are given": (lambda: spmdir.simulate(imported(), [X], sizes=8), "sizes is 8 .*expected a dict"),  # type: ignore
+    "a size that is a number": (lambda: spmdir.lower_to_fx(imported(), sizes={0: 8}), "name of a size is 0"),  # type: ignore
+    "a size of half an element": (lambda: spmdir.lower_to_fx(imported(), sizes={"s0": 0.5}), "size 's0' is 0.5"),  # type: ignore
+    "sizes of a program that has none": (lambda: spmdir.simulate(imported(), [X], sizes={"s0": 4}), "no size 's0'"),
     "a rank that is a text": (lambda: spmdir.lower_to_fx(imported(), "0"), "rank '0' is not in a mesh of 4"),  # type: ignore
     "a device mesh that is a mesh": (lambda: spmdir.lower_to_fx(imported(), 0, MESH), "expected a torch DeviceMesh"),
     "a shape with a negative size": (

@@ -29,7 +29,7 @@ from spmdir.dialects.literals import LiteralError, parse_arguments, print_litera
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
 from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp, parse_type, print_with_sizes, take_sizes
-from spmdir.errors import SpmdirError
+from spmdir.errors import SpmdirError, require_type
 from spmdir.mesh import Mesh
 from spmdir.size import Number, Real, Sizes, apply, is_symbolic, product
 
@@ -258,8 +258,9 @@ def sizes_op(op: Operation) -> SizesOp | None:
     return next((child for child in top.body.block.ops if isinstance(child, SizesOp)), None)
 
 
-def open_sizes(module: Operation) -> Sizes:
+def open_sizes(module: ModuleOp) -> Sizes:
     """The sizes that a module leaves open; none where all are bound."""
+    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     found = sizes_op(module)
     return found.sizes.data if found else Sizes()
 

@@ -113,6 +113,7 @@ def sized(
     """
     if not open_sizes(module).symbols and not sizes:
         return module
+    require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
     known = dict(sizes or {})
     named = match_inputs(ir.main_function(module), inputs, state_dict)
     solve_shapes(known, [(name, sizes_of(value.type), tensor) for value, name, tensor in named])

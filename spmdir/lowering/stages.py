@@ -12,8 +12,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp, is_local, sharding_of
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import SpmdirError
+from spmdir.errors import SpmdirError, require_type
 from spmdir.passes import run_passes
+from spmdir.passes.bind_sizes import BindSizesPass
 
 
 def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
@@ -22,13 +23,17 @@ def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
     Raises:
         SpmdirError: a size is missing, or the program was not traced for it.
     """
+    require_type("sizes", sizes, Mapping, "a dict of numbers by name, as in {'s0': 8}")
     for name, number in sizes.items():
+        require_type("the name of a size", name, str, "a string")
         if type(number) is not int:
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
     copy = copied(module)
-    undecided = is_undecided(ir.main_function(copy))
-    given = " ".join(f"{name}={number}" for name, number in sizes.items())
-    return run_passes(copy, f"{'propagate,' if undecided else ''}bind-sizes{{{given}}}")
+    if is_undecided(ir.main_function(copy)):
+        run_passes(copy, "propagate")
+    BindSizesPass(dict(sizes)).apply(ir.context(), copy)
+    ir.verify(copy)
+    return copy
 
 
 def localized(module: ModuleOp) -> ModuleOp:

@@ -11,7 +11,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
-from spmdir.errors import ShardingError, did_you_mean
+from spmdir.dialects.sizes import open_sizes
+from spmdir.errors import ShardingError, UnsupportedError, did_you_mean
 from spmdir.importer import import_fx
 from spmdir.importer.program import needs_retrace, refusing
 from spmdir.lowering.emit import emit
@@ -76,7 +77,13 @@ def tensor_parallel(
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, styles, axis)}
     whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
-    module = localized(import_fx(program, alone, shardings, whole))
+    module = import_fx(program, alone, shardings, whole)
+    if open_sizes(module).symbols:
+        raise UnsupportedError(
+            "the program has open sizes, and an exported program of one rank has none; export it without "
+            "dynamic_shapes, or use parallelize, which lowers for each choice of sizes"
+        )
+    module = localized(module)
     return rank_program(program, module, emit(module, alone, place, group_name), place)
 
 

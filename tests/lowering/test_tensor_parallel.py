@@ -163,6 +163,12 @@ def test_linear_layers_are_found_in_decomposed_programs_too(x):
         torch.testing.assert_close(found, exported.module()(x))
 
 
+def test_open_sizes_are_refused():
+    exported = torch.export.export(MLP(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    with pytest.raises(spmdir.SpmdirError, match="the program has open sizes.*without dynamic_shapes"):
+        spmdir.tensor_parallel(exported, BOTH, MESH, 0)
+
+
 def test_the_signature_says_what_the_graph_has():
     exported = torch.export.export(Several(), ({"a": X}, 0.5), {"shift": torch.ones(6)})
     program = spmdir.tensor_parallel(exported, {"up": "colwise", "down": "rowwise"}, MESH, 3)
