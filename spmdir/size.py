@@ -12,6 +12,7 @@ import ast
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Union
 
@@ -371,7 +372,9 @@ def parse_number(text: str) -> Number:
 
 def _tree(text: str) -> ast.expr:
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is refused below
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1") from None
 

@@ -16,6 +16,7 @@ from spmdir.size import Number, Size, Sizes, Symbol, evaluate, parse_condition, 
 
 _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
 
+_RELATION = re.compile(r"[=!<>]=|[<>]")
 _COMMA = re.compile(r",(?![^()]*\))")
 
 Hints = tuple[tuple[str, int], ...]
@@ -136,6 +137,10 @@ def read_sizes(text: str) -> Sizes:
         match = _SYMBOL.fullmatch(part)
         if match:
             symbols.append(Symbol(match[1], int(match[2]), int(match[3]), int(match[4]) if match[4] else None))
-        else:
+        elif _RELATION.search(part):
             conditions.append(parse_condition(part))
+        else:
+            raise SpmdirError(f"'{part.strip()}' declares no size; expected one such as s0 = 8 in 2..64")
+    if not symbols:
+        raise SpmdirError("declares no size; expected one such as s0 = 8 in 2..64")
     return Sizes(tuple(symbols), tuple(conditions))
