@@ -32,5 +32,7 @@ def test_propagating_twice_gives_the_text_of_propagating_once(text: str) -> None
 def test_what_propagate_needs_is_what_insert_reshard_gives(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpmdirWarning)
-        module = run_passes(ir.parse(text), "propagate,verify-spmd{before-reshard},insert-reshard,verify-spmd")
+        module = run_passes(
+            ir.parse(text), "propagate,bind-sizes{examples},verify-spmd{before-reshard},insert-reshard,verify-spmd"
+        )
     assert " needs (" not in ir.print_ir(module)

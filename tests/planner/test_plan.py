@@ -61,7 +61,7 @@ def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ra
 def test_a_small_tensor_takes_fewer_steps_and_more_bytes() -> None:
     small, large = (plan_reshard((size, size), "f32", "a: P", "", TALL, CPU_GLOO) for size in (16, 8192))
     assert str(small) == "exchange on [a]"
-    assert str(large) == "slice on [b] dim 0; reduce_scatter on [a] dim 0 op sum; all_gather on [b, a] dim 0"
+    assert str(large) == "slice on [b] dim 0; all_reduce on [a] op sum; all_gather on [b] dim 0"
     assert small.wire_bytes / small.lower_bound > large.wire_bytes / large.lower_bound
 
 
