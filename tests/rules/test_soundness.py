@@ -29,7 +29,11 @@ def test_every_rule_has_a_sample():
     used = set()
     for call in calls:
         used.add(next(rule.location for rule in default().alternatives(call.name) if fits(rule, call)))
-    assert not [str(rule.location) for rule in default().parse_all() if rule.location not in used]
+    # What is left after other lines of an op, to run replicated, may be beyond what a CPU can run.
+    rules = [
+        rule for rule in default().parse_all() if rule is default().lookup(rule.op) or not rule.of_kind("replicated")
+    ]
+    assert not [str(rule.location) for rule in rules if rule.location not in used]
 
 
 WRONG = [
