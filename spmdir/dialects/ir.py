@@ -117,7 +117,8 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
         try:
             _check_place(op)
             op.verify(verify_nested_ops=False)
-            check_sizes(op.result_types, sizes)
+            if declared:
+                check_sizes(op.result_types, sizes)
             if isinstance(op, FuncOp):
                 check_sizes(op.function_type.inputs.data, sizes)
                 check_function(op, mesh_of(op))

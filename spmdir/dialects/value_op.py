@@ -168,7 +168,7 @@ class ValueOp(IRDLOperation):
         """Raise unless there is one entry for each value, and the shardings fit."""
         for attribute, count, what in (
             (self.sharding, len(self.results), "result"),
-            (self.needs, len(self.tensors), "operand"),
+            (self.needs, len(self.tensors) if self.needs else 0, "operand"),
             (self.of, len(self.results), "result"),
         ):
             if attribute is not None and len(attribute.data) != count:
@@ -198,16 +198,18 @@ class ValueOp(IRDLOperation):
 
     def check_size_operands(self) -> None:
         """Raise VerifyException unless the arguments refer to the operands that are sizes."""
-        count = len(self.sizes)
-        if not count and not (self.arguments and "%" in self.arguments.text):
+        arguments: Any = self.properties.get("arguments")
+        takes = bool(self._operands) and type(self._operands[-1]._type) is SizeType
+        if not takes and (arguments is None or not _refers(arguments)):
             return
-        found = _size_operands(tuple(value for _, value in self.arguments.data) if self.arguments else ())
+        count = len(self.sizes)
+        found = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
         if found != set(range(count)):
             shown = ", ".join(f"%{index}" for index in sorted(found)) or "none"
             raise VerifyException(f"takes {count} sizes as its last operands; its arguments refer to {shown}")
 
     def check_numbers(self, mesh: Mesh | None) -> None:
-        """Raise SpmdirError if an argument is a rank's own number, where there is none or its axes are not in the mesh."""
+        """Raise SpmdirError if an argument is a rank's own number, where none is or its axes are not in the mesh."""
         for _, value in self.arguments.data if self.arguments else ():
             for number in value if isinstance(value, tuple) else (value,):
                 for axis in number.axes if isinstance(number, Local) else ():
@@ -217,7 +219,10 @@ class ValueOp(IRDLOperation):
                     mesh.require(axis)
 
     def print(self, printer: Printer) -> None:
-        tensors, sizes = self.tensors, self.sizes
+        tensors: Sequence[SSAValue] = self._operands
+        sizes: Sequence[SSAValue] = ()
+        if tensors and type(tensors[-1]._type) is SizeType:
+            tensors, sizes = self.tensors, self.sizes
         if self.PARENTHESISED:
             printer.print_string("(")
             _print_operands(printer, iter(tensors), self.structure.data if self.structure else (1,) * len(tensors))
@@ -387,6 +392,14 @@ def print_with_sizes(printer: Printer, text: str, sizes: Sequence[SSAValue]) -> 
             printer.print_ssa_value(sizes[int(match[1])])
             position = match.end()
     printer.print_string(text[position:])
+
+
+def _refers(arguments: ArgumentsAttr) -> bool:
+    """Whether an argument, or an entry of one that is a list, is an operand."""
+    return any(
+        type(value) is SizeOperand or (type(value) is tuple and any(type(entry) is SizeOperand for entry in value))
+        for _, value in arguments.data
+    )
 
 
 def _size_operands(value: Any) -> set[int]:
