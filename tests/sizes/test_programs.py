@@ -1,5 +1,6 @@
 """One program, imported and decided once, runs at many sizes and gives what eager gives."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -77,16 +80,43 @@ def mlp() -> MLP:
 
 
 @pytest.mark.parametrize("decomposed", [False, True], ids=["exported", "decomposed"])
-@pytest.mark.parametrize("given", ["dp: S(0)", "dp: S(1)", "dp: S(0), tp: S(1)", "dp: S(0), tp: S(0)"])
-def test_a_model_runs_at_all_sizes(given: str, decomposed: bool):
+@pytest.mark.parametrize("held", ["dp: S(0)", "dp: S(1)", "dp: S(0), tp: S(1)", "dp: S(0), tp: S(0)"])
+def test_a_model_runs_at_all_sizes(held: str, decomposed: bool):
     model = mlp()
     program = exported(model, values(4, 6, 8))
     program = program.run_decompositions() if decomposed else program
-    module = spmdir.import_fx(program, MESH, {"x": given, "up.weight": "tp: S(0)"}, [given])
+    module = spmdir.import_fx(program, MESH, {"x": held, "up.weight": "tp: S(0)"}, [held])
     spmdir.run_passes(module, "propagate")
     for batch, length in PAIRS:
         x = values(batch, length, 8)
         assert_same(spmdir.simulate(module, [x], model.state_dict()), model(x))
+
+
+@functools.cache
+def exported_mlp() -> tuple[MLP, torch.export.ExportedProgram]:
+    model = mlp()
+    return model, exported(model, values(4, 6, 8))
+
+
+X = ["", "dp: S(0)", "tp: S(1)", "dp: S(0), tp: S(0)", "tp: S(1), dp: S(1)", "dp: S(2), tp: S(1)", "dp: P(sum)"]
+UP = ["", "tp: S(0)", "dp: S(1)", "tp: S(0), dp: S(0)", "dp: S(1), tp: S(0)"]
+
+
+@given(
+    x=st.sampled_from(X),
+    up=st.sampled_from(UP),
+    y=st.sampled_from(UP),
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(2, 9)), min_size=1, max_size=3),
+)
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_any_shardings_are_right_at_any_size(x: str, up: str, y: str, sizes: list[tuple[int, int]]):
+    model, program = exported_mlp()
+    shardings = {"x": x, "up.weight": up, "down.weight": up.replace("0", "1")}
+    module = spmdir.import_fx(program, MESH, shardings, [y.replace("1", "2")])
+    spmdir.run_passes(module, "propagate")
+    for batch, length in sizes:
+        given_x = values(batch, length, 8)
+        assert_same(spmdir.simulate(module, [given_x], model.state_dict()), model(given_x))
 
 
 def llama() -> nn.Module:
@@ -171,8 +201,8 @@ LONGER = [(4, 6), (5, 7), (6, 9)]
 def test_ops_take_sizes_among_their_arguments(case: str):
     function = Function(PROGRAMS[case])
     program = torch.export.export(function, (values(4, 6, 8),), dynamic_shapes=(({0: Dim.AUTO, 1: Dim.AUTO},),))
-    for given in ("dp: S(0)", "dp: S(1)", "dp: S(0), tp: S(1)"):
-        module = spmdir.import_fx(program, MESH, {"input:0": given})
+    for held in ("dp: S(0)", "dp: S(1)", "dp: S(0), tp: S(1)"):
+        module = spmdir.import_fx(program, MESH, {"input:0": held})
         assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(module))) == spmdir.print_ir(module)
         spmdir.run_passes(module, "propagate")
         text = spmdir.print_ir(module)
