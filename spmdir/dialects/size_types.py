@@ -12,7 +12,8 @@ from xdsl.printer import Printer
 
 from spmdir.dialects.brackets import split_entries, take_balanced
 from spmdir.errors import SpmdirError
-from spmdir.size import Number, Size, Sizes, Symbol, evaluate, parse_condition, parse_number
+from spmdir.open_sizes import Sizes, Symbol
+from spmdir.size import Number, Size, evaluate, parse_condition, parse_number
 
 _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
 

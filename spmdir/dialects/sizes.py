@@ -31,7 +31,8 @@ from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp, parse_type, print_with_sizes, take_sizes
 from spmdir.errors import SpmdirError, require_type
 from spmdir.mesh import Mesh
-from spmdir.size import Number, Real, Sizes, apply, is_symbolic, product
+from spmdir.open_sizes import Sizes
+from spmdir.size import Number, Real, apply, is_symbolic, product
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 

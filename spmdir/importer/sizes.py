@@ -11,12 +11,11 @@ from torch import Tensor, fx
 
 from spmdir.call import TensorMeta, sized_meta
 from spmdir.errors import Location, UnsupportedError
+from spmdir.open_sizes import Sizes, Symbol
 from spmdir.size import (
     Condition,
     Number,
     Size,
-    Sizes,
-    Symbol,
     apply,
     condition,
     equality,

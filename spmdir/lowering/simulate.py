@@ -23,8 +23,9 @@ from spmdir.lowering.lockstep import run_alone, run_lockstep
 from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
+from spmdir.open_sizes import solve
 from spmdir.sharding import Sharding
-from spmdir.size import Size, is_symbolic, solve
+from spmdir.size import Size, is_symbolic
 
 Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdir.errors import SpmdirError
+from spmdir.open_sizes import Sizes, Symbol, solve
 from spmdir.size import (
-    Sizes,
-    Symbol,
     apply,
     condition,
     equality,
@@ -17,7 +16,6 @@ from spmdir.size import (
     parse_condition,
     parse_number,
     product,
-    solve,
     symbol,
     symbols,
 )
