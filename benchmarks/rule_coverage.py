@@ -136,6 +136,7 @@ class DTensorRules:
         propagator = dispatcher.sharding_propagator
         if target in getattr(dispatcher, "_custom_op_handlers", {}):
             return None
+        positional, named = _with_lists(positional), _with_lists(named)
         schema = OpSchema(target, tuple(positional), named, propagator.op_to_schema_info.get(target))
         try:
             answer = propagator.propagate_op_sharding_non_cached(schema)
@@ -145,6 +146,13 @@ class DTensorRules:
             return None
         specs = answer.output_spec if isinstance(answer.output_spec, (list, tuple)) else [answer.output_spec]
         return tuple(None if spec is None else _ours(spec.placements[0]) for spec in specs)
+
+
+def _with_lists(value: Any) -> Any:
+    """Tuples as lists, as dispatch hands them to DTensor."""
+    if isinstance(value, dict):
+        return {key: _with_lists(one) for key, one in value.items()}
+    return [_with_lists(one) for one in value] if type(value) in (list, tuple) else value
 
 
 _meshes: dict[str, list[Any]] = {}
