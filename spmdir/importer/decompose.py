@@ -27,11 +27,11 @@ _SAID = ("stack_trace", "nn_module_stack")
 def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
     """The graph that torch puts in the place of a call, and its placeholders' arguments.
 
-    None if some piece has no rule either, or torch knows nothing simpler. Ops that draw random numbers stay as they
+    None if some piece has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as they
     are, since other ops would draw others.
     """
     target: Any = node.target
-    if torch.Tag.nondeterministic_seeded in target.tags or not _can_decompose(target):
+    if not _can_decompose(target):
         return None
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     given = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
@@ -72,7 +72,8 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
 def _is_known(piece: Any, whole: Any, rules: RuleSet) -> bool:
     if not isinstance(piece, torch._ops.OpOverload):
         return True
-    return piece is not whole and op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
+    fits = piece is not whole and op_name(piece) not in _LAID_OUT and torch.Tag.nondeterministic_seeded not in piece.tags
+    return fits and has_rule(op_name(piece), rules)
 
 
 def _can_decompose(target: Any) -> bool:

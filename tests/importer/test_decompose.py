@@ -55,6 +55,23 @@ def test_an_op_without_a_rule_is_imported_as_the_ops_that_torch_makes_of_it(
     torch.testing.assert_close(found, function(x))
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_that_draw_nothing_are_imported_as_their_steps(layer: type[nn.RNNBase]):
+    model = layer(6, 3, batch_first=True, bidirectional=True).double()
+    x = torch.randn(4, 5, 6, dtype=torch.float64)
+    exported = torch.export.export(model, (x,))
+    module = spmdir.import_fx(exported, MESH, {"input": "dp: S(0)", "*": "dp: S(0)"}, missing_rule="error")
+    found = spmdir.simulate(module, [x], model.state_dict())
+    output, state = model(x)
+    torch.testing.assert_close(found, [output, *(state if isinstance(state, tuple) else [state])], rtol=1e-9, atol=1e-9)
+
+
+def test_a_recurrent_layer_that_drops_stays_whole():
+    model, x = nn.GRU(6, 3, num_layers=2, dropout=0.5), torch.randn(4, 2, 6)
+    with pytest.raises(UnsupportedError, match=r"aten\.gru\.input"):
+        spmdir.import_fx(torch.export.export(model, (x,)), MESH, missing_rule="error")
+
+
 def test_the_pieces_stand_where_the_op_stood():
     module = imported(lambda x: torch.inner(x, x), torch.randn(4, 6), missing_rule="error")
     places = {str(op.location) for op in ir.main_function(module).body.block.ops if op.name.startswith("aten")}
