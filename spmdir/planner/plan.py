@@ -13,7 +13,7 @@ import attrs
 
 from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
-from spmdir.errors import ShardingError, UnsupportedError, require_type
+from spmdir.errors import ShardingError, require_type
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
@@ -73,7 +73,6 @@ def plan_reshard(
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
-        UnsupportedError: a reduction of one kind is pending and one of another kind is wanted.
     """
     require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
@@ -108,18 +107,27 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
         for axis, placement in sharding.entries:
             if type(placement) not in (Shard, Partial):
                 raise ShardingError(f"a reshard cannot have {placement} on axis '{axis}'; expected R, S(dim) or P(op)")
-    kinds = [{"sum" if op == "avg" else op for _, op in sharding.partial} for sharding in (source, target)]
-    if len(kinds[0] | kinds[1]) > 1:
-        raise UnsupportedError(
-            f"<{source}> has a pending reduction of another kind than <{target}> asks for; "
-            "ask for R or S first, which does the reduction"
-        )
 
 
 def _steps(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> tuple[Step, ...]:
-    """The steps, found over the sub-axes that both sides have in common; if they have none, by way of whole axes."""
+    """The steps, found over the sub-axes that both sides have in common; if they have none, by way of whole axes.
+
+    Reductions of different kinds do not commute, so one is done before another one is pending.
+    """
+    kinds = {"sum" if op == "avg" else op for sharding in (source, target) for _, op in sharding.partial}
+    if len(kinds) > 1:
+        betweens = (_reduced(source), _reduced(target))
+        ways = [
+            tuple(
+                step
+                for a, b in ((source, between), (between, target))
+                for step in _steps(shape, itemsize, a, b, mesh, topology)
+            )
+            for between in betweens
+        ]
+        return min(ways, key=lambda way: sum(step_cost(s, shape, itemsize, mesh, topology).seconds for s in way))
     try:
         fine = refinement(mesh, source, target)
     except ShardingError:
@@ -133,6 +141,10 @@ def _steps(
     between = Sharding([(axis, p) for axis, p in source.entries if mesh.whole(axis) not in split], source.mesh)
     halves = [(source, between), (between, target)]
     return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology))
+
+
+def _reduced(sharding: Sharding) -> Sharding:
+    return Sharding([(axis, p) for axis, p in sharding.entries if p.trait != "partial"], sharding.mesh)
 
 
 def _merged(step: Step, mesh: Mesh) -> Step:

@@ -28,12 +28,12 @@ def axis_price(source: Placement, target: Placement, local_bytes: float, count: 
     """Wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
 
     `local_bytes` are those of the tensor on a rank with this axis replicated and the other axes as they are.
-    Illegal moves (open placements, one kind of pending reduction to another) cost infinity.
+    Illegal moves, of open placements, cost infinity.
     """
     if source == target:
         return 0.0
     route = (source.trait, target.trait)
-    if route not in _ROUTES or (route == ("partial", "partial") and not {source.op, target.op} <= {"sum", "avg"}):
+    if route not in _ROUTES:
         return math.inf
     kind = None if (source.op, target.op) in _LOCAL else _ROUTES[route]
     if (source.trait, target.op) == ("shard", "avg"):

@@ -16,7 +16,6 @@ from functools import lru_cache
 import attrs
 
 from spmdir.call import TensorMeta
-from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.planner.axis_search import AxisSearch
@@ -118,10 +117,7 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]
 def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
     if made == target:
         return 0.0
-    try:
-        return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
-    except UnsupportedError:
-        return math.inf
+    return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
 
 
 @lru_cache(maxsize=65536)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spmdir.errors import ParseError, ShardingError, UnsupportedError
+from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, R, Shard
 from spmdir.planner.cost import step_cost
@@ -153,10 +153,20 @@ def test_no_plan_is_slower_than_going_through_replicated(case) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "plan"),
+    [
+        ("a: P(max)", "a: P(sum)", "all_reduce on [a] op max; partition on [a] op sum"),
+        ("a: P(sum)", "b: P(min)", "all_reduce on [a] op sum; partition on [b] op min"),
+        ("a: P(sum)", "a: S(0), b: P(min)", "reduce_scatter on [a] dim 0 op sum; partition on [b] op min"),
+    ],
+)
+def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, target, plan) -> None:
+    assert str(plan_reshard((16, 16), "f32", source, target, WIDE)) == plan
+
+
+@pytest.mark.parametrize(
     ("source", "target", "error", "message"),
     [
-        ("a: P(max)", "a: P(sum)", UnsupportedError, "pending reduction of another kind"),
-        ("a: P(sum)", "b: P(min)", UnsupportedError, "ask for R or S first"),
         ("a: P(sum), b: P(max)", "", ShardingError, "do not commute"),
         ("a: ?", "", ShardingError, "a reshard cannot have ? on axis 'a'"),
         ("", "a: S(2)", ShardingError, "divides dimension 2 of a tensor of rank 2"),

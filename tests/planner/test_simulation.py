@@ -161,6 +161,15 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
 
 
+@pytest.mark.parametrize("mesh", [Mesh({"a": 2}), Mesh({"a": 2, "b": 3})], ids=str)
+def test_plans_from_one_kind_of_reduction_to_another_keep_the_value(mesh: Mesh) -> None:
+    torch.manual_seed(0)
+    sides = [all_shardings(mesh, [R, Shard(0), Partial(op)]) for op in ("max", "sum")]
+    for source, target in itertools.product(*sides):
+        if source.partial and target.partial:
+            run((7, 5), source, target, mesh, FEWEST_BYTES)
+
+
 @pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 2, "c": 2})], ids=str)
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_one_exchange_makes_any_sharding_of_any_other(mesh: Mesh, op: str) -> None:

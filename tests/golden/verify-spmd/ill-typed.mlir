@@ -51,7 +51,6 @@ spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(max)>})
     -> (tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{'spmd.reshard': <dp: P(max)> has a pending reduction of another kind}}
   %y = spmd.reshard %x : tensor<16xf32> <dp: P(sum)>
   // expected-error@+1 {{result 0 is held as <dp: P(sum)>, but the function promises <dp: S(0)>; run insert-reshard}}
   return %y : tensor<16xf32>
