@@ -72,8 +72,9 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
 def _is_known(piece: Any, whole: Any, rules: RuleSet) -> bool:
     if not isinstance(piece, torch._ops.OpOverload):
         return True
-    fits = piece is not whole and op_name(piece) not in _LAID_OUT and torch.Tag.nondeterministic_seeded not in piece.tags
-    return fits and has_rule(op_name(piece), rules)
+    if piece is whole or torch.Tag.nondeterministic_seeded in piece.tags:
+        return False
+    return op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
 
 
 def _can_decompose(target: Any) -> bool:
