@@ -9,7 +9,8 @@ from typing import Protocol
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.binding import suggestion
 from spmdir.rules.dtypes import COMPLEX_OF, REAL
-from spmdir.rules.expressions import ELEMENT_TYPES, FUNCTIONS
+from spmdir.rules.expressions import ELEMENT_TYPES
+from spmdir.rules.functions import FUNCTIONS
 from spmdir.rules.maps import MAPS
 from spmdir.rules.syntax import Clause, Expression, Function, Name, OpCall, Pattern, Rule, Term, parts, walk
 

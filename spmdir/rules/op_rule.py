@@ -14,8 +14,10 @@ from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.rules.binding import Binding, bind
 from spmdir.rules.dtypes import refused_dtype, result_dtype, sums_exactly
-from spmdir.rules.expressions import SINGLE, Scope, evaluate, holds
+from spmdir.rules.expressions import evaluate, holds
+from spmdir.rules.functions import SINGLE
 from spmdir.rules.layout import Dims, Layout
+from spmdir.rules.scope import Scope
 from spmdir.rules.syntax import Clause, Function, Rule, Statement, walk
 from spmdir.rules.windows import slide
 

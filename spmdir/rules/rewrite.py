@@ -13,8 +13,9 @@ import attrs
 from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.errors import RuleError
 from spmdir.placement import Partial, Placement, R, Shard
-from spmdir.rules.expressions import Scope, evaluate, holds
+from spmdir.rules.expressions import evaluate, holds
 from spmdir.rules.layout import Dims
+from spmdir.rules.scope import Scope
 from spmdir.rules.syntax import Clause, Name, OpCall, Sequence, Statement
 from spmdir.rules.windows import BORDERS
 

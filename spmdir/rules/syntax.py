@@ -59,7 +59,7 @@ class Name:
 
 @attrs.frozen
 class Function:
-    """`count(dim)`, `offset(v)`, …: one of spmdir.rules.expressions.FUNCTIONS."""
+    """`count(dim)`, `offset(v)`, …: one of spmdir.rules.functions.FUNCTIONS."""
 
     name: str
     arguments: tuple[str, ...]
