@@ -45,10 +45,14 @@ def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]
     return rewrite
 
 
-def _without_strides(name: str) -> Callable[[Bound, fx.Node], Bound]:
+def _from_nothing(name: str) -> Callable[[Bound, fx.Node], Bound]:
+    """The factory `name`: an operand that only says of what type and where the result is, and strides, are dropped."""
+
     def rewrite(call: Bound, _: fx.Node) -> Bound:
-        arguments = {key: value for key, value in call.arguments.items() if key != "stride"}
-        return attrs.evolve(call, name=name, arguments=arguments)
+        (result,) = call.results
+        assert result is not None
+        kept = {key: value for key, value in call.arguments.items() if key != "stride"}
+        return Bound(name, (), {**kept, "dtype": DType(result.dtype)}, call.results, None)
 
     return rewrite
 
@@ -173,8 +177,12 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.contiguous": _contiguous,
     "aten.as_strided": _as_strided,
     "aten.as_strided_scatter": _as_strided_scatter,
-    "aten.empty_strided": _without_strides("aten.empty.memory_format"),
-    "aten.new_empty_strided": _without_strides("aten.new_empty"),
+    "aten.empty_strided": _from_nothing("aten.empty.memory_format"),
+    "aten.new_empty_strided": _from_nothing("aten.empty.memory_format"),
+    "aten.new_empty": _from_nothing("aten.empty.memory_format"),
+    "aten.new_zeros": _from_nothing("aten.zeros"),
+    "aten.new_ones": _from_nothing("aten.ones"),
+    "aten.new_full": _from_nothing("aten.full"),
     "aten.as_strided_copy": _refused("which depends on how memory is laid out"),
 }
 """Op name → (call, its node) → the call in the IR's words; None if its result is its first operand."""

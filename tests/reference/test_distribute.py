@@ -161,8 +161,7 @@ def test_symbolic_sizes_are_right_at_every_size(case: str):
 FIVE = Local("size", 5, ("dp",))
 SIZED: dict[str, tuple[Callable[[Tensor], Any], str, str, Any]] = {
     "sym_size in a view": (lambda x: x.view(x.size(0), 3, 2).relu(), "aten.view", "size", (FIVE, 1, 2)),
-    # Ranks that hold a piece of x make all of the new tensor and keep theirs; x is not gathered for its type.
-    "sym_numel in a factory": (lambda x: x.new_full((x.numel() // 3,), 2.0), "aten.new_full", "size", (10,)),
+    "sym_numel in a factory": (lambda x: x.new_full((x.numel() // 3,), 2.0), "aten.full", "size", (5,)),
     "sym_stride as a number": (lambda x: x * x.stride(0), "aten.mul.Tensor", "other", 6),
     "arithmetic on sizes": (lambda x: x.view(x.size(0), (x.size(1) + 6) // 4, -1), "aten.view", "size", (FIVE, 1, 2)),
     "view": (lambda x: x.view(5, 6, 1).relu(), "aten.view", "size", (FIVE, 2, 1)),
