@@ -159,7 +159,7 @@ def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
     pairs: dict[str, Literal] = {}
     while reader.token != "}":
         name, start = reader.token, reader.start
-        if reader.kind != "word":
+        if not name.isidentifier():  # nan_to_num has an argument `nan`
             raise reader.fail("an argument name")
         reader.advance()
         reader.expect("=")

@@ -1,14 +1,6 @@
 // RUN: --split-input-file --verify-diagnostics --lower-reshard
 spmd.mesh @mesh <dp = 2>
 
-func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(max)>}) -> tensor<16xf32> {
-  // expected-error@+1 {{cannot reshard from <dp: P(max)> to <dp: P(sum)>}}
-  %y = spmd.reshard %x : tensor<16xf32> <dp: P(sum)>
-  return %y : tensor<16xf32>
-}
-// -----
-spmd.mesh @mesh <dp = 2>
-
 func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16xf32> {
   // expected-error@+1 {{'spmd.constraint' does not say how to place every axis; run propagate first}}
   %y = spmd.constraint %x : tensor<16xf32> <dp: ?>
