@@ -1,8 +1,9 @@
 """What each op does to shardings: rules are text, and one engine reads them all."""
 
-from spmdir.rules.op_rule import Factor, OpRule, Strategy
+from spmdir.rules.op_rule import Factor, OpRule
 from spmdir.rules.rewrite import Expansion, Piece, Reduced, Value
 from spmdir.rules.rule_set import RuleSet, default, load_rules, strategies
+from spmdir.rules.strategy import Strategy
 from spmdir.rules.syntax import Rule
 
 __all__ = [

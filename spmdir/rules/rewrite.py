@@ -20,7 +20,8 @@ from spmdir.rules.syntax import Clause, Name, OpCall, Sequence, Statement
 from spmdir.rules.windows import BORDERS
 
 if TYPE_CHECKING:
-    from spmdir.rules.op_rule import OpRule, Strategy
+    from spmdir.rules.op_rule import OpRule
+    from spmdir.rules.strategy import Strategy
 
 
 @attrs.frozen

@@ -15,7 +15,9 @@ from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, place, require_type
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
-from spmdir.rules.op_rule import OpRule, Strategy, fits, infer, instantiate
+from spmdir.rules.instantiate import fits, infer, instantiate
+from spmdir.rules.op_rule import OpRule
+from spmdir.rules.strategy import Strategy
 from spmdir.rules.syntax import Rule
 from spmdir.rules.windows import BORDERS
 

@@ -7,7 +7,7 @@ from spmdir.checking.sample import Sample, b, f, i, sample
 from spmdir.checking.samples import all_samples
 from spmdir.checking.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
-from spmdir.rules.op_rule import fits
+from spmdir.rules.instantiate import fits
 
 SAMPLES = all_samples(default())
 
