@@ -17,8 +17,7 @@ from spmdir.checking.values import difference, noise, pieces, seed
 from spmdir.errors import RuleError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R, Shard
-from spmdir.rules import OpRule, RuleSet, Strategy, Value
-from spmdir.rules.rewrite import Expansion
+from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",

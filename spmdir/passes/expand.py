@@ -19,7 +19,8 @@ from spmdir.mesh import Mesh
 from spmdir.passes.typing import divided_factors, required, strategies_of
 from spmdir.placement import Placement
 from spmdir.rules import OpRule, RuleSet
-from spmdir.rules.rewrite import Expansion, Placed, Value, place
+from spmdir.rules.expansion import Expansion, Placed, Value
+from spmdir.rules.placing import place
 from spmdir.sharding import Sharding
 
 

@@ -12,9 +12,11 @@ import attrs
 from spmdir.call import Call, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.rules.binding import Binding
+from spmdir.rules.expansion import Expansion, Placed, Reduced
 from spmdir.rules.expressions import holds
 from spmdir.rules.layout import Dims, Layout
-from spmdir.rules.rewrite import Expansion, Placed, Reduced, expand, localize, place
+from spmdir.rules.placing import place
+from spmdir.rules.rewrite import expand, localize
 from spmdir.rules.rows import PENDING, divide, factor_rows, pending_rows, replicated
 from spmdir.rules.scope import Scope
 from spmdir.rules.strategy import Strategy
