@@ -140,6 +140,11 @@ def negative(scope: Scope, name: str) -> bool:
     return finite(scope, name) and scope.argument(name) < 0
 
 
+def truncated(scope: Scope, name: str) -> int:
+    """truncated(a): the integer part of number a."""
+    return math.trunc(scope.argument(name))
+
+
 def volume(scope: Scope, name: str) -> int:
     """volume(a): the product of the numbers that argument a lists."""
     listed = scope.argument(name)
@@ -152,6 +157,8 @@ def steps(scope: Scope, *names: str) -> int:
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
         raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
+    if scope.argument("dtype") == DType("i64"):  # for other integers torch does not count by the truncated numbers
+        start, end, step = int(start), int(end), int(step) or 1
     return max(0, math.ceil((end - start) / step))
 
 
@@ -181,6 +188,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "finite": finite,
     "positive": positive,
     "negative": negative,
+    "truncated": truncated,
     "volume": volume,
     "steps": steps,
     # In a local form, of one rank.

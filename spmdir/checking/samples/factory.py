@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.checking.sample import F32, F64, I64, Sample, f, i, sample
+from spmdir.checking.sample import F32, F64, I32, I64, Sample, f, i, sample
 
 
 def samples() -> list[Sample]:
@@ -41,4 +41,9 @@ def samples() -> list[Sample]:
         sample("arange.start", start=2, end=7),
         sample("arange.start_step", start=2, end=13, step=3),
         sample("arange.start_step", start=0, end=6, dtype=F32),
+        sample("arange", end=4.5, dtype=I64),
+        sample("arange.start", start=0.9, end=4.9, dtype=I64),
+        sample("arange.start_step", start=4, end=-3, step=-1.0, dtype=I64),
+        sample("arange.start_step", start=0.5, end=7, step=1.5, dtype=I64),
+        sample("arange.start_step", start=0.5, end=7, step=1.5, dtype=I32),
     ]  # fmt: skip
