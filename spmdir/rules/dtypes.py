@@ -13,7 +13,6 @@ COMPLEX = ("complex<f32>", "complex<f64>")
 REAL = "real"
 """Declared of a result: the type of its real part, as an absolute value has."""
 
-
 COMPLEX_OF = "complex"
 """Declared of a result: the complex type whose parts have the operands' promoted type."""
 
@@ -69,20 +68,22 @@ def refused_dtype(
 
     What a rule declares must hold. Where it declares nothing, the first result has the element type of an operand
     or the promoted one, or what torch widens that to: integers to i64 and to floats, halves to f32, complex numbers
-    to their parts. Further results, such as statistics and seeds, are the op's own.
+    to their parts, unless a number among the arguments is complex. Further results, such as statistics and seeds,
+    are the op's own.
     """
     given = declared is not None and (
         declared in (*RANKING, *COMPLEX, REAL, COMPLEX_OF)
         or binding.operands(declared)
         or binding.arguments.get(declared)
     )
-    if not given and (index or not operands or found in {operand.dtype for operand in operands}):
+    real = not any(isinstance(value, complex) for value in binding.arguments.values())
+    if not given and (index or not operands or (real and found in {operand.dtype for operand in operands})):
         return None
     expected = result_dtype(declared, binding, operands)
     widened = (
         (expected[0] in "iu" and (found == "i64" or found[0] in "fb"))
         or (expected in ("bf16", "f16") and found == "f32")
-        or (expected.startswith("complex") and found[0] in "fbc")
+        or (expected.startswith("complex") and found[0] in "fbc" and real)
     )
     return None if found == expected or (widened and not given) else expected
 
