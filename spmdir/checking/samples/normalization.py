@@ -34,7 +34,7 @@ def samples() -> list[Sample]:
                cudnn_enabled=False),
         sample("_native_batch_norm_legit_no_training", f(5, 4, 3), f(4), f(4), f(4), positive(4), momentum=0.1,
                eps=1e-5),
-        *_layer_norms_of_all_dimensions(), *_group_norms(), *_instance_norms(), *_batch_norms(),
+        *_layer_norms_of_all_dimensions(), *_group_norms(), *_weight_norms(), *_instance_norms(), *_batch_norms(),
     ]  # fmt: skip
 
 
@@ -47,6 +47,16 @@ def _layer_norms_of_all_dimensions() -> list[Sample]:
         sample("_fused_rms_norm", f(5, 4), None, normalized_shape=(4,), eps=None),
         sample("rms_norm", f(5, 4), None, normalized_shape=(4,)),
     ]  # fmt: skip
+
+
+def _weight_norms() -> list[Sample]:
+    found = []
+    for shape, dim in (((5, 4, 3), 0), ((5, 6), 1), ((4, 1, 3), 2)):
+        others = [d for d in range(len(shape)) if d != dim]
+        v, g = f(*shape), f(*(1 if d in others else size for d, size in enumerate(shape)))
+        norms = torch.linalg.vector_norm(v, dim=others, keepdim=True)
+        found.append(sample("_weight_norm_interface_backward", f(*shape), v, g, norms, dim=dim))
+    return found
 
 
 def _group_norms() -> list[Sample]:
