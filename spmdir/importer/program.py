@@ -163,20 +163,42 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         with refusing("the exported program cannot be made functional"):
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
-    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    graph = _without_tokens(exported)
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}
-    inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in signature.input_specs]
+    specs = [spec for spec in signature.input_specs if spec.kind != InputKind.TOKEN]
+    inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in specs]
     inputs = _without_ties(inputs, exported.state_dict)
-    returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
+    returned = next(node for node in graph.nodes if node.op == "output").args[0]
     outputs = []
-    for value, spec in zip(returned, signature.output_specs, strict=True):
-        if spec.kind == OutputKind.TOKEN:
-            raise UnsupportedError("the program orders side effects by tokens; remove them and export again")
+    for value, spec in zip(returned, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True):
         if spec.kind in _MUTATIONS:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
             outputs.append(Output(value, (), "output", spec.target))
-    return Program(exported.graph, inputs, outputs, exported.range_constraints)
+    return Program(graph, inputs, outputs, exported.range_constraints)
+
+
+def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
+    """The graph of a program, a copy without the tokens that order its checks if it has any; then nothing uses these.
+
+    Raises:
+        UnsupportedError: tokens order other side effects.
+    """
+    effects = exported.graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+    for node in effects:
+        if node.args[1] is not torch.ops.aten._linalg_check_errors.default:
+            raise UnsupportedError(
+                f"'{node.name}' calls {node.args[1]}, whose side effects tokens order; remove it and export again",
+                source_line(node.meta.get("stack_trace")),
+            )
+    if not effects:
+        return exported.graph
+    graph = fx.Graph()
+    returned: Any = graph.graph_copy(exported.graph, {})
+    specs = exported.graph_signature.output_specs
+    graph.output(tuple(v for v, spec in zip(returned, specs, strict=True) if spec.kind != OutputKind.TOKEN))
+    return fx.GraphModule(exported.graph_module, graph).graph
 
 
 def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:

@@ -232,3 +232,13 @@ def test_a_tied_parameter_is_one_argument_that_each_of_its_names_finds():
         module = import_fx(program, MESH, {key: "tp: S(0)"})
         assert list(arguments(module).values()) == ["tp: S(0)", None]
         torch.testing.assert_close(run_single(module, [X], program.state_dict)[0], model(X))
+
+
+def test_checks_that_decompositions_order_by_tokens_go():
+    matrix = X[:, :4] + 30 * torch.eye(4, dtype=torch.float64)
+    program = export(lambda s, x: torch.linalg.solve(x, x.sum(0)) + x.inverse()[0], matrix).run_decompositions()
+    assert "token" in program.graph_module.code
+    module = import_fx(program, MESH)
+    assert list(arguments(module)) == ["args_0"]
+    (found,) = simulate(module, [matrix])
+    torch.testing.assert_close(found, torch.linalg.solve(matrix, matrix.sum(0)) + matrix.inverse()[0])
