@@ -26,7 +26,7 @@ ENOUGH = 20
 ENUMERATED = {"i1": ("any", "all"), "complex<f32>": ("sum",), "complex<f64>": ("sum",)}
 """Element type → the pending reductions that are tried; sum, max and min for all others."""
 
-FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ArithmeticError, AssertionError)
 """What ops raise on shards that do not fit together."""
 
 

@@ -34,7 +34,7 @@ def noise(tensor: Tensor) -> Tensor:
     """Random values to hide those of `tensor` behind; small integers where sums of others would round."""
     if tensor.dtype == torch.bool:
         return torch.randn(tensor.shape, dtype=torch.float64)
-    if tensor.dtype in (torch.bfloat16, torch.float16) or not (tensor.is_floating_point() or tensor.is_complex()):
+    if tensor.dtype not in (torch.float32, torch.float64) and not tensor.is_complex():
         return torch.randint(0 if tensor.dtype == torch.uint8 else -3, 4, tensor.shape).to(tensor.dtype)
     return torch.randn(tensor.shape, dtype=tensor.dtype)
 
@@ -49,7 +49,7 @@ def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
         special = tensor.isnan() if value != value else tensor == value
         stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
     if placement.op in NEUTRAL and tensor.is_floating_point():
-        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.1, NEUTRAL[placement.op])
+        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.2, NEUTRAL[placement.op])
     order = torch.rand(stacked.shape).argsort(0)
     return list(stacked.gather(0, order))
 
@@ -90,4 +90,6 @@ def _sprinkled(operand: object, values: tuple[float, ...]) -> object:
     if not isinstance(operand, Tensor) or operand.dtype != torch.float64 or not operand.numel():
         return operand
     chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), operand.shape)]
-    return torch.where(torch.rand(operand.shape) < 0.15, chosen, operand)
+    places = torch.rand(operand.shape) < 0.2
+    places.view(-1)[torch.randint(operand.numel(), ())] |= operand.numel() > 1
+    return torch.where(places, chosen, operand)
