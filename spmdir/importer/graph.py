@@ -21,7 +21,7 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import is_small
+from spmdir.importer.program import is_small, refuse_numbers
 from spmdir.importer.rewrites import REWRITES
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
@@ -302,15 +302,9 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 
 def _check_data_dependence(node: fx.Node, target: Any, args: Iterable[Any], place: Location | None) -> None:
+    refuse_numbers((node,))
     name = op_name(target)
-    tags = target.tags
-    if torch.Tag.data_dependent_output in tags:
-        raise UnsupportedError(
-            f"'{node.name}' calls {name}, which reads a number out of a tensor; keep it a tensor, "
-            "since ranks could disagree on it",
-            place,
-        )
-    if torch.Tag.dynamic_output_shape in tags and name not in STATIC_UNLESS:
+    if torch.Tag.dynamic_output_shape in target.tags and name not in STATIC_UNLESS:
         raise _data_dependent(node, name, place)
 
 

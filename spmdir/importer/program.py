@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer.lists import entrywise, is_known, works_on_lists
-from spmdir.importer.locations import source_line
+from spmdir.importer.locations import node_location, source_line
 from spmdir.importer.statistics import writes_statistics
 
 CONSTANT_BYTES = 1 << 20
@@ -136,6 +136,21 @@ def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
+
+
+def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
+    """Refuse a call that gives a number out of a tensor.
+
+    Raises:
+        UnsupportedError: a node is such a call.
+    """
+    for node in nodes:
+        if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
+            raise UnsupportedError(
+                f"'{node.name}' calls {node.target}, which reads a number out of a tensor; keep it a tensor, since "
+                "ranks could disagree on it: optimizers of torch do with fused=True, as does a spmdir.training_step",
+                node_location(node),
+            )
 
 
 @contextmanager

@@ -16,7 +16,16 @@ from torch.utils import _pytree as pytree
 from spmdir.errors import UnsupportedError
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.paths import Names, argument_names, result_names
-from spmdir.importer.program import Input, Output, Program, decompositions, is_small, needs_retrace, refusing
+from spmdir.importer.program import (
+    Input,
+    Output,
+    Program,
+    decompositions,
+    is_small,
+    needs_retrace,
+    refuse_numbers,
+    refusing,
+)
 from spmdir.importer.sizes import is_open
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
@@ -136,6 +145,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
 
+    refuse_numbers(module.graph.nodes)
     held = [node.meta.get("val") for node in _placeholders(module)]
     # Symbols belong to the mode that made them.
     symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))

@@ -44,11 +44,23 @@ def _instance_norm():
     return export(lambda s, x: norm(x, s.mean, s.var, use_input_stats=True), x, mean=mean, var=var)
 
 
+def _adam():
+    def step(p, moment, square, count):
+        optimizer = torch.optim.Adam([p], foreach=False)
+        optimizer.state[p] = {"step": count, "exp_avg": moment, "exp_avg_sq": square}
+        p.grad = p * 2
+        optimizer.step()
+        return p
+
+    return make_fx(torch.no_grad()(step), tracing_mode="fake")(*(torch.ones(4) for _ in range(3)), torch.tensor(1.0))
+
+
 REFUSED = {
     "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
     "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
     "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),
     "numbers read from tensors": (lambda: export(lambda s, x: x * x.sum().item(), X), "reads a number out of a tensor"),
+    "numbers read by optimizers": (_adam, "reads a number out of a tensor.*optimizers of torch do with fused=True"),
     "control flow": (_condition, "higher-order op cond; expected straight-line code"),
     "strides": (lambda: export(lambda s, x: x.as_strided((3, 3), (1, 2)), X), r"strides \[1, 2\].*write it with view"),
     "float8": (lambda: export(lambda s, x: x.to(torch.float8_e5m2), X), "element type float8_e5m2; expected one of"),
