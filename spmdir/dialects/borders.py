@@ -15,6 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.call import DTYPE_BYTES
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import global_shape, sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 
@@ -108,8 +109,6 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     Where ranks differ, a value inside a local form does not tell its sizes; those that it passes on to or takes from a
     value which does are known, and others count as 1.
     """
-    from spmdir.dialects.spmd import global_shape, sharding_of
-
     sharding = sharding_of(value)
     if sharding is not None:
         return sharding.local_shape(global_shape(value, mesh), mesh, mesh.coordinate(0))

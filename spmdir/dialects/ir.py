@@ -13,11 +13,14 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.dialects.checks import mesh_of
+from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.merging import SUB_AXIS, merge_axes
+from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
-from spmdir.dialects.spmd import MeshOp, Spmd, check_function
+from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
-from spmdir.dialects.value_op import ValueOp, mesh_of
+from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
 from spmdir.mesh import Mesh
 

@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingAttr, ShardingsAttr, sharding_attr, shardings_attr
-from spmdir.dialects.value_op import ValueOp, mesh_of
+from spmdir.dialects.checks import mesh_of
+from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import SpmdirError
 from spmdir.mesh import Mesh
 

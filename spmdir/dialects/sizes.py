@@ -26,9 +26,11 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.call import Literal, SizeOperand, with_sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_literal
+from spmdir.dialects.op_parsing import parse_type, take_sizes
+from spmdir.dialects.op_printing import print_with_sizes
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
-from spmdir.dialects.spmd import sharding_of
-from spmdir.dialects.value_op import ValueOp, parse_type, print_with_sizes, take_sizes
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import SpmdirError, require_type
 from spmdir.mesh import Mesh
 from spmdir.open_sizes import Sizes

@@ -7,8 +7,10 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.spmd import Collective, Spmd, sharding_of
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import WHOLE_MOVES, Step

@@ -21,10 +21,11 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
 from spmdir.dialects.literals import LiteralError
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.op_parsing import parse_type
 from spmdir.dialects.size_types import Hints
 from spmdir.dialects.sizes import SIZE_OPS, SizesOp
-from spmdir.dialects.spmd import MeshOp
-from spmdir.dialects.value_op import ValueOp, parse_type
+from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import Location
 
 if TYPE_CHECKING:

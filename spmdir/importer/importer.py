@@ -14,8 +14,9 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
+from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizesOp, drop_unused
-from spmdir.dialects.spmd import ConstraintOp, MeshOp
+from spmdir.dialects.spmd import ConstraintOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.graph import GraphBuilder, tensor_meta

@@ -19,21 +19,13 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.borders import BorderOp
+from spmdir.dialects.buckets import BucketOp, UnbucketOp
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.sizes import open_sizes
-from spmdir.dialects.spmd import (
-    BucketOp,
-    Collective,
-    ConstantOp,
-    ConstraintOp,
-    ReshardOp,
-    UnbucketOp,
-    WaitOp,
-    function_attrs,
-    global_shape,
-    sharding_of,
-)
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, global_shape, sharding_of
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.borders import line_of

@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
-from spmdir.dialects.spmd import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.lowering.layout import held_piece
 from spmdir.lowering.simulate import arrange_outputs
 from spmdir.mesh import Mesh

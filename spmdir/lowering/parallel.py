@@ -19,8 +19,8 @@ from xdsl.ir import Block, Region
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr, type_of
+from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
-from spmdir.dialects.spmd import MeshOp
 from spmdir.errors import SpmdirError
 from spmdir.importer import import_fx
 from spmdir.lowering.capture import Capture, Convention, capture_model, capture_step

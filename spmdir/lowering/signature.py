@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.call import TensorMeta
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
-from spmdir.dialects.spmd import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.lowering.capture import Capture
 from spmdir.lowering.simulate import arrange_outputs
 from spmdir.sharding import Sharding

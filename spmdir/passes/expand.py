@@ -12,8 +12,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
-from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.syntax import location_of
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.passes.typing import divided_factors, required, strategies_of

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from spmdir.dialects import ir
-from spmdir.dialects.spmd import SpmdOp
+from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.syntax import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ParseError, did_you_mean

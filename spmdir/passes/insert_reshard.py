@@ -13,9 +13,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.spmd import ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function

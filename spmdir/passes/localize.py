@@ -23,9 +23,10 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
 from spmdir.dialects.borders import BORDER_OPS
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, is_local, sharding_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, keep_name, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, is_local, sharding_of
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import refuse_open_sizes

@@ -16,9 +16,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.spmd import ConstraintOp, ReshardOp, SpmdOp, sharding_of
+from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.steps import build_collective
 from spmdir.dialects.syntax import location_of
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function

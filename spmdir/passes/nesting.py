@@ -17,8 +17,8 @@ from xdsl.ir import Attribute, SSAValue
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, shardings_attr
-from spmdir.dialects.spmd import function_attrs
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.planner.problem import Row

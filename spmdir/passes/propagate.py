@@ -20,9 +20,10 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.sizes import SizeOp, sizes_op
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand

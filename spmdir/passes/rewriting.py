@@ -18,11 +18,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.call import DTYPE_BYTES, TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
-from spmdir.dialects.spmd import Collective as CollectiveOp
-from spmdir.dialects.spmd import sharding_of
+from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.steps import build_collective, step_of
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value

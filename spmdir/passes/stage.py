@@ -7,8 +7,8 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import sizes_op
-from spmdir.dialects.spmd import is_local
 from spmdir.dialects.syntax import location_of
+from spmdir.dialects.values import is_local
 from spmdir.errors import UnsupportedError
 
 

@@ -10,8 +10,10 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from spmdir.dialects.buckets import BucketOp, UnbucketOp
+from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizeOp
-from spmdir.dialects.spmd import BucketOp, MeshOp, SpmdOp, UnbucketOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.stage import global_function

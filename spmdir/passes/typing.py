@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import RuleError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.sub_axes import wanted_splits

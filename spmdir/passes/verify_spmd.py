@@ -15,9 +15,10 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ShardingAttr, meta_of
 from spmdir.dialects.sizes import sizes_op
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp, function_attrs, sharding_of
+from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import global_function

@@ -107,8 +107,10 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.borders import BorderOp
-    from spmdir.dialects.spmd import Collective, ReshardOp, global_shape
+    from spmdir.dialects.collectives import Collective
+    from spmdir.dialects.spmd import ReshardOp
     from spmdir.dialects.steps import step_of
+    from spmdir.dialects.values import global_shape
 
     module = _at_examples(module)
     machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
@@ -120,9 +122,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
             reshards += isinstance(op, ReshardOp)
             if isinstance(op, BorderOp):
                 kind, used = op.name.removeprefix("spmd."), op.axes
-                spent = cost(
-                    kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine
-                )
+                spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
                 step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
@@ -166,7 +166,8 @@ def _at_examples(module: ModuleOp) -> ModuleOp:
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
     """For each value that collectives start from, the lower bound of that of its forms which needs most."""
     from spmdir.dialects.attributes import meta_of
-    from spmdir.dialects.spmd import Collective, WaitOp, global_shape, sharding_of
+    from spmdir.dialects.collectives import Collective, WaitOp
+    from spmdir.dialects.values import global_shape, sharding_of
 
     origins: dict[SSAValue, SSAValue] = {}
     forms: dict[SSAValue, list[Sharding]] = {}

@@ -95,8 +95,8 @@ def random_inputs(
 
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
-    from spmdir.dialects.spmd import function_attrs, global_shape
     from spmdir.dialects.syntax import location_of
+    from spmdir.dialects.values import function_attrs, global_shape
     from spmdir.lowering.torch_values import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)

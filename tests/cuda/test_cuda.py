@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.dialects import ir
-from spmdir.dialects.spmd import sharding_of
+from spmdir.dialects.values import sharding_of
 from spmdir.lowering.layout import held_piece
 from spmdir.mesh import Mesh
 

@@ -10,8 +10,8 @@ from torch import nn
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.dialects import ir
-from spmdir.dialects.spmd import function_attrs
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs
 from spmdir.mesh import Mesh
 
 MESH = Mesh({"dp": 2, "tp": 2})

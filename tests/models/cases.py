@@ -16,7 +16,7 @@ import spmdir
 from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.spmd import function_attrs
+from spmdir.dialects.values import function_attrs
 from spmdir.errors import SpmdirWarning
 from spmdir.importer.training import OPTIMIZERS
 from tests.models import plans, zoo

@@ -3,8 +3,8 @@
 import pytest
 
 from spmdir.dialects import ir
-from spmdir.dialects.spmd import sharding_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 from spmdir.passes import run_passes
 from spmdir.placement import Shard
 

@@ -18,7 +18,7 @@ import spmdir
 from spmdir.call import Local
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SizeOp
-from spmdir.dialects.spmd import function_attrs
+from spmdir.dialects.values import function_attrs
 from spmdir.errors import SpmdirWarning, UnsupportedError
 from spmdir.lowering.lockstep import run_alone
 from tests.importer.helpers import ops

@@ -1,0 +1,73 @@
+"""Whether the shardings and pieces that a program states fit its mesh and its types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from spmdir.call import TensorMeta
+from spmdir.dialects.attributes import (
+    DYNAMIC,
+    print_type,
+    type_of,
+)
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding
+
+_IMPOSSIBLE = {"i1": ("sum", "avg", "product"), "complex": ("max", "min")}
+"""Element type → the reductions that its values do not have."""
+
+
+def check_decided(sharding: Sharding) -> None:
+    """Raise ShardingError if `sharding` leaves an axis to the compiler."""
+    if sharding.open_axes:
+        raise ShardingError(f"<{sharding}> leaves '{sharding.open_axes[0]}' open; only an input or a constraint may")
+
+
+def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless `meta` is what ranks hold of a tensor of shape `whole`; sizes that differ are `?`."""
+    if whole is None and sharding is None:
+        return  # inside a local form, which alone knows
+    if whole is None or sharding is None or mesh is None:
+        raise ShardingError(
+            f"{print_type(type_of(meta))} leaves a size open; say of what global shape it is a piece, as `of [7, 8]`"
+        )
+    if not isinstance(whole, tuple) or len(whole) != meta.rank or any(type(n) is not int or n < 0 for n in whole):
+        raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {whole}")
+    sharding.check(mesh, meta.rank)
+    held = [sharding.local_shape(whole, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
+    expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*held, strict=True)]
+    found = ["?" if size == DYNAMIC else size for size in meta.shape]
+    if found != expected:
+        raise ShardingError(f"the pieces of {list(whole)} <{sharding}> have the shape {expected}, found {found}")
+
+
+def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None) -> None:
+    """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`."""
+    if mesh is None:
+        raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
+    if meta is None:
+        raise ShardingError(f"has the sharding <{sharding}> but is no tensor of a known element type")
+    if sharding.mesh != mesh.name:
+        raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
+    sharding.check(mesh, meta.rank)
+    for axis, op in sharding.partial:
+        if op in ("any", "all") and meta.dtype != "i1":
+            raise ShardingError(f"P({op}) on axis '{axis}' is a reduction of i1 values, found {meta.dtype}")
+        if op in _IMPOSSIBLE.get(meta.dtype.partition("<")[0], ()):
+            raise ShardingError(f"P({op}) on axis '{axis}' is no reduction of {meta.dtype} values")
+
+
+def mesh_of(op: Operation) -> Mesh | None:
+    """The mesh of the module around `op`."""
+    top: Operation = op
+    while (parent := top.parent_op()) is not None:
+        top = parent
+    if isinstance(top, ModuleOp):
+        for child in top.body.block.ops:
+            if child.name == "spmd.mesh":
+                return child.mesh  # type: ignore  # MeshOp, which imports this module
+    return None

@@ -1,0 +1,81 @@
+"""What functions say of their arguments and results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.dialects.attributes import (
+    DYNAMIC,
+    ShapesAttr,
+    ShardingAttr,
+    meta_of,
+    print_type,
+    type_of,
+)
+from spmdir.dialects.checks import check_pieces, check_sharding
+from spmdir.dialects.values import function_attrs
+from spmdir.errors import ShardingError, did_you_mean
+from spmdir.mesh import Mesh
+
+FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
+"""What the IR itself says about an argument or a result."""
+
+
+FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
+    "spmd.name": (),
+    "spmd.kind": ("parameter", "buffer", "input", "output", "mutation"),
+}
+"""Attribute that is a string → what it may be; () for anything."""
+
+
+def check_function(function: Any, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
+    if len(function.body.blocks) != 1:
+        raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
+    if function.body.block.last_op is None:
+        raise VerifyException("is empty; expected it to end in `return`")
+    for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
+        place = "argument" if which == "arg_attrs" else "result"
+        for index, type_ in enumerate(types):
+            if meta_of(type_) is None:
+                raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
+            given = function_attrs(function, which, index)
+            for key, attribute in given.items():
+                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_))
+            if which == "arg_attrs":
+                _check_argument_pieces(f"{place} {index}", given, mesh, meta_of(type_))
+
+
+def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any) -> None:
+    texts = FUNCTION_TEXTS.get(key)
+    if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):
+        expected = " or ".join(f'"{text}"' for text in texts) or "a string"
+        raise VerifyException(f"{key} of {place} is {attribute}; expected {expected}")
+    if key != "spmd.sharding":
+        # A misspelt sharding would be no sharding at all.
+        if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):
+            raise VerifyException(f"{place} has an attribute '{key}'{hint}")
+        return
+    if not isinstance(attribute, ShardingAttr):
+        raise VerifyException(f"spmd.sharding of {place} is {attribute}; expected #spmd.sharding<@mesh, dp: S(0)>")
+    try:
+        check_sharding(attribute.data, mesh, meta)
+    except ShardingError as error:
+        raise ShardingError(f"{place}: {error.message}") from None
+
+
+def _check_argument_pieces(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
+    whole, sharding = given.get("spmd.of"), given.get("spmd.sharding")
+    if whole is None and DYNAMIC not in meta.shape:
+        return
+    if sharding is None or not isinstance(whole, ShapesAttr) or len(whole.data) != 1:
+        raise ShardingError(
+            f"{place} is {print_type(type_of(meta))}, whose size is open; spmd.sharding and spmd.of must tell the piece"
+        )
+    try:
+        check_pieces(meta, whole.data[0], sharding.data, mesh)
+    except ShardingError as error:
+        raise ShardingError(f"{place}: {error.message}") from None
