@@ -13,9 +13,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer.binding import op_name
 from spmdir.importer.lists import entrywise, is_known, works_on_lists
 from spmdir.importer.locations import node_location, source_line
 from spmdir.importer.statistics import writes_statistics
+from spmdir.importer.strided import SLICED
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -110,8 +112,11 @@ def needs_retrace(module: fx.GraphModule) -> bool:
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Op of the graph, in functional form → the same by simpler ops, for a trace: ops on lists, and puts by a mask."""
-    return {**entrywise(node.target for node in _calls(module)), _PUT: _masked_put}
+    """Op of the graph, in functional form → the same by simpler ops, for a trace.
+
+    These are ops on lists, puts by a mask, and parts that are said by strides.
+    """
+    return {**entrywise(node.target for node in _calls(module)), _PUT: _masked_put, **SLICED}
 
 
 def _is_mask(index: Any) -> bool:
@@ -147,8 +152,8 @@ def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
     for node in nodes:
         if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
             raise UnsupportedError(
-                f"'{node.name}' calls {node.target}, which reads a number out of a tensor; keep it a tensor, since "
-                "ranks could disagree on it: optimizers of torch do with fused=True, as does a spmdir.training_step",
+                f"'{node.name}' calls {op_name(node.target)}, which reads a number out of a tensor; keep it a tensor, "
+                "since ranks could disagree on it: torch's optimizers do with fused=True, as does spmdir.training_step",
                 node_location(node),
             )
 

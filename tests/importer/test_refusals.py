@@ -60,7 +60,7 @@ REFUSED = {
     "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
     "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),
     "numbers read from tensors": (lambda: export(lambda s, x: x * x.sum().item(), X), "reads a number out of a tensor"),
-    "numbers read by optimizers": (_adam, "reads a number out of a tensor.*optimizers of torch do with fused=True"),
+    "numbers read by optimizers": (_adam, "reads a number out of a tensor.*torch's optimizers do with fused=True"),
     "control flow": (_condition, "higher-order op cond; expected straight-line code"),
     "strides": (lambda: export(lambda s, x: x.as_strided((3, 3), (1, 2)), X), r"strides \[1, 2\].*write it with view"),
     "float8": (lambda: export(lambda s, x: x.to(torch.float8_e5m2), X), "element type float8_e5m2; expected one of"),
