@@ -25,7 +25,8 @@ from spmdir.rules import default
 
 COUNTS = (2, 3)
 SECONDS_OF_AN_OP = 300.0
-COLUMNS = ("ops", "valid", "ours", "DTensor", "ours wrong", "DTensor wrong")
+NAMES = ("ours", "DTensor")
+COLUMNS = ("ops", "valid", *NAMES, *(f"{name} {how}" for name in NAMES for how in ("wrong", "wrong at inf")))
 OPERATIONS = {"any": "bor", "all": "band"}
 """Our pending reductions of truth values → DTensor's."""
 
@@ -33,20 +34,23 @@ OPERATIONS = {"any": "bor", "all": "band"}
 class Session(CheckSession):
     """A worker that also counts what is offered."""
 
-    def count(self, op: str, samples: Sequence[bytes]) -> Counter[str]:
+    def count(self, op: str, samples: Sequence[bytes]) -> tuple[Counter[str], list[str]]:
         found: Counter[str] = Counter()
+        notes: list[str] = []
         for data in samples:
             sample = pickle.loads(data)
             self.say(f"counting {sample.op}")
-            found += count_offers(sample, self.rules)
-        return found
+            counts, of_sample = count_offers(sample, self.rules)
+            found += counts
+            notes += of_sample
+        return found, list(dict.fromkeys(notes))
 
 
-def count_offers(sample: Any, rules: Any) -> Counter[str]:
-    """COLUMNS of one sample; nothing of one that cannot be run or is not determined."""
+def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
+    """COLUMNS of one sample, and what only DTensor offers or we have wrong; nothing of one that cannot be judged."""
     import torch
 
-    from spmdir.checking.checks import right_in_all
+    from spmdir.checking.checks import describe, right_in_all
     from spmdir.checking.possible import FAILURES, Trial
     from spmdir.checking.reasons import why_finite
     from spmdir.checking.soundness import call_of, overload
@@ -55,16 +59,16 @@ def count_offers(sample: Any, rules: Any) -> Counter[str]:
 
     tags = overload(sample.op).tags
     if torch.Tag.nondeterministic_seeded in tags or not sample.compare:
-        return Counter()
+        return Counter(), []
     try:
         call, operands, expected = call_of(sample)
         rule = rules.instantiate(call)
     except (SpmdirError, *FAILURES):
-        return Counter()
+        return Counter(), []
     if max((t.numel() for t in operands), default=0) < 2 or all(
         right is None or not right.numel() for right in expected
     ):
-        return Counter()
+        return Counter(), []
     sized = rule.shape_arguments if rule else ()
     trials = [Trial(call, operands, expected, sized)]
     for _, variant in () if why_finite(sample.op) else special_variants(sample):
@@ -74,22 +78,37 @@ def count_offers(sample: Any, rules: Any) -> Counter[str]:
     ours = [{row.operands: row for row in rule.strategies(n)} for n in COUNTS] if rule else []
     theirs, ignored = DTensorRules(call, operands), trials[0].ignored()
     found: Counter[str] = Counter()
+    notes: list[str] = []
     for placed in trials[0].assignments():
         if all(p == R for p in placed) or any(placed[i].trait == "partial" for i in ignored):
             continue
         possible = right_in_all(trials, placed)
         rows = [of_count.get(placed) for of_count in ours]
+        plain = [row and not row.rewrite and row.results for row in rows]
         claims = theirs.claims(placed)
         if possible:
-            found["valid"] += 1
-            found["ours"] += bool(rows) and all(rows)
-            found["DTensor"] += all(c is not None and _fits(c, possible.results) for c in claims)
-        for name, answers in (("ours", [r and not r.rewrite and r.results for r in rows]), ("DTensor", claims)):
-            found[f"{name} wrong"] += any(
-                answer and any(trial.contradicts(placed, answer, n) for trial in trials)
-                for n, answer in zip(COUNTS, answers, strict=False)
-            )
-    return found
+            offered = {
+                "ours": bool(rows) and all(rows),
+                "DTensor": all(c is not None and _fits(c, possible.results) for c in claims),
+            }
+            found.update({"valid": 1, **offered})
+            if offered["DTensor"] > offered["ours"]:
+                notes.append(f"{sample.op}: only DTensor offers {possible}; {describe(sample)}")
+        for name, answers in (("ours", plain), ("DTensor", () if theirs.handled else claims)):
+            wrong = _wrong(trials, placed, answers)
+            found[f"{name} {wrong}"] += bool(wrong)
+            if wrong and name == "ours":
+                notes.append(f"{sample.op}: {wrong}: {rows[0]}; {describe(sample)}")
+    return +found, notes
+
+
+def _wrong(trials: Sequence[Any], placed: tuple[Placement, ...], answers: Sequence[Any]) -> str:
+    """Whether an answer contradicts what the ranks hold: of finite numbers, or only where NaN or infinities are."""
+    for how, some in (("wrong", trials[:1]), ("wrong at inf", trials[1:])):
+        for trial in some:
+            if any(a and trial.contradicts(placed, a, n) for n, a in zip(COUNTS, answers, strict=False)):
+                return how
+    return ""
 
 
 def _fits(claim: Sequence[Placement | None], results: Sequence[Sequence[Placement]]) -> bool:
@@ -98,19 +117,29 @@ def _fits(claim: Sequence[Placement | None], results: Sequence[Sequence[Placemen
 
 
 class DTensorRules:
-    """What DTensor's sharding propagator says of one call, for meshes of COUNTS ranks."""
+    """What DTensor's sharding propagator says of one call, for meshes of COUNTS ranks.
+
+    Attributes:
+        handled: whether DTensor may run something else than the op, such as an exchange of borders.
+    """
 
     def __init__(self, call: Any, operands: Sequence[Any]):
         import torch
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor
         from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        from spmdir.checking.soundness import overload
 
         if not dist.is_initialized():
             dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=max(COUNTS))
         self._meshes = _meshes.get("all") or [DeviceMesh("cpu", torch.arange(n), _init_backend=False) for n in COUNTS]
         _meshes["all"] = self._meshes
         self._call, self._operands = call, operands
+        dispatcher: Any = DTensor._op_dispatcher  # type: ignore[attr-defined]
+        self._propagator = dispatcher.sharding_propagator
+        self.handled = overload(call.name) in getattr(dispatcher, "_custom_op_handlers", {})
 
     def claims(self, placed: Sequence[Placement]) -> list[tuple[Placement | None, ...] | None]:
         """Per number of ranks, where the results lie if DTensor runs the op on these operands as they are, or None."""
@@ -120,26 +149,21 @@ class DTensorRules:
         return found
 
     def _claim(self, mesh: Any, placed: Sequence[Placement]) -> tuple[Placement | None, ...] | None:
-        from torch.distributed.tensor import DTensor
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
         from torch.distributed.tensor._op_schema import OpSchema
 
         from spmdir.checking.soundness import bound, overload
 
-        dispatcher: Any = DTensor._op_dispatcher  # type: ignore[attr-defined]
         target = overload(self._call.name)
         specs = [
             DTensorSpec(mesh, (_theirs(p),), TensorMeta(t.shape, t.stride(), t.dtype))
             for p, t in zip(placed, self._operands, strict=True)
         ]
         positional, named = bound(target, self._call.slots, specs, self._call.argument)
-        propagator = dispatcher.sharding_propagator
-        if target in getattr(dispatcher, "_custom_op_handlers", {}):
-            return None
         positional, named = _with_lists(positional), _with_lists(named)
-        schema = OpSchema(target, tuple(positional), named, propagator.op_to_schema_info.get(target))
+        schema = OpSchema(target, tuple(positional), named, self._propagator.op_to_schema_info.get(target))
         try:
-            answer = propagator.propagate_op_sharding_non_cached(schema)
+            answer = self._propagator.propagate_op_sharding_non_cached(schema)
         except Exception:
             return None
         if answer.needs_redistribute or answer.output_spec is None:
@@ -182,22 +206,37 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--ops", nargs="+", help="names of ops, such as aten.mm; default: all that OpInfos call")
     parser.add_argument("--limit", type=int, default=2, help="sample calls of an op (default 2)")
+    parser.add_argument("--each", type=int, help="ops of a family, spread over their names (default: all)")
+    parser.add_argument("--gaps", action="store_true", help="list what only DTensor offers, and what is wrong of ours")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     with pool(Setup(), arguments.processes, "benchmarks.rule_coverage_worker") as ask:
         calls, notes = captured_calls(ask, arguments.ops)
-        ops = sorted(op for op in calls if comparable(op))
+        ops = spread(sorted(op for op in calls if comparable(op)), arguments.each)
         answers = list(ask([("count", op, calls[op][: arguments.limit]) for op in ops], SECONDS_OF_AN_OP))
     by_family: dict[str, Counter[str]] = {}
     for op, answer in zip(ops, answers, strict=True):
         if isinstance(answer, Death):
             notes.append(f"{op}: {answer}")
             continue
+        counts, of_op = answer
+        notes += of_op if arguments.gaps else []
         for family in (_family(op), "total"):
-            by_family.setdefault(family, Counter()).update({"ops": 1, **answer})
+            by_family.setdefault(family, Counter()).update({"ops": 1, **counts})
     by_family["total"] = by_family.pop("total", Counter())
     print_coverage(by_family, print)
     print(*notes, sep="\n")
+
+
+def spread(ops: Sequence[str], each: int | None) -> list[str]:
+    """At most `each` ops of a family, evenly spread over those that have rules."""
+    if each is None:
+        return list(ops)
+    families: dict[str, list[str]] = {}
+    for op in ops:
+        if op in default().records:
+            families.setdefault(_family(op), []).append(op)
+    return [op for of in families.values() for op in of[:: -(-len(of) // each)]]
 
 
 def comparable(op: str) -> bool:
@@ -217,11 +256,11 @@ def _family(op: str) -> str:
 
 def print_coverage(by_family: dict[str, Counter[str]], show: Callable[[str], Any]) -> None:
     """Print a line a family: what is valid, the shares that are offered, and the wrong answers."""
-    show("".join(name.rjust(18) for name in ("family", *COLUMNS)))
+    show("".join(name.rjust(21) for name in ("family", *COLUMNS)))
     for family, found in by_family.items():
-        shares = [f"{found[name]} {found[name] / max(1, found['valid']):4.0%}" for name in ("ours", "DTensor")]
-        cells = [family, found["ops"], found["valid"], *shares, found["ours wrong"], found["DTensor wrong"]]
-        show("".join(str(cell).rjust(18) for cell in cells))
+        shares = [f"{found[name]} {found[name] / max(1, found['valid']):4.0%}" for name in NAMES]
+        cells = [family, found["ops"], found["valid"], *shares, *(found[name] for name in COLUMNS[4:])]
+        show("".join(str(cell).rjust(21) for cell in cells))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def check_rules(
     missing: bool = True,
     processes: int | None = None,
     timeout: float = 300.0,
+    progress: Callable[[str], object] | None = None,
 ) -> RuleReport:
     """Run every strategy that rules give, on simulated ranks, and compare with the op on one device.
 
@@ -47,6 +48,7 @@ def check_rules(
         missing: whether right strategies that rules leave out are looked for.
         processes: worker processes; None is one a core.
         timeout: seconds for one op.
+        progress: called with a line of text on each op that is done.
 
     Returns:
         A report with `sound`, `ops`, `totals()`, `table()` and `json()`.
@@ -60,9 +62,12 @@ def check_rules(
         raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks from 2 on")
     setup = Setup(*(None if path is None else os.path.abspath(path) for path in (rules, samples)))
     options = Options(tuple(world_sizes), missing)
+    show = progress or str
     with pool(setup, processes or os.cpu_count() or 1) as ask:
+        if captured:
+            show("running torch's OpInfo samples")
         calls, notes = captured_calls(ask, wanted) if captured else ({}, [])
-        reports = _checked(ask, wanted, calls, options, timeout, rule_set)
+        reports = _checked(ask, wanted, calls, options, timeout, rule_set, show)
     return RuleReport(tuple(reports), tuple(notes))
 
 
@@ -115,11 +120,15 @@ def _checked(
     options: Options,
     timeout: float,
     rules: RuleSet,
+    progress: Callable[[str], object],
 ) -> list[OpReport]:
     def jobs(names: Sequence[str], how: Options) -> list[Any]:
         return [("check", op, calls.get(op, ()), how) for op in names]
 
-    answers = dict(zip(wanted, ask(jobs(wanted, options), timeout), strict=True))
+    answers: dict[str, Any] = {}
+    for number, (op, answer) in enumerate(zip(wanted, ask(jobs(wanted, options), timeout), strict=True), 1):
+        answers[op] = answer
+        progress(f"{number}/{len(wanted)} {op}: {answer if isinstance(answer, Death) else answer.summary}")
     # Ops may die of operands that no strategy gives them; then their strategies are judged without such a search.
     died = [op for op, answer in answers.items() if isinstance(answer, Death) and answer.stage.startswith("looking")]
     again = attrs.evolve(options, missing=False)

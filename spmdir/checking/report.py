@@ -71,6 +71,11 @@ class OpReport:
         return tuple(m for m in self.missing if m.reason is None)
 
     @property
+    def summary(self) -> str:
+        """The figures of COLUMNS in words."""
+        return ", ".join(f"{count} {name}" for name, count in zip(COLUMNS, self.counts, strict=True))
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """The figures of COLUMNS."""
         return self.samples, self.strategies, self.strategies - self.faulty, self.faulty, len(self.unexplained)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from spmdir.errors import SpmdirError
@@ -41,9 +42,14 @@ def _main(argv: Sequence[str]) -> int:
         missing=not options.no_missing,
         processes=options.processes,
         timeout=options.timeout,
+        progress=_show if options.progress or sys.stderr.isatty() else None,
     )
     write_text(options.output, report.json() if options.json else report.table())
     return 0 if report.sound else 1
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def argument_parser() -> ArgumentParser:
@@ -64,6 +70,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(); it may register ops")
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
+    parser.add_argument("--progress", action="store_true", help="a line to stderr for each op, as terminals get it")
     parser.add_argument("--processes", type=int, help="worker processes (default: one a core)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one op (default 300)")
     return parser

@@ -73,6 +73,16 @@ def test_the_tool_prints_the_report_and_fails_for_wrong_rules(monkeypatch, capsy
     assert spmd_check_rules.main(["aten.mm"]) == 0
 
 
+def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
+    options = ["--packaged", "--no-missing", "--world", "2", "--processes", "1"]
+    assert spmd_check_rules.main(["aten.mm", "aten.dot", *options, "--progress"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["1/2 aten.mm", "2/2 aten.dot"]
+    assert told[0].endswith("0 unsound, 0 missing")
+    assert spmd_check_rules.main(["aten.dot", *options]) == 0
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
