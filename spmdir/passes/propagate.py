@@ -178,7 +178,7 @@ class PropagatePass(ModulePass):
     """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
     rounds: int = 3
     """How often each mesh axis is decided."""
-    effort: int = 20
+    effort: int = 30
     """Neighbourhood moves tried on each axis in each round."""
     sub_axes: str = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""
