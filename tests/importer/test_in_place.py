@@ -1,12 +1,17 @@
 """Ops that write into their operand are imported as those that give a new tensor."""
 
+import math
 from collections.abc import Callable
 
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.dialects import ir
+from spmdir.importer.strided import SLICED
 
 MESH = spmdir.Mesh({"dp": 2})
 
@@ -49,3 +54,34 @@ def test_writes_are_imported_as_new_values():
     assert not [name for name in names if name.endswith("_")]
     for name, found, expected in zip(WRITES, spmdir.simulate(module, [x]), Write()(x), strict=True):
         torch.testing.assert_close(found, expected, msg=name)
+
+
+def test_gradients_of_writes_to_parts_are_imported():
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        y = x * 2
+        y[:, 1:4].mul_(3)
+        y[2].sin_()
+        y[1:3, ::2] += 1
+        return torch.autograd.grad(y.pow(3).sum(), x)[0]
+
+    x = torch.randn(4, 6, dtype=torch.float64)
+    module = spmdir.import_fx(make_fx(gradient)(x), MESH, {"input:0": "dp: S(0)"})
+    torch.testing.assert_close(spmdir.simulate(module, [x])[0], gradient(x))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_slices_in_the_place_of_strides_give_and_take_the_same_elements(data):
+    whole = torch.arange(math.prod(shape := data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), max_size=3))))
+    whole = whole.reshape(shape)
+    lengths = data.draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0, 1, 2, 3, 4, 6, 12, 24])), max_size=3))
+    size, stride = [n for n, _ in lengths], [step for _, step in lengths]
+    last = whole.numel() - 1 - sum((n - 1) * step for n, step in lengths)
+    assume(last >= 0)
+    offset = data.draw(st.integers(0, last))
+    part = SLICED[torch.ops.aten.as_strided.default](whole, size, stride, offset)
+    assume(part is not NotImplemented)
+    assert torch.equal(part, whole.as_strided(size, stride, offset))
+    written = SLICED[torch.ops.aten.as_strided_scatter.default](whole, part + 100, size, stride, offset)
+    assert torch.equal(written, torch.as_strided_scatter(whole, part + 100, size, stride, offset))

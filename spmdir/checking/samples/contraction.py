@@ -32,6 +32,7 @@ def samples() -> list[Sample]:
         sample("dot", f(5), f(5)),
         sample("linear", f(5, 2, 4), f(3, 4), f(3)),
         sample("linear", f(5, 2, 4), f(3, 4)),
+        *(sample("linear", x, f(4)) for x in (f(5, 4), f(4))),
         sample("matmul", f(2, 5, 4), f(4, 3)),
         sample("matmul", f(2, 1, 5, 4), f(6, 4, 3)),
         sample("matmul", f(4), f(5, 4, 3)),

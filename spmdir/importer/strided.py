@@ -1,0 +1,86 @@
+"""Parts of a contiguous tensor that are said by strides, as autograd says those written in place, said by slices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATEN = torch.ops.aten
+
+Slice = tuple[int, int, int, int]
+"""A dimension, and start, end and step along it."""
+
+
+def slices(
+    self: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
+) -> tuple[tuple[int, ...], list[Slice]] | None:
+    """A shape of `self`, and the slices, one dimension after the other, that give what `as_strided` does, in its order.
+
+    None if there are none, as where elements repeat or lie in another order, or if sizes are symbolic.
+    """
+    numbers = (*self.shape, *self.stride(), *size, *stride, offset, self.storage_offset())
+    if not all(type(number) is int for number in numbers) or not self.is_contiguous() or self.storage_offset():
+        return None
+    if 0 in size or not self.numel() or not 0 <= offset < self.numel():
+        return None
+    wanted = [(length, step) for length, step in zip(size, stride, strict=True) if length > 1]
+    units = [self.numel(), *(step for _, step in wanted), 1]
+    shapes = [tuple(self.shape)]
+    if all(inner and outer % inner == 0 for outer, inner in itertools.pairwise(units)):
+        shapes.append(tuple(outer // inner for outer, inner in itertools.pairwise(units)))
+    found = ((shape, _slices(shape, wanted, offset)) for shape in shapes)
+    return next(((shape, parts) for shape, parts in found if parts is not None), None)
+
+
+def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) -> list[Slice] | None:
+    """Those of a contiguous tensor of `shape` that give the (length, stride) pairs `wanted` from `offset` on."""
+    left, found = list(wanted), []
+    for dim, extent in enumerate(shape):
+        unit = math.prod(shape[dim + 1 :])
+        start, length, step = offset // unit % extent, 1, 1
+        if left and left[0][1] >= unit and left[0][1] % unit == 0:
+            count, jump = left[0][0], left[0][1] // unit
+            if start + (count - 1) * jump < extent:
+                length, step = count, jump
+                left.pop(0)
+        end = start + (length - 1) * step + 1
+        if (start, end, step) != (0, extent, 1):
+            found.append((dim, start, end, step))
+    return None if left else found
+
+
+def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
+    sliced = slices(self, size, stride, storage_offset or 0)
+    if sliced is None:
+        return NotImplemented
+    part = self.reshape(sliced[0])
+    for one in sliced[1]:
+        part = _ATEN.slice.Tensor(part, *one)
+    return part.reshape(tuple(size))
+
+
+def _as_strided_scatter(
+    self: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> Any:
+    sliced = slices(self, size, stride, storage_offset or 0)
+    if sliced is None:
+        return NotImplemented
+    around = [self.reshape(sliced[0])]
+    for one in sliced[1]:
+        around.append(_ATEN.slice.Tensor(around[-1], *one))
+    written = src.reshape(around.pop().shape)
+    for whole, one in zip(reversed(around), reversed(sliced[1]), strict=True):
+        written = _ATEN.slice_scatter.default(whole, written, *one)
+    return written.reshape(self.shape)
+
+
+SLICED: dict[Any, Callable[..., Any]] = {
+    _ATEN.as_strided.default: _as_strided,
+    _ATEN.as_strided_scatter.default: _as_strided_scatter,
+}
+"""Op → the same by slices, for a trace."""
