@@ -24,7 +24,7 @@ from spmdir.placement import Partial, Placement, R, Shard
 from spmdir.rules import default
 
 COUNTS = (2, 3)
-SECONDS_OF_AN_OP = 300.0
+SECONDS_OF_A_CALL = 100.0
 NAMES = ("ours", "DTensor")
 COLUMNS = ("ops", "valid", *NAMES, *(f"{name} {how}" for name in NAMES for how in ("wrong", "wrong at inf")))
 OPERATIONS = {"any": "bor", "all": "band"}
@@ -34,16 +34,10 @@ OPERATIONS = {"any": "bor", "all": "band"}
 class Session(CheckSession):
     """A worker that also counts what is offered."""
 
-    def count(self, op: str, samples: Sequence[bytes]) -> tuple[Counter[str], list[str]]:
-        found: Counter[str] = Counter()
-        notes: list[str] = []
-        for data in samples:
-            sample = pickle.loads(data)
-            self.say(f"counting {sample.op}")
-            counts, of_sample = count_offers(sample, self.rules)
-            found += counts
-            notes += of_sample
-        return found, list(dict.fromkeys(notes))
+    def count(self, data: bytes) -> tuple[Counter[str], list[str]]:
+        sample = pickle.loads(data)
+        self.say(f"counting {sample.op}")
+        return count_offers(sample, self.rules)
 
 
 def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
@@ -97,8 +91,8 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
         for name, answers in (("ours", plain), ("DTensor", () if theirs.handled else claims)):
             wrong = _wrong(trials, placed, answers)
             found[f"{name} {wrong}"] += bool(wrong)
-            if wrong and name == "ours":
-                notes.append(f"{sample.op}: {wrong}: {rows[0]}; {describe(sample)}")
+            if wrong:
+                notes.append(f"{sample.op}: {name} {wrong}: ({', '.join(map(str, placed))}); {describe(sample)}")
     return +found, notes
 
 
@@ -198,7 +192,8 @@ def _ours(placement: Any) -> Placement | None:
         return Shard(placement.dim)
     names = {theirs: ours for ours, theirs in OPERATIONS.items()}
     if type(placement).__name__ == "Partial":
-        return Partial(names.get(placement.reduce_op, placement.reduce_op))
+        operation: str = placement.reduce_op
+        return Partial(names.get(operation, operation))
     return None
 
 
@@ -207,25 +202,39 @@ def main() -> None:
     parser.add_argument("--ops", nargs="+", help="names of ops, such as aten.mm; default: all that OpInfos call")
     parser.add_argument("--limit", type=int, default=2, help="sample calls of an op (default 2)")
     parser.add_argument("--each", type=int, help="ops of a family, spread over their names (default: all)")
-    parser.add_argument("--gaps", action="store_true", help="list what only DTensor offers, and what is wrong of ours")
+    parser.add_argument("--details", action="store_true", help="print each op, what only DTensor offers, what is wrong")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     with pool(Setup(), arguments.processes, "benchmarks.rule_coverage_worker") as ask:
         calls, notes = captured_calls(ask, arguments.ops)
         ops = spread(sorted(op for op in calls if comparable(op)), arguments.each)
-        answers = list(ask([("count", op, calls[op][: arguments.limit]) for op in ops], SECONDS_OF_AN_OP))
+        jobs = [("count", data) for op in ops for data in telling_first(calls[op])[: arguments.limit]]
+        of_jobs = [op for op in ops for _ in calls[op][: arguments.limit]]
+        answers = list(ask(jobs, SECONDS_OF_A_CALL))
+    by_op: dict[str, Counter[str]] = {op: Counter(ops=1) for op in ops}
+    for op, answer in zip(of_jobs, answers, strict=True):
+        counts, of_call = (Counter(), [f"{op}: {answer}"]) if isinstance(answer, Death) else answer
+        by_op[op].update(counts)
+        notes += of_call
     by_family: dict[str, Counter[str]] = {}
-    for op, answer in zip(ops, answers, strict=True):
-        if isinstance(answer, Death):
-            notes.append(f"{op}: {answer}")
-            continue
-        counts, of_op = answer
-        notes += of_op if arguments.gaps else []
+    for op, counts in by_op.items():
         for family in (_family(op), "total"):
-            by_family.setdefault(family, Counter()).update({"ops": 1, **counts})
+            by_family.setdefault(family, Counter()).update(counts)
     by_family["total"] = by_family.pop("total", Counter())
+    if arguments.details:
+        print_coverage(by_op, print)
+        print(*dict.fromkeys(notes), sep="\n")
     print_coverage(by_family, print)
-    print(*notes, sep="\n")
+
+
+def telling_first(calls: Sequence[bytes]) -> list[bytes]:
+    """Calls with an operand of two dimensions or more first: of numbers all strategies are alike."""
+    return sorted(calls, key=lambda data: all(sum(n > 1 for n in t.shape) < 2 for t in _tensors(pickle.loads(data))))
+
+
+def _tensors(sample: Any) -> list[Any]:
+    operands = [o for operand in sample.operands for o in (operand if isinstance(operand, list) else [operand])]
+    return [operand for operand in operands if hasattr(operand, "shape")]
 
 
 def spread(ops: Sequence[str], each: int | None) -> list[str]:
@@ -256,11 +265,13 @@ def _family(op: str) -> str:
 
 def print_coverage(by_family: dict[str, Counter[str]], show: Callable[[str], Any]) -> None:
     """Print a line a family: what is valid, the shares that are offered, and the wrong answers."""
-    show("".join(name.rjust(21) for name in ("family", *COLUMNS)))
+    width = max(map(len, by_family))
+    widths = [max(10, len(name)) for name in COLUMNS]
+    show("  ".join(["family".ljust(width), *(name.rjust(w) for name, w in zip(COLUMNS, widths, strict=True))]))
     for family, found in by_family.items():
         shares = [f"{found[name]} {found[name] / max(1, found['valid']):4.0%}" for name in NAMES]
-        cells = [family, found["ops"], found["valid"], *shares, *(found[name] for name in COLUMNS[4:])]
-        show("".join(str(cell).rjust(21) for cell in cells))
+        cells = [found["ops"], found["valid"], *shares, *(found[name] for name in COLUMNS[4:])]
+        show("  ".join([family.ljust(width), *(str(cell).rjust(w) for cell, w in zip(cells, widths, strict=True))]))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,14 @@ from spmdir.checking.sample import Sample
 from spmdir.checking.soundness import Case, meta, on_one_axis, prepare
 from spmdir.checking.values import special_variants
 from spmdir.errors import SpmdirError
-from spmdir.placement import Placement
+from spmdir.placement import Placement, R
 from spmdir.rules import RuleSet
 
 TRIED_IN = (2, 3)
 """The numbers of ranks on which missing strategies are looked for."""
+
+REPEATABLE = ("max", "min", "any", "all")
+"""The reductions that one value, held by all ranks, leaves as it is."""
 
 
 def check_op(
@@ -101,8 +104,7 @@ def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
     ignored = trials[0].ignored()
     found: list[tuple[Placement, ...]] = []
     for operands in trials[0].assignments():
-        # Where the values of an operand do not matter, one placement of it stands for all.
-        if any(_alike(operands, other, ignored) for other in (*offered, *found)):
+        if any(_implied(operands, other, ignored) for other in (*offered, *found)):
             continue
         possible = right_in_all(trials, operands)
         if possible:
@@ -120,8 +122,16 @@ def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Po
     return possible
 
 
-def _alike(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
-    return all(a == b or index in ignored for index, (a, b) in enumerate(zip(one, other, strict=True)))
+def _implied(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
+    """Whether who may run an op on operands placed as `other` may do so as `one`, without sending anything.
+
+    A replicated value is a pending maximum, too; and where the values of an operand do not matter, one placement of it
+    stands for all.
+    """
+    return all(
+        a == b or index in ignored or (a == R and b.op in REPEATABLE)
+        for index, (a, b) in enumerate(zip(one, other, strict=True))
+    )
 
 
 def describe(sample: Sample) -> str:

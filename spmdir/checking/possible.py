@@ -219,4 +219,6 @@ def describes(placement: Placement, held: Sequence[Tensor], right: Tensor, throu
         return False
     if placement.trait == "replicated":
         return all(difference(piece, right, through_sums) is None for piece in held)
+    if right.is_complex() and placement.op in ("max", "min"):
+        return False
     return difference(placement.collect(held), right, through_sums or placement.op == "sum") is None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from spmdir.checking.checks import left_out
 from spmdir.checking.possible import Possible, Trial
 from spmdir.checking.sample import Sample, b, f, i, sample
-from spmdir.checking.soundness import call_of
+from spmdir.checking.soundness import call_of, prepare
 from spmdir.placement import Partial, R
+from spmdir.rules import default
 
 
 def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:
@@ -66,3 +68,9 @@ def test_many_operands_are_tried_in_part():
     trial = Trial(*call_of(sample("cat", [f(3, 2, 2, 2) for _ in range(3)])))
     assert len(trial.assignments()) == 8
     assert (R, R, R) in trial.assignments() and (Partial("sum"),) * 3 in trial.assignments()
+
+
+def test_what_a_pending_maximum_offers_is_offered_for_replicated_operands_too():
+    case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
+    assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
+    assert not [p for p in left_out(case, ()) if any(o.op == "max" for o in p.operands)]
