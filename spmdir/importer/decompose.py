@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from spmdir.importer.binding import op_name
 from spmdir.importer.rewrites import REWRITES
+from spmdir.importer.sizes import is_open
 from spmdir.rules import RuleSet
 
 _LAID_OUT = ("aten.as_strided", "aten.as_strided_scatter")
@@ -42,13 +43,17 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
     def call(*tensors: Any) -> Any:
         numbers = iter(tensors)
         args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
-        return target(*args, **kwargs)
+        return run(*args, **kwargs)
 
+    # What torch has in C++ binds open sizes, and so does the first way below, which keeps mutations of shapes.
+    is_sized = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
+    run = decomposition_table.get(target, target) if is_sized else target
     fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
-    # The first way keeps mutations of shapes, the second cannot trace checks of numbers.
-    for functional in (torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)):
+    # The second way cannot trace checks of numbers.
+    ways = [torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)]
+    for functional in ways[is_sized:]:
         graph = _traced(functional, fakes, mode, rules)
-        if graph is not None and all(_is_known(inner.target, target, rules) for inner in _calls(graph)):
+        if graph is not None and all(_is_known(inner, target, rules) for inner in _calls(graph)):
             for inner in graph.nodes:
                 inner.meta.update({key: node.meta[key] for key in _SAID if key in node.meta})
             return graph, given
@@ -69,9 +74,12 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node in live and node.op == "call_function"]
 
 
-def _is_known(piece: Any, whole: Any, rules: RuleSet) -> bool:
+def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
+    piece: Any = node.target
     if not isinstance(piece, torch._ops.OpOverload):
         return True
+    if is_open(node.meta.get("val")):
+        return torch.Tag.data_dependent_output not in piece.tags
     if piece is whole or torch.Tag.nondeterministic_seeded in piece.tags:
         return False
     return op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)

@@ -92,6 +92,15 @@ def test_a_model_runs_at_all_sizes(held: str, decomposed: bool):
         assert_same(spmdir.simulate(module, [x], model.state_dict()), model(x))
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_layers_that_are_imported_as_their_steps_run_at_all_batches(layer: type[nn.RNNBase]):
+    model = layer(8, 4, batch_first=True).double()
+    program = torch.export.export(model, (values(4, 5, 8),), dynamic_shapes=({0: Dim.AUTO},))
+    module = spmdir.import_fx(program, MESH, {"input": "dp: S(0)"}, missing_rule="error")
+    for batch in (4, 3, 7):
+        assert_same(spmdir.simulate(module, [x := values(batch, 5, 8)], model.state_dict()), model(x))
+
+
 @functools.cache
 def exported_mlp() -> tuple[MLP, torch.export.ExportedProgram]:
     model = mlp()
