@@ -102,7 +102,7 @@ def samples() -> list[Sample]:
         sample("roll", f(5, 4), shifts=(1,), dims=(0,)),
         sample("roll", f(5, 4), shifts=(1,)),
         sample("rot90", f(5, 4)),
-        sample("fliplr", f(3, 4)),
+        *(sample("fliplr", t) for t in (f(3, 4), f(5, 4, 3))),
         sample("flipud", f(5, 4)),
         *(sample("rot90", f(5, 4, 3), k=k, dims=(2, 0)) for k in (1, 2, -1)),
         sample("constant_pad_nd", f(5, 4), pad=(1, 1)),

@@ -65,13 +65,14 @@ def expand(layout: Layout, operand: str, argument: str) -> Dims:
 
 
 def rotated(layout: Layout, operand: str, times: str, argument: str) -> Dims:
-    """Both dimensions are whole; they change places for an odd number of quarter turns."""
+    """The dimensions that are turned round are whole; both change places for an odd number of quarter turns."""
     dims = list(layout.dims(operand))
     turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
     if len(turned) != 2:
         layout.fail(f"argument '{argument}' is {list(turned)}; expected two dimensions")
-    layout.whole.update(f for p in turned for f in dims[p])
-    if layout.integers(times)[0] % 2:
-        a, b = turned
+    a, b = turned
+    quarters = layout.integers(times)[0] % 4
+    layout.whole.update(f for p in ((), (b,), (a, b), (a,))[quarters] for f in dims[p])
+    if quarters % 2:
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)
