@@ -94,7 +94,7 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(mesh, found, placed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(chains())
 def test_views_by_sub_axes_keep_the_global_value(chain: Chain) -> None:
     module = spmdir.run_passes(spmdir.parse(chain.text), PIPELINE)
