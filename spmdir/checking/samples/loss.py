@@ -104,7 +104,7 @@ def _labels() -> Iterator[Sample]:
     scores, labels = torch.log_softmax(f(6, 4, 5), 2), i(4, 4, 3) + 1
     lengths: dict[str, Any] = {"input_lengths": (6, 5, 6, 4), "target_lengths": (3, 2, 3, 1)}
     tensors = tuple(torch.tensor(length) for length in lengths.values())
-    lost, table = torch._ctc_loss(scores, labels, *lengths.values())
+    lost, table = torch.ops.aten._ctc_loss(scores, labels, *lengths.values())
     backward = lost.new_ones(4), scores, labels
     yield sample("ctc_loss.IntList", scores, labels, **lengths)
     yield sample("ctc_loss.Tensor", scores, labels, *tensors)
