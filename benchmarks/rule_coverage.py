@@ -1,9 +1,10 @@
 """How many right strategies our rules and DTensor's offer, and how often each answers with a wrong number.
 
-Every assignment of placements to the operands of torch's own sample calls is tried by running the op on shards, on 2
-and 3 ranks. Of those that give the right results, a rule set offers some; where DTensor's propagator asks for no
-redistribution it answers, and an answer that is not what the ranks hold is a silent error. Assignments that need
-other ops on each rank, such as masked lookups, are not counted for either.
+Every assignment of placements to the operands of torch's own sample calls, or of ours where it has none, is tried by
+running the op on shards, on 2 and 3 ranks, with NaN and infinities too. Of those that give the right results, a rule
+set offers some; where DTensor's propagator asks for no redistribution it answers, and an answer that is not what the
+ranks hold is a silent error. Assignments that need other ops on each rank, such as masked lookups, are not counted for
+either. Where DTensor may run something else than the op, its answers are not judged.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from spmdir.rules import default
 
 COUNTS = (2, 3)
 SECONDS_OF_A_CALL = 100.0
+ASSIGNMENTS = 300
+"""How many are tried of one call; of more, a random choice."""
+
 NAMES = ("ours", "DTensor")
 COLUMNS = ("ops", "valid", *NAMES, *(f"{name} {how}" for name in NAMES for how in ("wrong", "wrong at inf")))
 OPERATIONS = {"any": "bor", "all": "band"}
@@ -73,7 +77,7 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
     theirs, ignored = DTensorRules(call, operands), trials[0].ignored()
     found: Counter[str] = Counter()
     notes: list[str] = []
-    for placed in trials[0].assignments():
+    for placed in trials[0].assignments(ASSIGNMENTS):
         if all(p == R for p in placed) or any(placed[i].trait == "partial" for i in ignored):
             continue
         possible = right_in_all(trials, placed)
@@ -207,6 +211,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with pool(Setup(), arguments.processes, "benchmarks.rule_coverage_worker") as ask:
         calls, notes = captured_calls(ask, arguments.ops)
+        calls = {**packaged_calls(arguments.ops), **calls}
         ops = spread(sorted(op for op in calls if comparable(op)), arguments.each)
         jobs = [("count", data) for op in ops for data in telling_first(calls[op])[: arguments.limit]]
         of_jobs = [op for op in ops for _ in calls[op][: arguments.limit]]
@@ -225,6 +230,17 @@ def main() -> None:
         print_coverage(by_op, print)
         print(*dict.fromkeys(notes), sep="\n")
     print_coverage(by_family, print)
+
+
+def packaged_calls(wanted: Sequence[str] | None) -> dict[str, list[bytes]]:
+    """Op → our own sample calls, for ops that no OpInfo calls."""
+    from spmdir.checking.samples import all_samples
+
+    calls: dict[str, list[bytes]] = {}
+    for sample in all_samples(default()):
+        if sample.op.startswith("aten.") and (wanted is None or sample.op in wanted):
+            calls.setdefault(sample.op, []).append(pickle.dumps(sample))
+    return calls
 
 
 def telling_first(calls: Sequence[bytes]) -> list[bytes]:

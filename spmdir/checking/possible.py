@@ -58,17 +58,17 @@ class Trial:
         self.call, self.operands, self.expected, self.sized = call, operands, expected, sized
         self._held: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
 
-    def assignments(self) -> list[tuple[Placement, ...]]:
-        """The assignments to try; the tensors of one list are placed alike."""
+    def assignments(self, limit: int = LIMIT) -> list[tuple[Placement, ...]]:
+        """The assignments to try, at most about `limit`; the tensors of one list are placed alike."""
         groups = [slot if isinstance(slot, tuple) else (slot,) for slot in self.call.slots]
         members = [[i for i in group if i is not None] for group in groups]
         members = [group for group in members if group]
         choices = [_placements([self.call.operands[i] for i in group]) for group in members]
         ways: Iterator[tuple[Placement, ...]] = itertools.product(*choices)
-        if math.prod(map(len, choices)) > LIMIT:
+        if math.prod(map(len, choices)) > limit:
             draw = random.Random(0)
-            drawn = (tuple(draw.choice(c) for c in choices) for _ in range(LIMIT // 2))
-            ways = iter(dict.fromkeys([*itertools.islice(_alike(choices), LIMIT // 2), *drawn]))
+            drawn = (tuple(draw.choice(c) for c in choices) for _ in range(limit // 2))
+            ways = iter(dict.fromkeys([*itertools.islice(_alike(choices), limit // 2), *drawn]))
         found = []
         for way in ways:
             placed: list[Placement] = [R] * len(self.operands)
