@@ -289,5 +289,5 @@ def test_a_rank_or_axis_that_the_mesh_lacks_is_refused(mesh, rank, axis, message
 
 def test_a_device_mesh_without_the_axis_of_a_program_is_refused():
     program = spmdir.tensor_parallel(torch.export.export(MLP(), (X,)), BOTH, MESH, 0)
-    with pytest.raises(SpmdirError, match="needs the axis 'tp'; the device mesh has dp"):
-        connect(program, types.SimpleNamespace(mesh_dim_names=("dp",)))
+    with pytest.raises(SpmdirError, match="does not fit the device mesh: axis 'tp' is not in mesh"):
+        connect(program, types.SimpleNamespace(mesh_dim_names=("dp",), mesh=torch.arange(2)))
