@@ -12,6 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import spmdir
+from spmdir.checking.samples import all_samples
+from spmdir.checking.soundness import call_of
+from spmdir.placement import R, Shard
+from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
 POSITIONS, KEYS = 7, 8
@@ -102,3 +106,22 @@ def test_a_mask_that_learns_gets_its_gradient():
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_kernel_in_plain_ops_is_divided_as_well(causal: bool):
     check(heads(), {f"input:{i}": "dp: S(1), tp: S(2)" for i in range(3)}, SDPBackend.MATH, is_causal=causal)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_fused_attention_overrideable",
+    ],
+)
+def test_kernels_of_cuda_devices_divide_batch_and_heads_beside_their_seeds(op: str):
+    for sample in (s for s in all_samples(default()) if s.op == f"aten.{op}"):
+        call, _, _ = call_of(sample)
+        rule = default().instantiate(call)
+        assert rule is not None
+        rows = [row for row in rule.strategies(2) if row.factor is not None]
+        assert {row.results[0] for row in rows} >= {Shard(0), Shard(1)}
+        assert all(placement == R for row in rows for placement in row.results[2:])
