@@ -180,7 +180,7 @@ class PropagatePass(ModulePass):
     """How often each mesh axis is decided."""
     effort: int = 30
     """Neighbourhood moves tried on each axis in each round."""
-    sub_axes: str = "auto"
+    sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""
     missing_rule: Literal["warn", "error"] = "warn"
     """An op without a rule runs replicated with a warning, or is refused."""
@@ -207,8 +207,6 @@ class PropagatePass(ModulePass):
 
         Axes are split as the user's shardings do; then also as views would like, if that costs less.
         """
-        if self.sub_axes not in ("auto", "none"):
-            raise UnsupportedError(f"propagate has sub-axes={self.sub_axes}; expected auto or none")
         given = _given_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, rules, self.flop_bytes)
         problem = problem.on(given)

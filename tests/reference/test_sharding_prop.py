@@ -136,10 +136,11 @@ def test_a_dimension_that_a_rank_alone_has_of_size_one_is_not_squeezed() -> None
     text_of(lambda x: x.squeeze(), {"x": "dp: S(0)"}, values(2, 1, 4))
 
 
-def test_an_op_of_which_nothing_is_known_is_decomposed_replicated_or_refused() -> None:
-    """Item 14."""
+def test_an_op_without_a_rule_is_divided_as_what_torch_makes_of_it() -> None:
+    """Item 14: `hstack` is `cat`, whose rows stay divided."""
     assert "aten.hstack" not in default().names
-    text_of(lambda x: torch.ops.aten.hstack([x, x]), {"x": "dp: S(0)"}, values(4, 6))
+    text = text_of(lambda x: torch.ops.aten.hstack([x, x]), {"x": "dp: S(0)"}, values(4, 6))
+    assert "aten.cat" in text and "aten.hstack" not in text and "all_gather" not in text
 
 
 def test_a_choice_looks_past_the_next_op() -> None:
