@@ -21,6 +21,7 @@ from spmdir.planner.cost import step_cost
 from spmdir.planner.steps import (
     Step,
     exchanged_axes,
+    leaves_average,
     make_step,
     permuted_axes,
     refinement,
@@ -308,7 +309,7 @@ def _exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]
     later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait == "partial")], source.mesh)
     for wanted in dict.fromkeys((target, later)):
         axes = exchanged_axes(source, wanted, mesh)
-        if axes and mesh.group_size(axes) <= EXCHANGED_RANKS and "avg" not in {op for _, op in wanted.partial}:
+        if axes and mesh.group_size(axes) <= EXCHANGED_RANKS and not leaves_average(source, wanted):
             yield Step("exchange", axes, source, wanted)
 
 

@@ -251,13 +251,18 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
+def leaves_average(source: Sharding, target: Sharding) -> bool:
+    """Whether an average is pending in `target` that is not in `source`; an exchange cannot make one."""
+    return any(op == "avg" and (axis, op) not in source.partial for axis, op in target.partial)
+
+
 def check_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check(mesh, len(shape))
     ops = {op for _, op in (*source.partial, *target.partial)}
     if len({"sum" if op == "avg" else op for op in ops}) > 1:
         raise ShardingError(f"exchange keeps the kind of a pending reduction, found <{source}> and <{target}>")
-    if "avg" in {op for axis, op in target.partial if (axis, op) not in source.partial}:
+    if leaves_average(source, target):
         raise ShardingError(f"exchange cannot leave an average pending, found <{target}> from <{source}>")
 
 
