@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from spmdir.errors import ShardingError
@@ -25,8 +26,19 @@ _MOVES: dict[tuple[str, str], str] = {
 """Traits before and after → the step; DTensor knows no other."""
 
 
-def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh: Mesh) -> dict[str, list[Step] | str]:
-    """Name of a planner → its steps, or why it has none. Steps over several axes at once are not merged.
+Plans = dict[str, list[Step] | str]
+"""Name of a planner → its steps, or why it has none. Steps over several axes at once are not merged."""
+
+
+def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh: Mesh) -> Plans:
+    """The plans of one reshard."""
+    with dtensor_planner(mesh) as plans:
+        return plans(shape, source, target)
+
+
+@contextmanager
+def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, Sharding], Plans]]:
+    """(shape, source, target) → the plans of that reshard, for many reshards on one mesh.
 
     Works on DTensor's own planners, in a process group of one process that pretends to be all ranks.
     """
@@ -38,8 +50,12 @@ def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh
         device_mesh = dist.device_mesh.init_device_mesh(
             "cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names
         )
-        before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
-        return {name: _planned(before, after, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
+
+        def plans(shape: Sequence[int], source: Sharding, target: Sharding) -> Plans:
+            sides = [_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target)]
+            return {name: _planned(*sides, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
+
+        yield plans
     finally:
         dist.destroy_process_group()
 
@@ -77,7 +93,9 @@ def _planned(
     for info in infos:
         axis = mesh.axis_names[info.mesh_dim]
         before, after = (_own(placement) for placement in info.src_dst_placements)
-        kind = _MOVES[before.trait, after.trait]
+        kind = _MOVES.get((before.trait, after.trait))
+        if kind is None:
+            return f"plans {before} to {after} on [{axis}] in one step, which it cannot run"
         dim, to_dim = (before.dim, after.dim) if before.dim is not None else (after.dim, None)
         try:
             step = make_step(kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, op=after.op or before.op)
