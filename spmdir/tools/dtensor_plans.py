@@ -52,8 +52,10 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
         )
 
         def plans(shape: Sequence[int], source: Sharding, target: Sharding) -> Plans:
-            sides = [_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target)]
-            return {name: _planned(*sides, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()}
+            before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
+            return {
+                name: _planned(before, after, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()
+            }
 
         yield plans
     finally:
