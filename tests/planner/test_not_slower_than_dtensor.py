@@ -1,0 +1,26 @@
+"""No plan takes more modelled time than DTensor's; `benchmarks/reshard_bound.py` tries more meshes and shapes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from spmdir.mesh import Mesh
+from spmdir.planner.topology import TOPOLOGIES
+from tests.lowering.programs import shardings
+from tests.planner.beside_dtensor import compare
+
+SHAPES = [(4096, 4096), (64, 64), (10, 6), (3, 2)]
+CASES = [({"a": 4}, 30), ({"a": 2, "b": 3}, 60), ({"a": 4, "b": 2}, 60), ({"a": 2, "b": 2, "c": 2}, 20)]
+"""Mesh and how many pairs of shardings are tried on it."""
+
+
+@pytest.mark.parametrize(("sizes", "count"), CASES, ids=lambda case: str(case))
+def test_no_plan_takes_more_modelled_time_than_that_of_dtensor(sizes: dict[str, int], count: int) -> None:
+    pairs = list(itertools.permutations(shardings(Mesh(sizes), 2), 2))
+    chosen = random.Random(0).sample(pairs, min(count, len(pairs)))
+    compared = list(compare(sizes, chosen, SHAPES, list(TOPOLOGIES.values())))
+    assert sum(len(one.theirs) for one in compared) > len(compared)
+    assert [str(one) for one in compared if one.slower] == []
