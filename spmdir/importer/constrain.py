@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
-from spmdir.placement import Shard
 from spmdir.sharding import Sharding, parse_sharding
 
 
@@ -27,8 +27,13 @@ def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None
     ctx.sharding = inputs[1]
 
 
+def _of_gradient(sharding: str) -> str:
+    """What is pending is replicated: to leave a gradient pending that is whole, or divided, saves nothing."""
+    return str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
+
+
 def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    return _constrain(gradient, ctx.sharding), None
+    return _constrain(gradient, _of_gradient(ctx.sharding)), None
 
 
 _constrain.register_autograd(_constrain_gradient, setup_context=_keep_sharding)
@@ -45,20 +50,25 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Transformed.apply(gradient, ctx.sharding), None  # type: ignore
+        return _Transformed.apply(gradient, _of_gradient(ctx.sharding)), None  # type: ignore
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return _Transformed.apply(tangent, ctx.sharding)  # type: ignore
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
         """The samples stand along a new first dimension."""
         entries = parse_sharding(sharding).entries
-        behind = [(axis, p if p.dim is None else Shard(p.dim + 1)) for axis, p in entries]
+        behind = [(axis, p if p.dim is None else attrs.evolve(p, dim=p.dim + 1)) for axis, p in entries]
         return _Transformed.apply(x.movedim(in_dims[0], 0), str(Sharding(behind))), 0  # type: ignore
 
 
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
-    """`x`, to be sharded as given; its gradient is constrained alike.
+    """`x`, to be sharded as given; its gradient is constrained alike, but replicated where `x` has a pending reduction.
 
     An identity in eager; `torch.export` and `make_fx` record it, and `import_fx` makes it a `spmd.constraint`.
+    Gradients of any order and tangents pass it.
 
     Args:
         sharding: `"dp: S(0), tp: ?"` or `{"dp": "S(0)", "tp": "?"}`; `?` leaves an axis to the compiler, an axis

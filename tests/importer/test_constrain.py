@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch._functorch.aot_autograd import aot_export_joint_simple
+from torch.export.experimental import _export_forward_backward
 from torch.fx.experimental.proxy_tensor import make_fx
+from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.errors import ParseError, ShardingError
 from spmdir.importer import constrain, import_fx
 from spmdir.lowering import simulate
+from spmdir.sharding import parse_sharding
 from tests.importer.helpers import MESH, export, op, ops
 
 X = torch.arange(24.0).reshape(4, 6)
@@ -35,13 +41,90 @@ def test_survives_export_and_decompositions(sharding):
         assert str(op(import_fx(stage, MESH), "spmd.constraint").shardings[0]) == "dp: S(0), tp: ?"
 
 
-def test_constrains_the_gradient_alike():
+GRADIENTS = {
+    "tp: S(1)": "tp: S(1)",
+    "dp: S(0), tp: ?": "dp: S(0), tp: ?",
+    "tp: P(sum)": "",
+    "tp: P(max)": "",
+    "dp: P(sum), tp: P(avg)": "",
+    "tp: S(0), ep: P(sum), dp: S(0)": "tp: S(0), dp: S(0)",
+    "dp: ?, tp: P(sum)": "dp: ?",
+    "ep(1)2: P(sum), ep(2)2: S(1)": "ep(2)2: S(1)",
+    "ep(1)2: S(0), ep(2)2: P(sum)": "ep(1)2: S(0)",
+}
+"""A constraint and that of the gradient."""
+
+DEEP = spmdir.Mesh({"dp": 2, "tp": 2, "ep": 4})
+
+
+def constraints(module: ModuleOp) -> list[str]:
+    return [str(found.shardings[0]) for found in ops(module) if found.name == "spmd.constraint"]
+
+
+def by_make_fx(sharding: str) -> Any:
     def gradient(x):
         x = x.detach().requires_grad_()
-        return torch.autograd.grad((constrain(x, "tp: S(1)").exp()).sum(), x)[0]
+        return torch.autograd.grad((constrain(x, sharding).exp()).sum(), x)[0]
 
-    found = [o for o in ops(import_fx(make_fx(gradient)(X), MESH)) if o.name == "spmd.constraint"]
-    assert [str(o.shardings[0]) for o in found] == ["tp: S(1)", "tp: S(1)"]
+    return make_fx(gradient)(X)
+
+
+def by_transform(sharding: str) -> Any:
+    return make_fx(torch.func.grad(lambda x: constrain(x, sharding).exp().sum()))(X)
+
+
+def by_aot(sharding: str) -> Any:
+    return aot_export_joint_simple(
+        lambda x: (constrain(x, sharding).exp(),), (X.clone().requires_grad_(),), trace_joint=True
+    )
+
+
+def by_export(sharding: str) -> Any:
+    weight = nn.Parameter(X.clone())
+    program = export(lambda model, x: constrain(model.weight * x, sharding).exp().sum(), X, weight=weight)
+    return _export_forward_backward(program)
+
+
+@pytest.mark.parametrize("joint", [by_make_fx, by_transform, by_aot, by_export])
+@pytest.mark.parametrize(("sharding", "gradient"), GRADIENTS.items())
+def test_constrains_the_gradient_alike_but_leaves_nothing_pending(joint, sharding: str, gradient: str):
+    module = import_fx(joint(sharding), DEEP)
+    assert constraints(module) == [str(parse_sharding(sharding)), gradient]
+
+
+def test_the_gradient_of_two_constraints_goes_back_from_one_to_the_other():
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        moved = constrain(constrain(x, "dp: S(0), tp: P(sum)"), "tp: S(1), dp: P(sum)")
+        return torch.autograd.grad(moved.exp().sum(), x)[0]
+
+    forward = ["dp: S(0), tp: P(sum)", "tp: S(1), dp: P(sum)"]
+    assert constraints(import_fx(make_fx(gradient)(X), MESH)) == [*forward, "tp: S(1)", "dp: S(0)"]
+
+
+@pytest.mark.parametrize("sharding", ["tp: S(1)", "dp: S(0), tp: P(sum)"])
+def test_is_differentiable_twice_and_forwards(sharding: str):
+    x = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def cubed(x):
+        return constrain(x.sin(), sharding) ** 3
+
+    assert torch.autograd.gradgradcheck(cubed, x)
+    hessian = torch.func.hessian(lambda x: cubed(x).sum())
+    torch.testing.assert_close(hessian(x), torch.func.hessian(lambda x: (x.sin() ** 3).sum())(x))
+    tangent = make_fx(lambda x: torch.func.jvp(cubed, (x,), (x.cos(),))[1])(x.detach())
+    assert constraints(import_fx(tangent, MESH)) == [str(parse_sharding(sharding))] * 2
+
+
+def test_the_second_gradient_is_constrained_as_the_first():
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        (first,) = torch.autograd.grad((constrain(x, "dp: S(0), tp: P(sum)") ** 3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    module = import_fx(make_fx(gradient)(X), MESH)
+    assert constraints(module) == ["dp: S(0), tp: P(sum)", *["dp: S(0)"] * 3]
+    torch.testing.assert_close(simulate(module, [X])[0], gradient(X))
 
 
 def test_is_recorded_under_function_transforms():
@@ -50,8 +133,7 @@ def test_is_recorded_under_function_transforms():
         return torch.func.grad(lambda x: (constrain(x, "dp: S(0)") ** 2).sum())(x), samples
 
     module = import_fx(make_fx(function)(X), MESH)
-    found = [str(o.shardings[0]) for o in ops(module) if o.name == "spmd.constraint"]
-    assert sorted(found) == ["dp: S(0)", "dp: S(0)", "tp: S(1)"]
+    assert sorted(constraints(module)) == ["dp: S(0)", "dp: S(0)", "tp: S(1)"]
     for result, expected in zip(simulate(module, [X]), function(X), strict=True):
         assert torch.allclose(result, expected)
 
