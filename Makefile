@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= auto
 BIN := $(VENV)/bin
-BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time
+BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound redistribute
 
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
