@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.placement import chunk
+from spmdir.pieces import chunk
 from spmdir.size import Size, evaluate, is_symbolic
 
 DTYPE_BYTES = {

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
 
 import attrs
 
 from spmdir.axes import axis_order, is_axis, is_part, overlapping
+from spmdir.brackets import split_entries
 from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import Open, Partial, Placement, R, Shard, chunk, parse_placement
+from spmdir.pieces import Ranges, joined, length, select
+from spmdir.placement import R
+from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, parse_placement
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -59,12 +63,17 @@ class Sharding:
     @cached_property
     def partial(self) -> tuple[tuple[str, str], ...]:
         """(axis, op) of the pending reductions."""
-        return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, Partial))
+        return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, PartialPlacement))
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of the pending reductions; those of one kind commute."""
+        return frozenset(p.kind for _, p in self.entries if isinstance(p, PartialPlacement))
 
     @cached_property
     def open_axes(self) -> tuple[str, ...]:
         """The axes left to the compiler."""
-        return tuple(axis for axis, p in self.entries if isinstance(p, Open))
+        return tuple(axis for axis, p in self.entries if p.trait == "open")
 
     def replace(self, axis: str, placement: Placement) -> Sharding:
         """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
@@ -87,9 +96,18 @@ class Sharding:
         return found.pop() if len(found) == 1 else None
 
     def refined(self, mesh: Mesh) -> Sharding:
-        """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`."""
+        """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
+
+        Raises:
+            ShardingError: a placement is another one on sub-axes.
+        """
         if all(axis in mesh.sizes for axis, _ in self.entries):
             return self
+        for axis, placement in self.entries:
+            if not placement.splits and len(mesh.parts(axis)) > 1:
+                raise ShardingError(
+                    f"{placement} on axis '{axis}' is not the same on sub-axes of it; move the whole axis"
+                )
         return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
 
     def merged(self, mesh: Mesh) -> Sharding:
@@ -98,7 +116,7 @@ class Sharding:
             return self
         entries: list[tuple[str, Placement]] = []
         for axis, placement in self.entries:
-            same = bool(entries) and entries[-1][1] == placement
+            same = bool(entries) and entries[-1][1] == placement and placement.splits
             joined = mesh.join(entries[-1][0], axis) if same else None
             if joined is None:
                 entries.append((mesh.join(axis) or axis, placement))
@@ -106,17 +124,45 @@ class Sharding:
                 entries[-1] = (joined, placement)
         return Sharding(entries, self.mesh)
 
+    def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
+        """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
+        held: Ranges = ((0, size),)
+        for axis, placement in self.entries:
+            if placement.dim == dim and isinstance(placement, ShardPlacement):
+                held = select(held, placement.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
+        return joined(held)
+
     def local_range(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, int]:
         """Offset and length of what the rank at `coordinate` holds of dimension `dim` with `size` elements."""
-        offset, length = 0, size
+        held: Ranges = ((0, size),)
         for axis in self.dim_axes(dim):
-            inner, length = chunk(length, mesh.sizes[axis], coordinate[axis])
-            offset += inner
-        return offset, length
+            placement = self[axis]
+            assert isinstance(placement, ShardPlacement)
+            held = select(held, placement.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
+        ((start, end),) = held
+        return start, end - start
 
     def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
-        return tuple(self.local_range(dim, size, mesh, coordinate)[1] for dim, size in enumerate(shape))
+        shape = tuple(shape)
+        for axis, placement in self.entries:
+            shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
+        return shape
+
+    def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
+        """Whether all ranks hold as much of dimension `dim` with `size` elements."""
+        divided = tuple((p, mesh.sizes[axis]) for axis, p in self.entries if p.dim == dim)
+        return _is_even(divided, size)
+
+    def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
+        """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
+        self.check(mesh, len(shape))
+        shapes = {shape}
+        for axis, placement in self.entries:
+            count = mesh.sizes[axis]
+            for held in shapes:
+                placement.check(held, count)
+            shapes = {placement.local_shape(held, count, index) for held in shapes for index in range(count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
@@ -129,15 +175,24 @@ class Sharding:
                     f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
                     f"expected a dimension below {rank}"
                 )
-        kinds = {"sum" if op == "avg" else op for _, op in self.partial}
-        if len(kinds) > 1:
+        if len(self.kinds) > 1:
             raise ShardingError(
-                f"pending reductions of different kinds ({', '.join(sorted(kinds))}) do not commute; "
+                f"pending reductions of different kinds ({', '.join(sorted(self.kinds))}) do not commute; "
                 "reduce one before the other arises"
             )
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+@lru_cache(maxsize=65536)
+def _is_even(divided: tuple[tuple[Any, int], ...], size: int) -> bool:
+    extents = {size}
+    for placement, count in divided:
+        extents = {length(placement.ranges(e, count, index)) for e in extents for index in range(count)}
+        if len(extents) > 1:
+            return False
+    return True
 
 
 def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
@@ -152,7 +207,7 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
 
 def _entries(text: str) -> list[tuple[str, Placement]]:
     entries = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in split_entries(text):
         axis, colon, placement = part.partition(":")
         if not colon or not is_axis(axis.strip()):
             found = " ".join(part.split())
@@ -198,14 +253,22 @@ def _placement(value: object, rank: int | None) -> Placement:
     return parse_placement(value) if isinstance(value, str) else _from_dtensor(value, rank)
 
 
-def _from_dtensor(placement: object, rank: int | None) -> Placement:
-    """A DTensor placement, told by its class name so that torch stays unimported."""
+_DTENSOR: dict[str, Callable[[Any, int], str]] = {
+    "Replicate": lambda p, dim: "R",
+    "Shard": lambda p, dim: f"S({dim})",
+    "Partial": lambda p, dim: f"P({p.reduce_op})",
+    "_StridedShard": lambda p, dim: f"Strided({dim}, {p.split_factor})",
+    "_NormPartial": lambda p, dim: f"Norm({float(p.norm_type):g})",
+    "_MaskPartial": lambda p, dim: "Masked",
+}
+"""Name of a DTensor placement's class, with torch unimported → (placement, dimension) → the text of what it is here."""
+
+
+def _from_dtensor(placement: Any, rank: int | None) -> Placement:
     kind = type(placement).__name__
-    if kind == "Replicate":
-        return R
-    if kind == "Shard":
-        dim: int = getattr(placement, "dim")  # noqa: B009
-        return Shard(dim + rank if rank is not None and -rank <= dim < 0 else dim)
-    if kind == "Partial":
-        return Partial(getattr(placement, "reduce_op", "sum"))
-    raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected Replicate, Shard or Partial")
+    if kind not in _DTENSOR:
+        raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected one of {', '.join(_DTENSOR)}")
+    dim = getattr(placement, "dim", 0)
+    if rank is not None and -rank <= dim < 0:
+        dim += rank
+    return parse_placement(_DTENSOR[kind](placement, dim))

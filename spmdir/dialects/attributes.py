@@ -26,7 +26,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
 from spmdir.call import Literal, SizedMeta, Structure, TensorMeta
-from spmdir.dialects.brackets import split_entries, take_balanced
+from spmdir.brackets import split_entries
+from spmdir.dialects.brackets import take_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments
 from spmdir.dialects.size_types import DimsAttr, dims_text
 from spmdir.errors import SpmdirError

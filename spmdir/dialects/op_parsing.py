@@ -20,7 +20,7 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.brackets import scan_balanced
+from spmdir.brackets import scan_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments
 from spmdir.dialects.size_types import Hints, SizeType, hint_of, read_measure
 from spmdir.errors import SpmdirError

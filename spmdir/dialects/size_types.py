@@ -10,7 +10,8 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from spmdir.dialects.brackets import split_entries, take_balanced
+from spmdir.brackets import split_entries
+from spmdir.dialects.brackets import take_balanced
 from spmdir.errors import SpmdirError
 from spmdir.open_sizes import Sizes, Symbol
 from spmdir.size import Number, Size, evaluate, parse_condition, parse_number

@@ -1,0 +1,35 @@
+"""Text with brackets, read as it stands."""
+
+from __future__ import annotations
+
+_CLOSING = {"<": ">", "{": "}", "(": ")", "[": "]"}
+
+
+def scan_balanced(text: str, start: int) -> int:
+    """The end of the bracketed text that opens at `start`, strings skipped; -1 if it never closes."""
+    stack, position = [], start
+    while position < len(text):
+        character = text[position]
+        if character == '"':
+            position += 1
+            while position < len(text) and text[position] != '"':
+                position += 2 if text[position] == "\\" else 1
+        elif character in _CLOSING:
+            stack.append(_CLOSING[character])
+        elif stack and character == stack[-1]:
+            stack.pop()
+            if not stack:
+                return position + 1
+        position += 1
+    return -1
+
+
+def split_entries(text: str) -> list[str]:
+    """Top-level parts of `a, <b, c>, d(e, f), [g, h]`."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "<([") - (character in ">)]")
+        if character == "," and not depth:
+            parts.append(text[start:position])
+            start = position + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]

@@ -1,0 +1,111 @@
+"""Pieces of one dimension: ranges of positions, in the order in which a rank holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Range = tuple[int, int]
+"""(start, end) of positions."""
+
+Ranges = tuple[Range, ...]
+"""What a rank holds of a dimension, in its local order; ranges do not overlap, and adjacent ones are one."""
+
+
+def chunk(size: int, count: int, index: int) -> tuple[int, int]:
+    """Offset and length of piece `index` of `size` elements in `count` pieces, as `torch.chunk` cuts them.
+
+    Every piece has ceil(size / count) elements until the elements run out; later pieces are shorter or empty.
+    """
+    step = -(-size // count)
+    offset = min(index * step, size)
+    return offset, min(step, size - offset)
+
+
+def joined(ranges: Iterable[Range]) -> Ranges:
+    """`ranges` without empty ones, adjacent ones as one."""
+    found: list[Range] = []
+    for start, end in ranges:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], end)
+        elif start < end:
+            found.append((start, end))
+    return tuple(found)
+
+
+def length(ranges: Ranges) -> int:
+    """The number of positions."""
+    return sum(end - start for start, end in ranges)
+
+
+def select(ranges: Ranges, positions: Ranges) -> Ranges:
+    """The ranges of the whole that `positions` in what `ranges` hold, laid end to end, stand for."""
+    if len(ranges) == 1:
+        offset = ranges[0][0]
+        return tuple((start + offset, end + offset) for start, end in positions)
+    found: list[Range] = []
+    for start, end in positions:
+        at = 0
+        for low, high in ranges:
+            first, last = max(start, at), min(end, at + high - low)
+            if first < last:
+                found.append((low + first - at, low + last - at))
+            at += high - low
+    return joined(found)
+
+
+def common(a: Ranges, b: Ranges) -> Ranges:
+    """The positions that both hold, ascending."""
+    if len(a) == 1 and len(b) == 1:
+        start, end = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
+        return ((start, end),) if start < end else ()
+    found, at = [], 0
+    a, b = tuple(sorted(a)), tuple(sorted(b))
+    for start, end in a:
+        while at < len(b) and b[at][1] <= start:
+            at += 1
+        here = at
+        while here < len(b) and b[here][0] < end:
+            found.append((max(start, b[here][0]), min(end, b[here][1])))
+            here += 1
+    return joined(found)
+
+
+def positions(part: Ranges, ranges: Ranges) -> Ranges:
+    """Where `part` stands in what `ranges` hold, laid end to end: the inverse of `select`.
+
+    Raises:
+        ValueError: `ranges` do not hold all of `part`.
+    """
+    if len(ranges) == 1:
+        low, high = ranges[0]
+        if all(low <= start and end <= high for start, end in part):
+            return tuple((start - low, end - low) for start, end in part)
+        raise ValueError(f"{part} is not inside {ranges}")
+    starts, at = [], 0
+    for low, high in ranges:
+        starts.append((low, high, at))
+        at += high - low
+    starts.sort()
+    found: list[Range] = []
+    for start, end in part:
+        here = start
+        for low, high, offset in starts:
+            if low <= here < high:
+                stop = min(end, high)
+                found.append((here - low + offset, stop - low + offset))
+                here = stop
+            if here == end:
+                break
+        if here != end:
+            raise ValueError(f"{part} is not inside {ranges}")
+    return joined(found)
+
+
+def scaled(ranges: Ranges, inner: int) -> Ranges:
+    """`ranges` where each position stands for `inner` of them."""
+    return tuple((start * inner, end * inner) for start, end in ranges)
+
+
+def tiled(ranges: Ranges, extent: int, outer: int) -> Ranges:
+    """`ranges` of `extent` positions in each of `outer` stretches of that length."""
+    return joined((start + at * extent, end + at * extent) for at in range(outer) for start, end in ranges)
