@@ -1,0 +1,87 @@
+"""Many reshards in one program, each of an input of its own, and what every rank makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.dialects.ir import parse
+from spmdir.lowering import lower_to_fx
+from spmdir.lowering.layout import collect, distribute
+from spmdir.lowering.lockstep import run_lockstep
+from spmdir.mesh import Mesh
+from spmdir.passes import run_passes
+from spmdir.sharding import Sharding
+
+
+@attrs.frozen
+class Reshard:
+    """One value that goes from one sharding to another."""
+
+    source: Sharding
+    target: Sharding
+    shape: tuple[int, ...]
+    dtype: str = "f64"
+
+    @property
+    def type(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+
+def text(mesh: Mesh, reshards: Sequence[Reshard]) -> str:
+    """The program: argument i becomes result i."""
+    arguments = [f"%x{i}: {r.type} {_attribute(r.source)}" for i, r in enumerate(reshards)]
+    lines = [f"  %y{i} = spmd.reshard %x{i} : {r.type} <{r.target}>" for i, r in enumerate(reshards)]
+    results = [f"{r.type} {_attribute(r.target)}" for r in reshards]
+    returned = ", ".join(f"%y{i}" for i in range(len(reshards)))
+    return (
+        f"spmd.mesh @mesh {mesh}\n\nfunc.func @main({', '.join(arguments)}) -> ({', '.join(results)}) {{\n"
+        + "\n".join(lines)
+        + f"\n  return {returned} : {', '.join(r.type for r in reshards)}\n}}\n"
+    )
+
+
+def _attribute(sharding: Sharding) -> str:
+    return f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>}}"
+
+
+def localized(mesh: Mesh, reshards: Sequence[Reshard]) -> ModuleOp:
+    """The program of a rank, with the plan of each reshard as it is, not fused with others."""
+    return run_passes(parse(text(mesh, reshards)), "lower-reshard,localize")
+
+
+def pieces_of(mesh: Mesh, reshard: Reshard, value: torch.Tensor) -> list[torch.Tensor]:
+    """What each rank holds before; whole numbers hide a pending sum, so that sums are exact."""
+    return distribute(value, reshard.source, mesh, lambda tensor: torch.randint_like(tensor, -9, 9))
+
+
+def simulated(
+    mesh: Mesh, reshards: Sequence[Reshard], values: Sequence[torch.Tensor]
+) -> list[tuple[torch.Tensor, ...]]:
+    """For every reshard, what each rank holds of its value afterwards."""
+    module = localized(mesh, reshards)
+    programs = [lower_to_fx(module, rank) for rank in range(mesh.world_size)]
+    held = [pieces_of(mesh, reshard, value) for reshard, value in zip(reshards, values, strict=True)]
+    given = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
+    return list(zip(*run_lockstep(programs, given, mesh), strict=True))
+
+
+def assert_kept(mesh: Mesh, reshard: Reshard, value: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
+    """What the ranks hold is `value` as the reshard's target says, to the bit where no reduction is pending."""
+    where = f"<{reshard.source}> -> <{reshard.target}> of {reshard.type} on {mesh}"
+    for rank, piece in enumerate(found):
+        assert piece.dtype == value.dtype, where
+        assert piece.shape == reshard.target.local_shape(reshard.shape, mesh, mesh.coordinate(rank)), where
+    if reshard.target.partial:
+        assert torch.equal(collect(found, reshard.target, mesh), value), where
+        return
+    for piece, wanted in zip(found, distribute(value, reshard.target, mesh, torch.zeros_like), strict=True):
+        assert torch.equal(bits(piece), bits(wanted)), where
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor."""
+    return tensor.contiguous().flatten().view(torch.uint8)
