@@ -9,8 +9,11 @@ from typing import Any
 
 import attrs
 
+from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
-from spmdir.pieces import chunk
+from spmdir.pieces import Ranges, length, select
+from spmdir.placement import Shard
+from spmdir.placement_type import Placement, ShardPlacement, cuts_evenly
 from spmdir.size import Size, evaluate, is_symbolic
 
 DTYPE_BYTES = {
@@ -97,6 +100,9 @@ class Local:
     Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements cut by dp, each piece then by
     tp, as `torch.chunk` cuts; the end is the offset behind the last element. `plus` and `times` give
     `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
+
+    Attributes:
+        cuts: how each axis cuts, if not all as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
     """
 
     kind: str
@@ -104,15 +110,24 @@ class Local:
     axes: tuple[str, ...]
     times: int = 1
     plus: int = 0
+    cuts: tuple[Placement, ...] = ()
 
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
         """The value on the rank at `coordinate`."""
-        offset, length = 0, self.extent
-        for axis in self.axes:
-            inner, length = chunk(length, mesh.sizes[axis], coordinate[axis])
-            offset += inner
-        value = {"size": length, "offset": offset, "end": offset + length}[self.kind]
-        return value * self.times + self.plus
+        held: Ranges = ((0, self.extent),)
+        for axis, cut in zip(self.axes, self.cuts or (Shard(0),) * len(self.axes), strict=True):
+            assert isinstance(cut, ShardPlacement)
+            held = select(held, cut.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
+        if self.kind == "size":
+            return length(held) * self.times + self.plus
+        if len(held) != 1:
+            raise UnsupportedError(f"{self} is no one number on a rank that holds {list(held)}; reshard to S first")
+        return held[0][self.kind == "end"] * self.times + self.plus
+
+    def is_even(self, mesh: Mesh) -> bool:
+        """Whether all ranks have the same size."""
+        cuts = self.cuts or (Shard(0),) * len(self.axes)
+        return cuts_evenly(tuple(zip(cuts, map(mesh.sizes.__getitem__, self.axes), strict=True)), self.extent)
 
     @property
     def undivided(self) -> int:
@@ -120,7 +135,8 @@ class Local:
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def __str__(self) -> str:
-        text = f"{self.kind}({', '.join([str(self.extent), *self.axes])})"
+        axes = (f"{axis}: {cut}" for axis, cut in zip(self.axes, self.cuts, strict=True)) if self.cuts else self.axes
+        text = f"{self.kind}({', '.join([str(self.extent), *axes])})"
         text += f" * {self.times}" if self.times != 1 else ""
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
 

@@ -157,7 +157,8 @@ class Partial(PartialPlacement):
         return [*pieces, rest]
 
     def holds(self, dtype: str) -> bool:
-        return self.op in reductions_of(dtype)
+        # Truth values have a largest and a smallest one too; rules write these as any and all.
+        return self.op in reductions_of(dtype) or (dtype == "i1" and self.op in ("max", "min"))
 
 
 def reductions_of(dtype: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ alone, so this module needs no tensor library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -190,6 +191,17 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
         piece.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
         at += end - start
     return piece
+
+
+@lru_cache(maxsize=65536)
+def cuts_evenly(cuts: tuple[tuple[Any, int], ...], size: int) -> bool:
+    """Whether all ranks hold as much of `size` elements, divided by each (shard placement, ranks) in turn."""
+    extents = {size}
+    for placement, count in cuts:
+        extents = {length(placement.ranges(extent, count, index)) for extent in extents for index in range(count)}
+        if len(extents) > 1:
+            return False
+    return True
 
 
 class PartialPlacement(Placement):

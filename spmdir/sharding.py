@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, select
 from spmdir.placement import R
-from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, cuts_evenly, parse_placement
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -152,11 +152,13 @@ class Sharding:
     def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
         """Whether all ranks hold as much of dimension `dim` with `size` elements."""
         divided = tuple((p, mesh.sizes[axis]) for axis, p in self.entries if p.dim == dim)
-        return _is_even(divided, size)
+        return cuts_evenly(divided, size)
 
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
         self.check(mesh, len(shape))
+        if all(type(placement).check is Placement.check for _, placement in self.entries):
+            return
         shapes = {shape}
         for axis, placement in self.entries:
             count = mesh.sizes[axis]
@@ -183,16 +185,6 @@ class Sharding:
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
-
-
-@lru_cache(maxsize=65536)
-def _is_even(divided: tuple[tuple[Any, int], ...], size: int) -> bool:
-    extents = {size}
-    for placement, count in divided:
-        extents = {length(placement.ranges(e, count, index)) for e in extents for index in range(count)}
-        if len(extents) > 1:
-            return False
-    return True
 
 
 def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:

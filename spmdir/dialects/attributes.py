@@ -25,8 +25,8 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from spmdir.call import Literal, SizedMeta, Structure, TensorMeta
 from spmdir.brackets import split_entries
+from spmdir.call import Literal, SizedMeta, Structure, TensorMeta
 from spmdir.dialects.brackets import take_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments
 from spmdir.dialects.size_types import DimsAttr, dims_text

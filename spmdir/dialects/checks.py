@@ -17,9 +17,6 @@ from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding
 
-_IMPOSSIBLE = {"i1": ("sum", "avg", "product"), "complex": ("max", "min")}
-"""Element type → the reductions that its values do not have."""
-
 
 def check_decided(sharding: Sharding) -> None:
     """Raise ShardingError if `sharding` leaves an axis to the compiler."""
@@ -37,7 +34,7 @@ def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: 
         )
     if not isinstance(whole, tuple) or len(whole) != meta.rank or any(type(n) is not int or n < 0 for n in whole):
         raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {whole}")
-    sharding.check(mesh, meta.rank)
+    sharding.check_shape(mesh, whole)
     held = [sharding.local_shape(whole, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
     expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*held, strict=True)]
     found = ["?" if size == DYNAMIC else size for size in meta.shape]
@@ -45,8 +42,12 @@ def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: 
         raise ShardingError(f"the pieces of {list(whole)} <{sharding}> have the shape {expected}, found {found}")
 
 
-def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None) -> None:
-    """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`."""
+def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:
+    """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`.
+
+    Args:
+        local: the shape is that of a rank's piece.
+    """
     if mesh is None:
         raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
     if meta is None:
@@ -54,11 +55,17 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     if sharding.mesh != mesh.name:
         raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
     sharding.check(mesh, meta.rank)
-    for axis, op in sharding.partial:
-        if op in ("any", "all") and meta.dtype != "i1":
-            raise ShardingError(f"P({op}) on axis '{axis}' is a reduction of i1 values, found {meta.dtype}")
-        if op in _IMPOSSIBLE.get(meta.dtype.partition("<")[0], ()):
-            raise ShardingError(f"P({op}) on axis '{axis}' is no reduction of {meta.dtype} values")
+    if not local:
+        sharding.check_shape(mesh, meta.shape)
+    for axis, placement in sharding.entries:
+        if not placement.holds(meta.dtype):
+            what = "reduction" if placement.trait == "partial" else "placement"
+            raise ShardingError(f"{placement} on axis '{axis}' is no {what} of {meta.dtype} values")
+
+
+def is_local(function: Any) -> bool:
+    """Whether the types of `function` are those of one rank, as localize makes them."""
+    return function is not None and "spmd.local" in function.attributes
 
 
 def mesh_of(op: Operation) -> Mesh | None:

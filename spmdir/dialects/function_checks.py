@@ -15,7 +15,7 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.checks import check_pieces, check_sharding
+from spmdir.dialects.checks import check_pieces, check_sharding, is_local
 from spmdir.dialects.values import function_attrs
 from spmdir.errors import ShardingError, did_you_mean
 from spmdir.mesh import Mesh
@@ -44,12 +44,12 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
             given = function_attrs(function, which, index)
             for key, attribute in given.items():
-                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_))
+                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_), is_local(function))
             if which == "arg_attrs":
                 _check_argument_pieces(f"{place} {index}", given, mesh, meta_of(type_))
 
 
-def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any) -> None:
+def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any, local: bool) -> None:
     texts = FUNCTION_TEXTS.get(key)
     if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):
         expected = " or ".join(f'"{text}"' for text in texts) or "a string"
@@ -62,7 +62,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
     if not isinstance(attribute, ShardingAttr):
         raise VerifyException(f"spmd.sharding of {place} is {attribute}; expected #spmd.sharding<@mesh, dp: S(0)>")
     try:
-        check_sharding(attribute.data, mesh, meta)
+        check_sharding(attribute.data, mesh, meta, local)
     except ShardingError as error:
         raise ShardingError(f"{place}: {error.message}") from None
 

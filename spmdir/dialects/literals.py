@@ -12,7 +12,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from spmdir.axes import is_axis
+from spmdir.brackets import split_entries
 from spmdir.call import DTYPE_BYTES, DType, Literal, Local, SizeOperand
+from spmdir.errors import SpmdirError
+from spmdir.placement_type import ShardPlacement, parse_placement
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -140,11 +143,19 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
 def _local(token: str, start: int) -> Local:
     match = _LOCAL.fullmatch(token)
     assert match
-    extent, *axes = (part.strip() for part in match[2].split(","))
-    if not extent.isdecimal() or not all(map(is_axis, axes)):
-        raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …)", start)
+    extent, *parts = split_entries(match[2]) or [""]
+    axes = tuple(part.partition(":")[0].strip() for part in parts)
+    cuts = [part.partition(":")[2] for part in parts]
+    if not extent.isdecimal() or not all(map(is_axis, axes)) or (any(cuts) and not all(cuts)):
+        raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …) or …(extent, axis: cut, …)", start)
+    try:
+        placements = tuple(map(parse_placement, filter(None, cuts)))
+    except SpmdirError as error:
+        raise LiteralError(error.message, start) from None
+    if not all(isinstance(placement, ShardPlacement) for placement in placements):
+        raise LiteralError(f"found {token}, expected cuts of a dimension, as in {match[1]}(8, tp: S(0))", start)
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
-    return Local(match[1], int(extent), tuple(axes), int(match[3] or 1), plus)
+    return Local(match[1], int(extent), axes, int(match[3] or 1), plus, placements)
 
 
 @lru_cache(maxsize=65536)

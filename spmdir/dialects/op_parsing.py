@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.parser import Parser
 
 from spmdir.axes import AXIS_TEXT
+from spmdir.brackets import scan_balanced
 from spmdir.call import Literal, Structure, sized_meta
 from spmdir.dialects.attributes import (
     DYNAMIC,
@@ -20,7 +21,6 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.brackets import scan_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments
 from spmdir.dialects.size_types import Hints, SizeType, hint_of, read_measure
 from spmdir.errors import SpmdirError

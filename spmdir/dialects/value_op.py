@@ -30,7 +30,7 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.checks import check_decided, check_pieces, check_sharding, mesh_of
+from spmdir.dialects.checks import check_decided, check_pieces, check_sharding, is_local, mesh_of
 from spmdir.dialects.literals import LiteralError
 from spmdir.dialects.op_parsing import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
 from spmdir.dialects.op_printing import print_operands, print_tail, print_with_sizes
@@ -159,9 +159,10 @@ class ValueOp(IRDLOperation):
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
         self.check_numbers(mesh)
+        local = is_local(self.parent_op())
         for operand, need in zip(self.tensors, self.needs.data, strict=True) if self.needs else ():
             if need is not None:
-                check_sharding(need, mesh, meta_of(operand.type))
+                check_sharding(need, mesh, meta_of(operand.type), local)
                 check_decided(need)
         of = self.of.data if self.of else (None,) * len(self.results)
         for result, sharding, whole in zip(self.results, self.shardings, of, strict=True):
@@ -172,7 +173,7 @@ class ValueOp(IRDLOperation):
                 check_pieces(meta, whole, sharding, mesh)
             if sharding is None:
                 continue
-            check_sharding(sharding, mesh, meta_of(result.type))
+            check_sharding(sharding, mesh, meta_of(result.type), local)
             if not self.MAY_BE_OPEN:
                 check_decided(sharding)
 

@@ -12,6 +12,7 @@ from spmdir.dialects.attributes import (
     ShardingsAttr,
     meta_of,
 )
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding
@@ -43,11 +44,6 @@ def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
     if given is not None or sharding is None or mesh is None:
         return given or meta.shape
     return tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape))
-
-
-def is_local(function: Any) -> bool:
-    """Whether the types of `function` are those of one rank, as localize makes them."""
-    return function is not None and "spmd.local" in function.attributes
 
 
 def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:

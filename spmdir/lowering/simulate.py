@@ -12,9 +12,10 @@ from xdsl.ir import SSAValue
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax import location_of
-from spmdir.dialects.values import function_attrs, global_shape, is_local, sharding_of
+from spmdir.dialects.values import function_attrs, global_shape, sharding_of
 from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.lowering.emit import emit
 from spmdir.lowering.groups import symbolic_group

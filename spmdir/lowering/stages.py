@@ -9,10 +9,11 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.dialects import ir
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import is_local, sharding_of
+from spmdir.dialects.values import sharding_of
 from spmdir.errors import SpmdirError, require_type
 from spmdir.passes import run_passes
 from spmdir.passes.bind_sizes import BindSizesPass

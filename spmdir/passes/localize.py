@@ -23,14 +23,16 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
 from spmdir.dialects.borders import BORDER_OPS
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, keep_name, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, is_local, sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import refuse_open_sizes
 from spmdir.passes.typing import Choice, strategies_of
+from spmdir.placement import Shard
 from spmdir.rules import OpRule, RuleSet, Value
 from spmdir.sharding import Sharding
 
@@ -52,15 +54,18 @@ class LocalizePass(ModulePass):
                 _localize(function, mesh, ctx.rules)
 
 
-def local_size(size: int, axes: tuple[str, ...], mesh: Mesh) -> int | Local:
-    """The local length of a dimension of `size` elements divided by `axes`: a number where all ranks agree."""
-    count = mesh.group_size(axes)
-    return Local("size", size, axes) if size % count else size // count
+def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Local:
+    """The local length of dimension `dim` with `size` elements: a number where all ranks agree."""
+    axes = sharding.dim_axes(dim)
+    if sharding.is_even(dim, size, mesh):
+        return size // mesh.group_size(axes)
+    cuts = tuple(sharding[axis] for axis in axes)
+    return Local("size", size, axes, cuts=() if all(isinstance(cut, Shard) for cut in cuts) else cuts)
 
 
 def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
     """`local_size` of every dimension of a tensor with global `shape`."""
-    return tuple(local_size(size, sharding.dim_axes(dim), mesh) for dim, size in enumerate(shape))
+    return tuple(local_size(dim, size, sharding, mesh) for dim, size in enumerate(shape))
 
 
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
@@ -167,7 +172,7 @@ def _plain(value: Literal, mesh: Mesh) -> Literal:
     """`value` with the sizes on which all ranks agree as numbers."""
     if isinstance(value, tuple):
         return tuple(_plain(item, mesh) for item in value)
-    if isinstance(value, Local) and value.kind == "size" and value.extent % mesh.group_size(value.axes) == 0:
+    if isinstance(value, Local) and value.kind == "size" and value.is_even(mesh):
         return value.evaluate(mesh, mesh.coordinate(0))
     return value
 
@@ -201,11 +206,16 @@ def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
 def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
     """Give a value its local type; its global shape if the type alone does not tell it."""
     meta, sharding = meta_of(value.type), sharding_of(value)
-    if meta is None or sharding is None or not any(p.trait == "shard" for _, p in sharding.entries):
+    traits = {placement.trait for _, placement in sharding.entries} if sharding else set()
+    if meta is None or sharding is None or traits <= {"partial"}:
         return None
-    sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))
+    if "other" in traits:
+        held = (sharding.local_shape(meta.shape, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size))
+        sizes = tuple(lengths[0] if len(set(lengths)) == 1 else DYNAMIC for lengths in zip(*held, strict=True))
+    else:
+        sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))
     _retype(value, type_of(TensorMeta(sizes, meta.dtype)))
-    return meta.shape if DYNAMIC in sizes else None
+    return meta.shape if DYNAMIC in sizes or "other" in traits else None
 
 
 def _retype(value: SSAValue, type_: Attribute) -> None:

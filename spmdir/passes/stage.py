@@ -6,9 +6,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.syntax import location_of
-from spmdir.dialects.values import is_local
 from spmdir.errors import UnsupportedError
 
 
