@@ -77,9 +77,15 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     Raises:
         ParseError, ShardingError: the sharding is malformed.
     """
+    text = _checked(sharding)
+    if not torch.compiler.is_dynamo_compiling() and peek_interpreter_stack() is not None:
+        return _Transformed.apply(x, text)  # type: ignore
+    return _constrain(x, text)
+
+
+@torch.compiler.assume_constant_result  # Dynamo is not to trace the parser
+def _checked(sharding: str | Sharding | Mapping[str, object]) -> str:
     if isinstance(sharding, Mapping):
         sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
     parse_sharding(str(sharding))
-    if peek_interpreter_stack() is not None:
-        return _Transformed.apply(x, str(sharding))  # type: ignore
-    return _constrain(x, str(sharding))
+    return str(sharding)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch.export.experimental import _export_forward_backward
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -90,6 +92,26 @@ def by_export(sharding: str) -> Any:
 def test_constrains_the_gradient_alike_but_leaves_nothing_pending(joint, sharding: str, gradient: str):
     module = import_fx(joint(sharding), DEEP)
     assert constraints(module) == [str(parse_sharding(sharding)), gradient]
+
+
+def test_is_traced_by_dynamo_in_both_directions():
+    graphs: list[Any] = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return make_boxed_func(graph)
+
+    compiled = torch.compile(
+        lambda x: constrain(x, {"dp": "S(0)", "tp": "P(sum)"}).exp(),
+        backend=aot_autograd(fw_compiler=keep, bw_compiler=keep),
+        fullgraph=True,
+    )
+    compiled(X.clone().requires_grad_()).sum().backward()
+    assert [constraints(import_fx(graph, MESH)) for graph in graphs] == [["dp: S(0), tp: P(sum)"], ["dp: S(0)"]]
+    strict = torch.export.export(_Constrained("dp: S(0), tp: ?"), (X,), strict=True)
+    assert constraints(import_fx(strict, MESH)) == ["dp: S(0), tp: ?"]
+    with pytest.raises(ParseError, match="is no part of a sharding"):
+        torch.export.export(_Constrained("dp S(0)"), (X,), strict=True)
 
 
 def test_the_gradient_of_two_constraints_goes_back_from_one_to_the_other():
