@@ -52,18 +52,13 @@ class Replicate(Placement):
         return pieces[0]
 
 
-def _from_zero(_: Any, __: Any, dim: int) -> None:
-    if dim < 0:
-        raise ShardingError(f"S({dim}) divides no dimension; expected one counted from 0")
-
-
 @attrs.frozen(cache_hash=True)
 class Shard(ShardPlacement):
     """`S(d)`: rank i holds piece i of dimension d, cut as `torch.chunk` cuts."""
 
     text: ClassVar[str] = "S({dim})"
     splits: ClassVar[bool] = True
-    dim: int = attrs.field(validator=_from_zero)
+    dim: int
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         offset, length = chunk(size, count, index)

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.errors import ParseError
+from spmdir.errors import ParseError, ShardingError
 
 
 @attrs.frozen
@@ -31,9 +31,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.strip("[] ").split(",") if number.strip())
 
 
+def _float_text(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
+
+
 FIELD_TEXTS: dict[Any, FieldText] = {
     int: FieldText(r"-?\d+", int, str),
-    float: FieldText(r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)", float, lambda value: f"{value:g}"),
+    float: FieldText(r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)", float, _float_text),
     str: FieldText(r"[A-Za-z_]\w*", str, str),
     tuple[int, ...]: FieldText(r"\[[\d\s,]*\]", _numbers, lambda value: "[" + ", ".join(map(str, value)) + "]"),
 }
@@ -56,6 +60,7 @@ def read_placement(kind: type, text: str) -> Any:
 
     Raises:
         ParseError: the text does not fit the template.
+        ShardingError: a validator of a field refuses its value.
     """
     head = head_of(kind.text)  # type: ignore[attr-defined]
     if text.strip() == head and all(field.default is not attrs.NOTHING for field in _fields(kind)):
@@ -64,7 +69,11 @@ def read_placement(kind: type, text: str) -> Any:
     if match is None:
         raise ParseError(f"'{' '.join(text.split())}' is no {head}; expected {_expected(kind)}")
     texts = _field_texts(kind)
-    return kind(**{name: texts[name].read(value) for name, value in match.groupdict().items()})
+    try:
+        return kind(**{name: texts[name].read(value) for name, value in match.groupdict().items()})
+    except (TypeError, ValueError) as error:
+        # What attrs validators raise; the first argument is their message.
+        raise ShardingError(f"'{' '.join(text.split())}': {error.args[0] if error.args else error}") from None
 
 
 def head_of(text: str) -> str:

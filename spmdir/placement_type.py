@@ -129,11 +129,6 @@ class Placement:
         return print_placement(self)
 
 
-def _no_negative_dim(_: Any, __: Any, dim: int) -> None:
-    if dim < 0:
-        raise ShardingError(f"dimension {dim} divides nothing; expected one counted from 0")
-
-
 class ShardPlacement(Placement):
     """A placement that divides dimension `dim`, its first field: every position is held by exactly one rank.
 
@@ -142,6 +137,12 @@ class ShardPlacement(Placement):
 
     trait: ClassVar[str] = "shard"
     dim: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.dim < 0:
+            # It has no hash yet, by which texts are remembered.
+            text = print_placement.__wrapped__(self)
+            raise ShardingError(f"{text} divides no dimension; expected one counted from 0")
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         """The (start, end) ranges of positions that rank `index` of `count` holds of `size`, in its local order."""

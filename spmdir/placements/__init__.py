@@ -1,0 +1,1 @@
+"""Placements beside the standard ones: a file each, written as any plug-in is."""

@@ -1,0 +1,42 @@
+"""`Cyclic(dim, block)`: block-cyclic, as ScaLAPACK lays out matrices.
+
+A dimension is cut into blocks of `block` elements, which are dealt to the ranks in turn. With `Cyclic(0, 2)`, three
+ranks hold of ten rows
+
+    rank 0: 0 1 6 7     rank 1: 2 3 8 9     rank 2: 4 5
+
+Where work shrinks from one end of a matrix to the other, as in a factorisation or under a causal mask, all ranks keep
+about as much of it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from spmdir.pieces import Ranges, joined
+from spmdir.placement_type import ShardPlacement
+
+
+@attrs.frozen
+class Cyclic(ShardPlacement):
+    """Rank i holds the blocks i, i + n, i + 2n, … of n ranks; the last block may be short."""
+
+    text: ClassVar[str] = "Cyclic({dim}, {block})"
+    dim: int
+    block: int = attrs.field(validator=attrs.validators.ge(1))
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        starts = range(index * self.block, size, count * self.block)
+        return joined((start, min(start + self.block, size)) for start in starts)
+
+    def scaled(self, inner: int) -> Cyclic:
+        return Cyclic(self.dim, self.block * inner)
+
+    def unscaled(self, inner: int) -> Cyclic | None:
+        return None if self.block % inner else Cyclic(self.dim, self.block // inner)
+
+    def inside(self, outer: int) -> Cyclic:
+        # Every stretch is dealt alike where whole rounds fill it.
+        return self

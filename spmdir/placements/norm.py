@@ -1,0 +1,54 @@
+"""`Norm(p)`: a pending p-norm. The value is (Σ |x_r|^p)^(1/p) of what ranks hold, their maximum where p is infinite.
+
+The norm of a tensor whose elements are divided among ranks is the norm of the ranks' norms. Held so, it need not be
+reduced at once: the norms of many gradients can be stacked, the norm of those be taken, and one number be reduced, as
+clipping by the norm of all gradients wants. DTensor calls it `_NormPartial`.
+
+Norms are never negative; a tensor that has negative elements cannot be held so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from spmdir.errors import UnsupportedError
+from spmdir.placement_type import Noise, PartialPlacement
+
+
+@attrs.frozen
+class Norm(PartialPlacement):
+    """Pending p-norm; `p` is greater than 0, or `inf`."""
+
+    text: ClassVar[str] = "Norm({p})"
+    examples: ClassVar[tuple[str, ...]] = ("Norm(2)", "Norm(1)", "Norm(3.5)", "Norm(inf)")
+    p: float = attrs.field(converter=float, validator=attrs.validators.gt(0))
+
+    @property
+    def reduce(self) -> str:  # type: ignore[override]
+        return "max" if math.isinf(self.p) else "sum"
+
+    def before(self, piece: Any) -> Any:
+        return piece if math.isinf(self.p) else piece**self.p
+
+    def after(self, reduced: Any, count: int) -> Any:
+        return reduced if math.isinf(self.p) else reduced ** (1 / self.p)
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        if tensor.numel() and (tensor < 0).any():
+            raise UnsupportedError(f"a value that is held as {self} has negative elements; norms have none")
+        weights = [abs(noise(tensor)) + 0.25 for _ in range(count)]
+        whole = self.collect(weights)
+        return [tensor * (weight / whole) for weight in weights]
+
+    def holds(self, dtype: str) -> bool:
+        # Squares of f16 overflow at 256.
+        return dtype in ("f64", "f32", "bf16")
+
+    def lift(self, rule: Any, rows: Sequence[Any]) -> Iterable[Any]:
+        if rule.name == "aten.linalg_vector_norm" and rule.argument("ord") == self.p:
+            yield from rule.combining(self)
+            yield rule.pointwise(self)

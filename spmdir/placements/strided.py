@@ -1,0 +1,54 @@
+"""`Strided(dim, split)`: every rank holds a piece of each of `split` stretches of a dimension.
+
+Two things come to lie so:
+
+- The nesting order of FSDP over tensor parallelism. Weights are divided by `tp` first and then by `dp`, but where
+  placements are listed in the order of the mesh's axes, `dp` stands first: `dp: Strided(0, 2), tp: S(0)` with two ranks
+  on `tp` gives every rank the rows that `tp: S(0), dp: S(0)` gives it.
+- Flattening. A dimension of 4 × 6 elements whose inner part is divided is one of 24 elements of which ranks hold pieces
+  of 4 stretches: `S(1)` becomes `Strided(0, 4)`.
+
+With `Strided(0, 2)`, two ranks hold of eight rows
+
+    rank 0: 0 1 4 5     rank 1: 2 3 6 7
+
+It is what DTensor calls `_StridedShard`, uneven sizes included.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from spmdir.pieces import Ranges, chunk, joined
+from spmdir.placement import Shard
+from spmdir.placement_type import Placement, ShardPlacement
+
+
+@attrs.frozen
+class Strided(ShardPlacement):
+    """Rank i holds piece i of each of `split` stretches; both are cut as `torch.chunk` cuts."""
+
+    text: ClassVar[str] = "Strided({dim}, {split})"
+    dim: int
+    split: int = attrs.field(validator=attrs.validators.ge(1))
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        pieces = []
+        for stretch in range(self.split):
+            start, extent = chunk(size, self.split, stretch)
+            offset, held = chunk(extent, count, index)
+            pieces.append((start + offset, start + offset + held))
+        return joined(pieces)
+
+    def scaled(self, inner: int) -> Strided:
+        return self
+
+    def unscaled(self, inner: int) -> Strided:
+        return self
+
+    def inside(self, outer: int) -> Placement | None:
+        if self.split % outer:
+            return None
+        return Shard(self.dim) if self.split == outer else Strided(self.dim, self.split // outer)
