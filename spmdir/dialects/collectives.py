@@ -142,6 +142,14 @@ class ExchangeOp(Collective):
 
 
 @irdl_op_definition
+class RelayOp(Collective):
+    """`relay %x`: ranks are sent addends, reduce them and send the sums to the ranks that want them."""
+
+    name = "spmd.relay"
+    CLAUSES: ClassVar = (("async", "asynchronous"),)
+
+
+@irdl_op_definition
 class SliceOp(Collective):
     """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
 

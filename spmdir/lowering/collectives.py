@@ -1,7 +1,7 @@
 """Collectives as graph nodes: each kind has one emitter, found in EMITTERS.
 
-An emitter prepares the operand, calls at most one functional collective and says how to finish: what to do with
-the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
+An emitter prepares the operand, leaves at most one functional collective under way and says how to finish: what to do
+with the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spmdir.lowering.cut import (
     split_even,
     spread,
 )
-from spmdir.lowering.exchange import start_exchange
+from spmdir.lowering.exchange import start_exchange, start_relay
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.planner.steps import PARTITION_IDENTITY, WHOLE_MOVES, permuted_axes, senders
 
@@ -159,6 +159,7 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "all_to_all": _all_to_all,
     "permute": _permute,
     "exchange": start_exchange,
+    "relay": start_relay,
     "broadcast": _broadcast,
 }
 """Kind of collective → (site, operand) → the collective started."""

@@ -1,11 +1,13 @@
-"""The exchange as graph nodes: boxes cut out, sent in one all-to-all, put together and reduced."""
+"""Exchange and relay as graph nodes: boxes cut out, sent in one all-to-all or two, put together and reduced."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch.fx import Node
 
@@ -13,8 +15,9 @@ from spmdir.errors import UnsupportedError
 from spmdir.lowering.cut import Emit, aten, narrow
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.planner.exchange import Box, Part, box_of, exchange, exchange_loads, reduced_axes
-from spmdir.planner.steps import IDENTITY, exchanged_axes
+from spmdir.planner.exchange import Box, Loads, Part, box_of, exchange, exchange_loads, reduced_axes
+from spmdir.planner.relay import relay, relay_loads
+from spmdir.planner.steps import IDENTITY, exchanged_axes, relayed_axes
 
 COMBINE: dict[str, Any] = {
     "sum": aten.add.Tensor,
@@ -34,31 +37,72 @@ def start_exchange(site: Site, x: Node) -> Started:
     """Emit an exchange of `x`; see `spmdir.planner.exchange` for who gives what to whom."""
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     held = box_of(site.source, site.shape, site.mesh, site.rank)
-    kept = [(part, _take(site.emit, x, part.box, held)) for part in parts if part.sender == part.receiver == site.rank]
+    axes = exchanged_axes(site.source, site.target, site.mesh)
+    (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
+    sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.box, held))
+    return attrs.evolve(sending.started, finish=lambda result: _reduced(site, x, sending.received(result)))
+
+
+def start_relay(site: Site, x: Node) -> Started:
+    """Emit a relay of `x`: its first round, what this rank reduces for others, and its second round."""
+    moved = relay(site.source, site.target, site.mesh, site.shape, site.rank)
+    held = box_of(site.source, site.shape, site.mesh, site.rank)
+    axes = relayed_axes(site.source, site.target, site.mesh)
+    loads = relay_loads(site.source, site.target, site.mesh, site.shape)
+
+    def own(part: Part) -> Node:
+        return _take(site.emit, x, part.box, held)
+
+    kept = [(part, own(part)) for part in moved.kept if part.receiver == site.rank]
+    first = _round(site, x, axes, moved.gathered, loads[0], own)
+    gathered = first.received(first.started.wait(site.emit))
+    boxes = dict.fromkeys(part.box for part in moved.spread if part.sender == site.rank)
+    sums = {box: _combined(site, _within(site, x, box, gathered)) for box in boxes}
+    second = _round(site, x, axes, moved.spread, loads[1], lambda part: sums[part.box])
+    return attrs.evolve(second.started, finish=lambda result: _reduced(site, x, [*kept, *second.received(result)]))
+
+
+@attrs.frozen
+class _Round:
+    """One all-to-all that is under way.
+
+    Attributes:
+        started: it; its result is flat.
+        received: result → the parts that this rank gets or keeps.
+    """
+
+    started: Started
+    received: Callable[[Node], list[Placed]]
+
+
+def _round(
+    site: Site, x: Node, axes: Sequence[str], parts: Sequence[Part], loads: Loads, piece_of: Callable[[Part], Node]
+) -> _Round:
+    """Send what `piece_of` gives of `parts` along `axes`; nothing is sent if no rank of the mesh has `loads`."""
+    kept = [(part, piece_of(part)) for part in parts if part.sender == part.receiver == site.rank]
     # Whether anything is sent must be the same for all ranks, not only for those of this group.
-    if not exchange_loads(site.source, site.target, site.mesh, site.shape):
-        return here(_reduced(site, x, kept))
-    axes = [axis for axis in exchanged_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1]
+    if not loads:
+        return _Round(here(x), lambda result: kept)
     ordered = [part for part in parts if part.sender != part.receiver]
+    axes = [axis for axis in axes if site.mesh.sizes[axis] > 1]
     group = sorted(site.mesh.group(site.rank, axes))
     outgoing = [[p for p in ordered if (p.sender, p.receiver) == (site.rank, member)] for member in group]
     incoming = [[p for p in ordered if (p.sender, p.receiver) == (member, site.rank)] for member in group]
-    pieces = [_take(site.emit, x, part.box, held) for to in outgoing for part in to]
-    flat = [site.emit(aten.reshape.default, piece, [-1]) for piece in pieces]
+    flat = [site.emit(aten.reshape.default, piece_of(part), [-1]) for to in outgoing for part in to]
     nothing = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *nothing])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
     sent = site.send(functional.all_to_all_single.default, joined, receives, sends, axes=tuple(axes))
 
-    def finish(result: Node) -> Node:
-        received, at = list(kept), 0
+    def received(result: Node) -> list[Placed]:
+        placed, at = list(kept), 0
         for part in (part for parts in incoming for part in parts):
             piece = narrow(site.emit, result, 0, at, part.numel, sum(receives))
-            received.append((part, site.emit(aten.reshape.default, piece, [end - start for start, end in part.box])))
+            placed.append((part, site.emit(aten.reshape.default, piece, [end - start for start, end in part.box])))
             at += part.numel
-        return _reduced(site, x, received)
+        return placed
 
-    return Started(sent, True, finish)
+    return _Round(Started(sent, True, lambda result: result), received)
 
 
 def _take(emit: Emit, x: Node, box: Box, held: Box) -> Node:
@@ -68,24 +112,41 @@ def _take(emit: Emit, x: Node, box: Box, held: Box) -> Node:
     return x
 
 
+def _within(site: Site, x: Node, box: Box, parts: Sequence[Placed]) -> list[Node]:
+    """The addends of `box`, each put together of those of its `parts` that meet the box."""
+    addends: dict[int, list[Placed]] = {}
+    for part, node in parts:
+        overlap = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(part.box, box, strict=True))
+        if all(start < end for start, end in overlap):
+            met = attrs.evolve(part, box=overlap)
+            addends.setdefault(part.addend, []).append((met, _take(site.emit, node, overlap, part.box)))
+    value = _identity(_pending(site), site.dtype)
+    return [_join(site, x, box, addends[addend], value) for addend in sorted(addends)]
+
+
 def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
     wanted = box_of(site.target, site.shape, site.mesh, site.rank)
     reduced = reduced_axes(site.source, site.target)
-    pending = next((op for _, op in (*site.source.partial, *site.target.partial)), "sum")
-    value = _identity(pending, site.dtype)
+    value = _identity(_pending(site), site.dtype)
     # A rank that gets nothing of an addend would add identities only.
     given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
-    addends = [_join(site, x, wanted, of_addend, value) for of_addend in given or [[]]]
-    if len(addends) > 1 and site.dtype == "i1" and pending in ("sum", "avg", "product"):
-        raise UnsupportedError(f"P({pending}) of truth values is no reduction; expected P(any) or P(all)")
-    whole = addends[0]
-    for addend in addends[1:]:
-        whole = site.emit(COMBINE[pending], whole, addend)
+    whole = _combined(site, [_join(site, x, wanted, of_addend, value) for of_addend in given or [[]]])
     averaged = site.mesh.group_size(axis for axis, op in site.source.partial if axis in reduced and op == "avg")
     if averaged > 1 and site.dtype[0] not in "fbc":
         raise UnsupportedError(f"P(avg) of element type {site.dtype} has no exact mean; reduce by sum and divide")
     return whole if averaged == 1 else site.emit(aten.div.Scalar, whole, averaged)
+
+
+def _pending(site: Site) -> str:
+    return next((op for _, op in (*site.source.partial, *site.target.partial)), "sum")
+
+
+def _combined(site: Site, addends: Sequence[Node]) -> Node:
+    pending = _pending(site)
+    if len(addends) > 1 and site.dtype == "i1" and pending in ("sum", "avg", "product"):
+        raise UnsupportedError(f"P({pending}) of truth values is no reduction; expected P(any) or P(all)")
+    return functools.reduce(functools.partial(site.emit, COMBINE[pending]), addends)
 
 
 def _join(site: Site, x: Node, box: Box, parts: Sequence[Placed], identity: Any) -> Node:

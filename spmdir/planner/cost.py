@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.planner.exchange import exchange_loads
+from spmdir.planner.exchange import Loads, exchange_loads
+from spmdir.planner.relay import relay_loads
 from spmdir.planner.steps import Step
 from spmdir.planner.topology import H100X8, Topology
 from spmdir.sharding import Sharding
@@ -30,7 +31,8 @@ class Sizes:
         piece: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
             both borders.
         dim, to_dim: as in Step.
-        moved, crossing: for exchange, bytes that the busiest rank sends or receives, in all and to or from other nodes.
+        moved, crossing: for exchange and relay, bytes that the busiest rank sends or receives, in all and to or from
+            other nodes; over all rounds.
     """
 
     group: int
@@ -54,12 +56,14 @@ class Traffic:
             unpacked, and all but one of them while others are on the wire.
         crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
         passes: how often the data goes round the ring; 0 where ranks exchange directly.
+        rounds: how many collectives it takes, one after the other.
     """
 
     wire: Callable[[Sizes], float] = lambda s: 0.0
     copied: Callable[[Sizes], float] = lambda s: 0.0
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0
+    rounds: int = 1
 
 
 def _ring(ranks: int, nodes: int) -> float:
@@ -102,6 +106,7 @@ TRAFFIC: dict[str, Traffic] = {
     "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
+    "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct, rounds=2),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""
@@ -143,7 +148,7 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     wire = traffic.wire(sizes)
     crossing = sizes.crossing or wire * traffic.crossing(sizes.group, nodes)
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
-    return Cost(wire, latency + transfer + copies)
+    return Cost(wire, traffic.rounds * latency + transfer + copies)
 
 
 def node_count(axes: Sequence[str], mesh: Mesh) -> int:
@@ -163,23 +168,33 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> S
     if step.to_dim is not None and source:
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         piece = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
-    moved, crossing = _exchanged(step, tuple(shape), mesh) if step.kind == "exchange" else (0, 0)
+    moved, crossing = _exchanged(step, tuple(shape), mesh) if step.kind in LOADS else (0, 0)
     return Sizes(
         mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim, moved * itemsize, crossing * itemsize
     )
 
 
+LOADS: dict[str, Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]]] = {
+    "exchange": exchange_loads,
+    "relay": relay_loads,
+}
+"""Kind of step → what each rank sends each other one, in each of its rounds."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
-    """Elements that the busiest rank sends or receives in an exchange: in all, and to or from other nodes."""
+    """Elements that the busiest rank of each round sends or receives: in all, and to or from other nodes."""
     outside = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
-    totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
-    for (sender, receiver), numel in exchange_loads(step.source, step.target, mesh, shape).items():
-        crosses = mesh.index(sender, outside) != mesh.index(receiver, outside)
-        for total in totals[: 1 + crosses]:
-            for end in (("sends", sender), ("receives", receiver)):
-                total[end] = total.get(end, 0) + numel
-    return max(totals[0].values(), default=0), max(totals[1].values(), default=0)
+    busiest = [0, 0]
+    for loads in LOADS[step.kind](step.source, step.target, mesh, shape):
+        totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
+        for (sender, receiver), numel in loads.items():
+            crosses = mesh.index(sender, outside) != mesh.index(receiver, outside)
+            for total in totals[: 1 + crosses]:
+                for end in (("sends", sender), ("receives", receiver)):
+                    total[end] = total.get(end, 0) + numel
+        busiest = [most + max(total.values(), default=0) for most, total in zip(busiest, totals, strict=True)]
+    return busiest[0], busiest[1]
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:

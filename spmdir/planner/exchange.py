@@ -2,9 +2,9 @@
 
 The box of the tensor that a rank holds afterwards is cut into *cells*, one for each source piece that it meets in each
 dimension. Where the source is a pending reduction that the target is not, each *addend* is fetched and the rank reduces
-them itself. Where the target is a pending reduction that the source is not, each cell goes to some of the ranks
-along its axes, preferably to those that have it, and the others hold the reduction's identity; equally for all ranks
-along other axes, for what these replicate must be the same.
+them itself. Where the target is a pending reduction that the source is not, each cell goes to some of the *places*
+along its axes, the others holding the reduction's identity; equally for all ranks along other axes, for what these
+replicate must be the same. Places that have a cell come first, but get less of it than others if they had most to do.
 
 A cell that some ranks lack is held by others alike, who share the sending evenly, so that a cell may come in several
 parts. Then the busiest rank moves no more than the lower bound asks where division is even and no reduction pends.
@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -28,6 +29,9 @@ Range = tuple[int, int]
 
 Box = tuple[Range, ...]
 """One range a dimension."""
+
+Loads = dict[tuple[int, int], int]
+"""(sender, receiver) → elements."""
 
 
 @attrs.frozen
@@ -61,45 +65,123 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     if fine is not mesh:
         return exchange(source.refined(fine), target.refined(fine), fine, shape, rank)
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    reduced, pending = reduced_axes(source, target), pending_axes(source, target)
+    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending_axes(source, target))
+    straight, aside = _parts(cells, 0), _parts(cells, _SHARES)
+    if straight == aside:
+        return straight
+    ends = [(moved(straight, group, side), moved(aside, group, side)) for side in ("sender", "receiver")]
+    loads = {pair for before, after in ends for pair in zip(before, after, strict=True)}
+    best = min(range(_SHARES), key=lambda n: max((_SHARES - n) * a + n * b for a, b in loads))
+    return _parts(cells, best) if best else straight
+
+
+@attrs.frozen
+class Cell:
+    """Where source and target pieces meet.
+
+    Attributes:
+        box: its elements.
+        holders: for each addend, the ranks that hold it.
+        places: for each position along the axes that are left pending, the ranks that may hold the addend there.
+    """
+
+    box: Box
+    holders: list[list[int]]
+    places: list[list[int]]
+
+
+def cells_of(
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    group: Sequence[int],
+    addends: Sequence[str],
+    places: Sequence[str],
+) -> list[Cell]:
+    """The cells of what a `group` of ranks holds, `addends` and `places` being told apart along these axes."""
     held = {member: box_of(source, shape, mesh, member) for member in group}
     cuts = [sorted({box[dim] for box in held.values()}) for dim in range(len(shape))]
-    holders: dict[tuple[int, Box], list[int]] = {}
+    holders: dict[Box, list[list[int]]] = {}
     needers: dict[Box, list[list[int]]] = {}
     for member in group:
-        holders.setdefault((mesh.index(member, reduced), held[member]), []).append(member)
-        places = needers.setdefault(box_of(target, shape, mesh, member), [[] for _ in range(mesh.group_size(pending))])
-        places[mesh.index(member, pending)].append(member)
+        for by_box, axes, box in (
+            (holders, addends, held[member]),
+            (needers, places, box_of(target, shape, mesh, member)),
+        ):
+            by_box.setdefault(box, [[] for _ in range(mesh.group_size(axes))])[mesh.index(member, axes)].append(member)
+    return [Cell(cell, holders[owner], of) for box, of in needers.items() for cell, owner in _cells(box, cuts)]
+
+
+_SHARES = 12
+"""Into as many shares a cell may go that is divided between the places that have it and the others."""
+
+
+def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
+    """All parts, where `aside` of the shares of each cell go to the places that lack more of it than others."""
     parts: list[Part] = []
-    for box, places in needers.items():
-        for cell, owner in _cells(box, cuts):
-            for addend in range(mesh.group_size(reduced)):
-                own = set(holders[addend, owner])
-                having = [len(own.intersection(members)) for members in places]
-                chosen = [members for members, have in zip(places, having, strict=True) if have == max(having)]
-                for piece, members in zip(_split(cell, len(chosen)), chosen, strict=True):
-                    parts += [Part(member, member, addend, piece) for member in members if member in own]
-                    parts += _shared(addend, piece, [m for m in members if m not in own], sorted(own))
-    parts = [part for part in parts if part.numel]
-    return tuple(sorted(parts, key=lambda part: (part.receiver, part.addend, part.box)))
+    for cell in cells:
+        for addend, own in enumerate(cell.holders):
+            lacking = [sum(member not in own for member in members) for members in cell.places]
+            fewest = min(lacking)
+            near = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks == fewest]
+            far = [members for members in cell.places if members not in near] if fewest else []
+            share = aside if far else 0
+            chosen = [(members, (_SHARES - share) * len(far or near)) for members in near]
+            chosen += [(members, share * len(near)) for members in far]
+            for piece, members in split(cell.box, chosen):
+                parts += [Part(member, member, addend, piece) for member in members if member in own]
+                parts += shared(addend, [(member, piece) for member in members if member not in own], own)
+    return in_order(parts)
 
 
-def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> dict[Range, int]:
-    """(sender, receiver) → elements, over the whole mesh; under even division, over one group that stands for all."""
+def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Those of the `parts` that are not empty, by receiver, addend and position."""
+    return tuple(
+        sorted((part for part in parts if part.numel), key=lambda part: (part.receiver, part.addend, part.box))
+    )
+
+
+def moved(parts: Sequence[Part], group: Sequence[int], side: str) -> list[int]:
+    """Elements that each rank of `group` sends or receives."""
+    total = dict.fromkeys(group, 0)
+    for part in parts:
+        if part.sender != part.receiver:
+            total[getattr(part, side)] += part.numel
+    return list(total.values())
+
+
+def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
+    """(sender, receiver) → elements, in the one round of an exchange."""
+    return [loads_of(exchange, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
+
+
+def loads_of(
+    parts_of: Callable[[Sharding, Sharding, Mesh, tuple[int, ...], int], Iterable[Part]],
+    axes: Sequence[str],
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+) -> Loads:
+    """(sender, receiver) → elements, over the whole mesh; under even division, over one group that stands for all.
+
+    `parts_of` gives the parts of the group of a rank along `axes`.
+    """
     fine = refinement(mesh, source, target)
     if fine is not mesh:
-        return exchange_loads(source.refined(fine), target.refined(fine), fine, shape)
+        parts = [part for axis in axes for part in fine.parts(axis)]
+        return loads_of(parts_of, parts, source.refined(fine), target.refined(fine), fine, shape)
     even = all(
         size % mesh.group_size(sharding.dim_axes(dim)) == 0
         for sharding in (source, target)
         for dim, size in enumerate(shape)
     )
-    axes = exchanged_axes(source, target, mesh)
     fixed = [axis for axis in mesh.axis_names if axis not in axes]
     ranks = [r for r in range(mesh.world_size) if mesh.index(r, axes) == 0 and (not even or mesh.index(r, fixed) == 0)]
-    loads: dict[Range, int] = {}
+    loads: Loads = {}
     for rank in ranks:
-        for part in exchange(source, target, mesh, shape, rank):
+        for part in parts_of(source, target, mesh, shape, rank):
             if part.sender != part.receiver:
                 pair = part.sender, part.receiver
                 loads[pair] = loads.get(pair, 0) + part.numel
@@ -126,38 +208,34 @@ def _cells(box: Box, cuts: Sequence[Sequence[Range]]) -> Iterator[tuple[Box, Box
                 yield ((low, high), *cell), (owner, *owners)
 
 
-def _split(box: Box, count: int) -> list[Box]:
-    """`box` in `count` pieces of about the same size along its longest dimension; some may be empty."""
-    if not box or count == 1:
-        return [box, *[((0, 0),)] * (count - 1)]
-    dim = _longest(box)
+def split(box: Box, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Box, Any]]:
+    """`box` cut along its longest dimension into a piece for each of `weighted`, as long as its weight says."""
+    edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
+    for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
+        yield _stretch(box, begin, end, edges[-1]), item
+
+
+def _stretch(box: Box, begin: int, end: int, count: int) -> Box:
+    """What lies from `begin` to `end` if `box` is `count` units long in its longest dimension; it may be empty."""
+    if not box:
+        return box if begin == 0 < end else ((0, 0),)
+    dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
     start, length = box[dim][0], box[dim][1] - box[dim][0]
-    edges = [start + length * number // count for number in range(count + 1)]
-    return [(*box[:dim], pair, *box[dim + 1 :]) for pair in itertools.pairwise(edges)]
+    return (*box[:dim], (start + length * begin // count, start + length * end // count), *box[dim + 1 :])
 
 
-def _longest(box: Box) -> int:
-    return max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
-
-
-def _shared(addend: int, box: Box, lacking: Sequence[int], holders: Sequence[int]) -> Iterator[Part]:
-    """What each of the ranks that are `lacking` gets of `box` from each of the `holders`.
+def shared(addend: int, wanted: Sequence[tuple[int, Box]], holders: Sequence[int]) -> Iterator[Part]:
+    """What each rank of `wanted` gets of the box that it wants from each of the `holders`.
 
     Laid end to end, what all get is cut into one stretch for each holder.
     """
-    if not lacking:
+    if not wanted:
         return
     # The line is as many units long as both numbers divide.
-    line = math.lcm(len(lacking), len(holders))
-    whole, share = line // len(lacking), line // len(holders)
-    if not box:
-        for low in range(0, line, whole):
-            yield Part(holders[low // share], lacking[low // whole], addend, box)
-        return
-    dim = _longest(box)
-    start, length = box[dim][0], box[dim][1] - box[dim][0]
+    line = math.lcm(len(wanted), len(holders))
+    whole, share = line // len(wanted), line // len(holders)
     edges = sorted({*range(0, line, share), *range(0, line, whole), line})
     for low, high in itertools.pairwise(edges):
+        receiver, box = wanted[low // whole]
         first = low - low % whole
-        begin, end = start + length * (low - first) // whole, start + length * (high - first) // whole
-        yield Part(holders[low // share], lacking[low // whole], addend, (*box[:dim], (begin, end), *box[dim + 1 :]))
+        yield Part(holders[low // share], receiver, addend, _stretch(box, low - first, high - first, whole))

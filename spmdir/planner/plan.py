@@ -19,8 +19,8 @@ from spmdir.placement import Partial, Shard, chunk
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import step_cost
 from spmdir.planner.steps import (
+    WHOLE_MOVES,
     Step,
-    exchanged_axes,
     leaves_average,
     make_step,
     permuted_axes,
@@ -33,6 +33,9 @@ from spmdir.sharding import Sharding, as_sharding
 
 _TICK = 1e-12
 """Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
+
+_RELAY_GAIN = 4
+"""Ticks that a relay must gain over other steps: more than rounding makes of a tie, which collectives are to win."""
 
 Reached = tuple[float, float, float]
 """Ticks, wire bytes and steps."""
@@ -158,7 +161,8 @@ def _search(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> tuple[Step, ...]:
     free, dims = _free_axes(source, target, mesh), _useful_dims(shape, source, target, mesh)
-    rest = functools.cache(lambda here: _at_least(shape, itemsize, here, target, mesh, topology))
+    least = functools.cache(lambda here, there: _at_least(shape, itemsize, here, there, mesh, topology))
+    rest = functools.partial(least, there=target)
     best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
     reached_by: dict[Sharding, Step] = {}
     order = itertools.count()
@@ -177,8 +181,11 @@ def _search(
                 continue
             if step.kind == "permute" and not _permutes(step.source, step.target, shape, mesh):
                 continue
+            extra = _RELAY_GAIN if step.kind == "relay" else 0
+            if extra and best.get(step.target, _UNREACHED)[0] <= key[0] + extra + least(step.source, step.target)[0]:
+                continue
             cost = step_cost(step, shape, itemsize, mesh, topology)
-            reached = _sum(key, (round(cost.seconds / _TICK), cost.wire_bytes, 1))
+            reached = _sum(key, (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1))
             if reached < best.get(step.target, _UNREACHED):
                 best[step.target], reached_by[step.target] = reached, step
                 heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target))
@@ -308,9 +315,11 @@ def _exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]
     there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait != "partial"]
     later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait == "partial")], source.mesh)
     for wanted in dict.fromkeys((target, later)):
-        axes = exchanged_axes(source, wanted, mesh)
-        if axes and mesh.group_size(axes) <= EXCHANGED_RANKS and not leaves_average(source, wanted):
-            yield Step("exchange", axes, source, wanted)
+        kinds = ("exchange", "relay") if source.partial or wanted.partial else ("exchange",)
+        for kind in kinds if not leaves_average(source, wanted) else ():
+            axes = WHOLE_MOVES[kind].axes(source, wanted, mesh)
+            if source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS:
+                yield Step(kind, axes, source, wanted)
 
 
 @functools.cache

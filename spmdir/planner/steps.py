@@ -251,19 +251,32 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
+def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks a relay from `source` to `target` moves data, in mesh order.
+
+    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and addends
+    may be put together.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(relayed_axes(source.refined(fine), target.refined(fine), fine))
+    moved = exchanged_axes(source, target, mesh)
+    return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
+
+
 def leaves_average(source: Sharding, target: Sharding) -> bool:
     """Whether an average is pending in `target` that is not in `source`; an exchange cannot make one."""
     return any(op == "avg" and (axis, op) not in source.partial for axis, op in target.partial)
 
 
-def check_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
+def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check(mesh, len(shape))
     ops = {op for _, op in (*source.partial, *target.partial)}
     if len({"sum" if op == "avg" else op for op in ops}) > 1:
-        raise ShardingError(f"exchange keeps the kind of a pending reduction, found <{source}> and <{target}>")
+        raise ShardingError(f"{kind} keeps the kind of a pending reduction, found <{source}> and <{target}>")
     if leaves_average(source, target):
-        raise ShardingError(f"exchange cannot leave an average pending, found <{target}> from <{source}>")
+        raise ShardingError(f"{kind} cannot leave an average pending, found <{target}> from <{source}>")
 
 
 @functools.cache
@@ -323,7 +336,8 @@ class WholeMove:
 
 WHOLE_MOVES: dict[str, WholeMove] = {
     "permute": WholeMove(senders, permuted_axes),
-    "exchange": WholeMove(check_exchange, exchanged_axes),
+    "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
+    "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
 }
 
 KINDS = (*MOVES, *WHOLE_MOVES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 
+import attrs
 import pytest
 import torch
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.planner.exchange import Box, box_of, exchange, pending_axes, reduced_axes
+from spmdir.planner.exchange import Box, Part, box_of, exchange, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
+from spmdir.planner.relay import relay
 from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, Step, make_step, senders, transition
 from spmdir.planner.topology import H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
@@ -98,33 +101,74 @@ def execute(step: Step, held: list[torch.Tensor], mesh: Mesh, shape: tuple[int, 
             assert sender in mesh.group(rank, step.axes)
             assert held[sender].shape == held[rank].shape
         return [held[sender] for sender in sent]
-    if step.kind == "exchange":
-        return exchanged(held, step, mesh, shape)
+    if step.kind in WHOLE:
+        return WHOLE[step.kind](held, step, mesh, shape)
     return [EXECUTE[step.kind](held, step, mesh, rank) for rank in range(mesh.world_size)]
 
 
 def exchanged(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
     """What an exchange gives; each element of each addend must come exactly once or, if it is left pending, at most."""
-    boxes = [[box_of(s, shape, mesh, rank) for rank in range(mesh.world_size)] for s in (step.source, step.target)]
-    pending = next((op for _, op in (*step.source.partial, *step.target.partial)), "sum")
-    reduced, left = reduced_axes(step.source, step.target), pending_axes(step.source, step.target)
     results = []
     for rank in range(mesh.world_size):
         parts = [p for p in exchange(step.source, step.target, mesh, shape, rank) if p.receiver == rank]
-        wanted = [end - start for start, end in boxes[1][rank]]
-        addends = torch.full([mesh.group_size(reduced), *wanted], float(IDENTITY.get(pending, 0))).double()
-        count = torch.zeros(addends.shape)
-        for part in parts:
-            assert part.sender in mesh.group(rank, step.axes)
-            taken = held[part.sender][within(part.box, boxes[0][part.sender])]
-            count[part.addend][within(part.box, boxes[1][rank])] += 1
-            addends[part.addend][within(part.box, boxes[1][rank])] = taken
-        assert count.le(1).all() if left else count.eq(1).all()
-        total = addends[0]
-        for addend in addends[1:]:
-            total = REDUCTIONS[pending].combine(total, addend)
-        results.append(total / mesh.group_size(a for a, op in step.source.partial if a in reduced and op == "avg"))
+        given = [(part, taken(held, part, step, mesh, shape)) for part in parts]
+        left = pending_axes(step.source, step.target)
+        of_addends = {part.addend for part in parts}
+        assert left or not parts or len(of_addends) == mesh.group_size(reduced_axes(step.source, step.target))
+        results.append(put_together(given, step, mesh, shape, rank, bool(left)))
     return results
+
+
+def relayed(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """What a relay gives; a relay must have of each addend that it gets what it has of the others."""
+    results = []
+    for rank in range(mesh.world_size):
+        moved = relay(step.source, step.target, mesh, shape, rank)
+        given = [(part, taken(held, part, step, mesh, shape)) for part in moved.kept if part.receiver == rank]
+        for part in (part for part in moved.spread if part.receiver == rank):
+            addends: dict[int, torch.Tensor] = {}
+            count = torch.zeros([end - start for start, end in part.box])
+            for piece in (piece for piece in moved.gathered if piece.receiver == part.sender):
+                overlap = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(piece.box, part.box, strict=True))
+                if all(low < high for low, high in overlap):
+                    whole = addends.setdefault(piece.addend, torch.zeros(count.shape).double())
+                    within_piece = attrs.evolve(piece, box=overlap)
+                    whole[within(overlap, part.box)] = taken(held, within_piece, step, mesh, shape)
+                    count[within(overlap, part.box)] += 1
+            assert count.eq(len(addends)).all()
+            given.append((part, functools.reduce(REDUCTIONS[pending(step)].combine, addends.values())))
+        results.append(put_together(given, step, mesh, shape, rank, bool(step.target.partial)))
+    return results
+
+
+WHOLE = {"exchange": exchanged, "relay": relayed}
+
+
+def pending(step: Step) -> str:
+    return next((op for _, op in (*step.source.partial, *step.target.partial)), "sum")
+
+
+def taken(held: list[torch.Tensor], part: Part, step: Step, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
+    assert part.sender in mesh.group(part.receiver, step.axes)
+    return held[part.sender][within(part.box, box_of(step.source, shape, mesh, part.sender))]
+
+
+def put_together(
+    given: list[tuple[Part, torch.Tensor]], step: Step, mesh: Mesh, shape: tuple[int, ...], rank: int, left: bool
+) -> torch.Tensor:
+    """The addends that a rank is given, reduced; what is `left` pending need not be given, nor more than one addend."""
+    box = box_of(step.target, shape, mesh, rank)
+    count = 1 + max((part.addend for part, _ in given), default=0)
+    addends = torch.full([count, *(end - start for start, end in box)], float(IDENTITY.get(pending(step), 0))).double()
+    times = torch.zeros(addends.shape)
+    for part, piece in given:
+        times[part.addend][within(part.box, box)] += 1
+        addends[part.addend][within(part.box, box)] = piece
+    assert times.le(1).all()
+    assert left or times[0].eq(1).all()
+    reduced = reduced_axes(step.source, step.target)
+    total = functools.reduce(REDUCTIONS[pending(step)].combine, addends)
+    return total / mesh.group_size(a for a, op in step.source.partial if a in reduced and op == "avg")
 
 
 def within(box: Box, around: Box) -> tuple[slice, ...]:
@@ -157,7 +201,7 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
         for shape in chosen.sample(SHAPES, 2):
             kinds |= run(shape, source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
     everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
-    assert kinds - {"permute"} == everything | {"exchange"}
+    assert kinds - {"permute", "relay"} == everything | {"exchange"}
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
 
 
@@ -172,7 +216,8 @@ def test_plans_from_one_kind_of_reduction_to_another_keep_the_value(mesh: Mesh) 
 
 @pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 2, "c": 2})], ids=str)
 @pytest.mark.parametrize("op", ["sum", "max"])
-def test_one_exchange_makes_any_sharding_of_any_other(mesh: Mesh, op: str) -> None:
+@pytest.mark.parametrize("kind", ["exchange", "relay"])
+def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, op: str, kind: str) -> None:
     torch.manual_seed(0)
     chosen = random.Random(0)
     shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial(op)])
@@ -180,8 +225,8 @@ def test_one_exchange_makes_any_sharding_of_any_other(mesh: Mesh, op: str) -> No
     for source, target in chosen.sample(pairs, min(len(pairs), 400)):
         shape = chosen.choice([(12, 24), (7, 5), (1, 3), (0, 4)])
         tensor = torch.randint(-9, 9, shape).double()
-        step = make_step("exchange", source, mesh, shape, target=target)
-        held = exchanged(distribute(tensor, source, mesh), step, mesh, shape)
+        step = make_step(kind, source, mesh, shape, target=target)
+        held = execute(step, distribute(tensor, source, mesh), mesh, shape)
         assert_holds(held, target, mesh, tensor)
 
 

@@ -34,6 +34,7 @@ LEGAL = [
     ("permute", "a: S(0), b: S(0)", {"target": "c: S(0)"}, "c: S(0)"),
     ("exchange", "a: S(0), b: S(1)", {"target": "b: S(0), c: S(0)"}, "b: S(0), c: S(0)"),
     ("exchange", "a: P, b: P(avg)", {"target": "c: P, b: S(1)"}, "c: P, b: S(1)"),
+    ("relay", "b: S(0), c: P", {"target": "a: S(0), b: S(0), c: P"}, "a: S(0), b: S(0), c: P"),
 ]
 
 ILLEGAL = [
@@ -67,6 +68,8 @@ ILLEGAL = [
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
     ("exchange", "a: P", {"target": "b: P(max)"}, "keeps the kind of a pending reduction"),
     ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "cannot leave an average pending"),
+    ("relay", "a: P", {"target": "b: P(max)"}, "relay keeps the kind of a pending reduction"),
+    ("relay", "a: S(0)", {"target": "a: P(avg)"}, "relay cannot leave an average pending"),
 ]
 
 

@@ -1,0 +1,74 @@
+"""Exchanges and relays, lowered and simulated on every rank, between any two shardings."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from spmdir.errors import SpmdirError
+from spmdir.lowering import lower_to_fx, simulate
+from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.mesh import Mesh
+from spmdir.planner.steps import leaves_average
+from spmdir.sharding import parse_sharding
+from tests.lowering.programs import Program, shardings
+
+SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))
+KINDS = ("exchange", "relay")
+CUBE = Mesh({"a": 2, "b": 2, "c": 2})
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "avg"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 3}), CUBE], ids=str)
+def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, kind: str, op: str) -> None:
+    pairs = list(itertools.permutations(shardings(mesh, 2, (op,)), 2))
+    for number, (source, target) in enumerate(random.Random(0).sample(pairs, min(len(pairs), 60))):
+        if leaves_average(source, target):
+            continue
+        shape = SHAPES[number % len(SHAPES)]
+        program = Program(mesh, kind, "", source, target, shape)
+        x = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape) - 9
+        (y,) = simulate(program.parse(), [x])
+        torch.testing.assert_close(y, x, msg=lambda m, program=program: f"{program.text}\n{m}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("i1", "any"), ("i1", "all"), ("bf16", "sum"), ("i64", "max"), ("ui8", "min")]
+)
+def test_reductions_work_on_every_element_type_they_have_a_meaning_on(kind: str, dtype: str, op: str) -> None:
+    source = parse_sharding(f"b: S(0), c: P({op})")
+    for target in map(parse_sharding, (f"a: S(0), b: S(1), c: P({op})", "a: S(0), c: S(0)")):
+        x = torch.randint(0, 2, (4, 6), generator=torch.Generator().manual_seed(0)).to(TORCH_DTYPES[dtype])
+        (y,) = simulate(Program(CUBE, kind, "", source, target, (4, 6), dtype).parse(), [x])
+        assert y.dtype == x.dtype
+        torch.testing.assert_close(y, x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mean_of_whole_numbers_is_refused(kind: str) -> None:
+    program = Program(CUBE, kind, "", parse_sharding("b: S(0), c: P(avg)"), parse_sharding("a: S(0)"), (4, 6), "i64")
+    with pytest.raises(SpmdirError, match="avg"):
+        simulate(program.parse(), [torch.ones(4, 6, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "sent"),
+    [
+        ("b: S(0), c: P", "a: S(0), b: S(0), c: P", 2),
+        ("b: S(0), c: S(0)", "c: S(0), b: P", 2),
+        ("a: P", "", 2),
+        ("b: S(0)", "", 1),
+        ("", "a: P", 0),
+        ("a: P", "a: P, b: P", 0),
+    ],
+)
+def test_a_round_of_a_relay_in_which_no_rank_sends_is_left_out(source: str, target: str, sent: int) -> None:
+    program = Program(CUBE, "relay", "", parse_sharding(source), parse_sharding(target), (8, 8))
+    for rank in range(CUBE.world_size):
+        nodes = lower_to_fx(program.parse(), rank).graph.nodes
+        assert sum("all_to_all" in str(node.target) for node in nodes) == sent
