@@ -78,13 +78,14 @@ class Reduction:
     Attributes:
         combine: (a, b) → the reduction of both.
         linear: sums of such values are such values (sum, avg).
-        identity: what leaves the other operand as it is; integers have their least and greatest for the infinities.
+        identity: what leaves the other operand as it is; integers have their least and greatest for the infinities. An
+            average has none, since it counts every value.
         scatter: (value, noise) → (value of one rank, value of another) whose reduction is `value`.
     """
 
     combine: Callable[[Any, Any], Any]
     linear: bool
-    identity: float
+    identity: float | None
     scatter: Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -98,7 +99,7 @@ def _minimum(a: Any, b: Any) -> Any:
 
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(lambda a, b: a + b, True, 0, lambda value, noise: (noise, value - noise)),
-    "avg": Reduction(lambda a, b: a + b, True, 0, lambda value, noise: (noise, value - noise)),
+    "avg": Reduction(lambda a, b: a + b, True, None, lambda value, noise: (noise, value - noise)),
     "max": Reduction(_maximum, False, -math.inf, lambda value, noise: (value.minimum(value - abs(noise)), value)),
     "min": Reduction(_minimum, False, math.inf, lambda value, noise: (value.maximum(value + abs(noise)), value)),
     "product": Reduction(lambda a, b: a * b, False, 1, lambda value, noise: (noise * 0 + 1, value)),
@@ -128,8 +129,12 @@ class Partial(PartialPlacement):
         return self.reduce
 
     @property
-    def identity(self) -> float:  # type: ignore[override]
+    def identity(self) -> float | None:  # type: ignore[override]
         return REDUCTIONS[self.op].identity
+
+    @property
+    def copies(self) -> bool:  # type: ignore[override]
+        return self.op not in ("sum", "product")
 
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / count if self.op == "avg" else reduced

@@ -210,14 +210,16 @@ class PartialPlacement(Placement):
 
     Attributes:
         reduce: the reduction that process groups do, a key of `spmdir.placement.REDUCTIONS`.
-        identity: what a rank may hold without changing the value.
+        identity: what ranks may hold beside one that holds the value; None if there is no such number.
+        copies: whether the value is also held by all ranks holding it.
         kind: placements of one kind commute, so they may be pending together on several axes and be reduced together.
     """
 
     trait: ClassVar[str] = "partial"
     splits: ClassVar[bool] = True
     reduce: str = "sum"
-    identity: float = 0.0
+    identity: float | None = 0.0
+    copies: bool = False
 
     @property
     def op(self) -> str:  # type: ignore[override]
@@ -245,6 +247,8 @@ class PartialPlacement(Placement):
         return clause == "moves"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        if self.identity is None:
+            return [tensor.clone() for _ in range(count)]
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]
 
     def collect(self, pieces: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.planner.bills import INDEX, KIND, PLACEMENTS, Bills
+from spmdir.planner.bills import Bills
 from spmdir.planner.problem import Node, Row
 from spmdir.planner.repeats import Quotient
 
@@ -69,6 +69,7 @@ class AxisSearch:
         self.axis, self.count = axis, count
         self.bills = Bills(mesh, shared, count, others)
         self.offset = self.bills.offset
+        self.kind, self.index = self.bills.catalogue.kind, self.bills.catalogue.index
         self.candidates = [self._candidates(index, node) for index, node in enumerate(shared.nodes)]
         self._drop_idle()
         self.decision = [-1] * len(shared.nodes)
@@ -90,8 +91,8 @@ class AxisSearch:
         )
         found = []
         for row in node.offer.rows(self.axis, self.count, divided):
-            operands = tuple(INDEX[p] for p in row.operands)
-            results = tuple(INDEX[p] for p in row.results)
+            operands = tuple(self.index[p] for p in row.operands)
+            results = tuple(self.index[p] for p in row.results)
             if strict and self._mixes(index, operands, results):
                 continue
             inner = 0.0
@@ -115,14 +116,14 @@ class AxisSearch:
                     if len(self.candidates[index]) > 1 and self._idle(index, candidate, pending):
                         continue
                     for value, placement in zip(node.results, candidate.results, strict=True):
-                        if KIND[placement] is not None and placement not in pending[value]:
+                        if self.kind[placement] is not None and placement not in pending[value]:
                             pending[value].add(placement)
                             changed = True
         for index, candidates in enumerate(self.candidates):
             self.candidates[index] = [c for c in candidates if not self._idle(index, c, pending)] or candidates
 
     def _idle(self, index: int, candidate: _Candidate, pending: Sequence[set[int]]) -> bool:
-        if candidate.row.factor is not None or all(KIND[placement] is None for placement in candidate.operands):
+        if candidate.row.factor is not None or all(self.kind[placement] is None for placement in candidate.operands):
             return False
         return not any(candidate.operands[slot] in pending[value] for slot, value in self.shared.uses[index])
 
@@ -130,11 +131,11 @@ class AxisSearch:
         """Whether a row would make a value pend by two kinds of reduction."""
         for which, placed in (("operands", operands), ("results", results)):
             for position, placement in enumerate(placed):
-                kind = KIND[placement]
+                kind = self.kind[placement]
                 if kind is None:
                     continue
                 for rows in self.firm.values():
-                    other = KIND[INDEX[getattr(rows[index], which)[position]]]
+                    other = self.kind[self.index[getattr(rows[index], which)[position]]]
                     if other is not None and other != kind:
                         return True
         return False
@@ -390,7 +391,7 @@ class AxisSearch:
         self, node: int, which: str, position: int, placement: int, visited: set[int], frontier: list[tuple[int, int]]
     ) -> None:
         """Put `node` on the frontier if it can agree on a placement but does not yet."""
-        if node in visited or PLACEMENTS[placement].trait != "shard":
+        if node in visited or self.bills.catalogue.placements[placement].trait != "shard":
             return
         rows = self.candidates[node]
         if getattr(rows[self.decision[node]], which)[position] == placement:

@@ -1,15 +1,20 @@
 """What moving each value of a program costs on one mesh axis: the bills that the search adds up.
 
-Placements are indices into PLACEMENTS here. What a user of a value wishes is a placement's index plus _WIDTH times
-the number of its sizes: another axis that divides a value for one user and not for another makes different sizes.
+Placements are indices into a catalogue here. What a user of a value wishes is a placement's index plus the length of
+the catalogue times the number of its sizes: another axis that divides a value for one user and not for another makes
+different sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache, cached_property
+
+import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
+from spmdir.placement import REDUCTIONS, Partial, R, Shard
+from spmdir.placement_type import PartialPlacement, Placement
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Row
 from spmdir.planner.repeats import Quotient
@@ -19,13 +24,46 @@ START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
 """What starting a collective is worth in bytes on the wire, as where reshards are planned."""
 
 _DIMS = 12
-PLACEMENTS: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
-INDEX = {placement: index for index, placement in enumerate(PLACEMENTS)}
-KIND = [None if p.op is None else "sum" if p.op == "avg" else p.op for p in PLACEMENTS]
-"""Per placement its kind of pending reduction, sum and avg being one."""
+STANDARD: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
+"""The placements that every program may have."""
 
-_GATHERS = [[int(a.trait == "shard" and b.trait != "shard") for b in PLACEMENTS] for a in PLACEMENTS]
-_WIDTH = len(PLACEMENTS)
+
+@attrs.define(frozen=True, slots=False, eq=False)
+class Catalogue:
+    """The placements that values of a program may have, by number.
+
+    Attributes:
+        placements: the standard ones first, R being 0.
+    """
+
+    placements: tuple[Placement, ...]
+
+    @cached_property
+    def index(self) -> dict[Placement, int]:
+        """Placement → its number."""
+        return {placement: index for index, placement in enumerate(self.placements)}
+
+    @cached_property
+    def kind(self) -> list[str | None]:
+        """Per placement its kind of pending reduction."""
+        return [p.kind if isinstance(p, PartialPlacement) else None for p in self.placements]
+
+    @cached_property
+    def gathers(self) -> list[list[int]]:
+        """Per two placements, whether going from one to the other puts pieces together."""
+        shard = [p.trait == "shard" for p in self.placements]
+        return [[int(before and not after) for after in shard] for before in shard]
+
+    @cache  # noqa: B019  # catalogues live as long as the process
+    def prices(self, count: int) -> list[list[float]]:
+        """Per two placements, the wire bytes of going from one to the other on `count` ranks, a byte."""
+        return [[axis_price(a, b, 1.0, count) for b in self.placements] for a in self.placements]
+
+
+@cache
+def catalogue(extras: tuple[Placement, ...]) -> Catalogue:
+    """The standard placements and those of plug-ins."""
+    return Catalogue((*STANDARD, *extras))
 
 
 class Bills:
@@ -37,7 +75,9 @@ class Bills:
 
     def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[Row]]):
         self.shared, self.mesh, self.others = shared, mesh, others
-        self.price = [[axis_price(a, b, 1.0, count) for b in PLACEMENTS] for a in PLACEMENTS]
+        self.catalogue = catalogue(shared.extras)
+        self.width = len(self.catalogue.placements)
+        self.price = self.catalogue.prices(count)
         self.sizes: list[list[tuple[float, float]]] = []
         self.offset: list[dict[tuple[int, int], int]] = []
         for value in range(len(shared.values)):
@@ -46,7 +86,7 @@ class Bills:
 
     def all_reduce(self, size: float) -> float:
         """Bytes to reduce a value of `size` bytes inside an op."""
-        return self.price[INDEX[Partial("sum")]][INDEX[R]] * size + START_BYTES
+        return self.price[self.catalogue.index[Partial("sum")]][0] * size + START_BYTES
 
     def _size(self, value: int) -> None:
         """Find the bytes that moving a value for each of its users takes, and number the different ones.
@@ -68,7 +108,7 @@ class Bills:
                 after = rows[user].operands[slot].dim is not None
                 gathered /= size if after else 1
                 reduced /= size if after or before else 1
-            offsets[user, slot] = known.setdefault((reduced, gathered), len(known)) * _WIDTH
+            offsets[user, slot] = known.setdefault((reduced, gathered), len(known)) * self.width
         self.sizes.append(list(known))
         self.offset.append(offsets)
 
@@ -76,7 +116,7 @@ class Bills:
         """Wish → bytes to grant it from placement `made`."""
         bill = self.known[value].get(made)
         if bill is None:
-            prices, gathers = self.price[made], _GATHERS[made]
+            prices, gathers = self.price[made], self.catalogue.gathers[made]
             start = START_BYTES * self.shared.value_weight[value]
             bill = [
                 p * sizes[g] + start if p else 0.0
@@ -90,7 +130,7 @@ class Bills:
         """Bytes to replicate a value, after which every wish is free."""
         if len(self.sizes[value]) == 1:
             return bill[0]
-        return max((bill[wish - wish % _WIDTH] for wish in wishes), default=0.0)
+        return max((bill[wish - wish % self.width] for wish in wishes), default=0.0)
 
     def grant(self, value: int, made: int, wishes: Collection[int]) -> float:
         """Bytes to give a value made with placement `made` as all wish: one by one, or all from R."""

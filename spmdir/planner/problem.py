@@ -13,8 +13,11 @@ from typing import Protocol
 import attrs
 
 from spmdir.call import TensorMeta
+from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.pieces import length
+from spmdir.placement import Partial, R, Shard
+from spmdir.placement_type import Placement, ShardPlacement
 from spmdir.sharding import Sharding
 
 
@@ -47,6 +50,15 @@ def parts_of(mesh: Mesh) -> tuple[str, ...]:
 def splits(size: int, count: int, before: int) -> bool:
     """Whether a sub-axis of `count` ranks may divide `size` elements that others, maybe its own kin, cut already."""
     return before == 1 or size % (count * before) == 0
+
+
+def largest_part(placement: Placement, size: int, count: int) -> float:
+    """The part of `size` elements that the rank which holds most has, divided by `placement` among `count`."""
+    assert isinstance(placement, ShardPlacement)
+    try:
+        return max(length(placement.ranges(size, count, index)) for index in range(count)) / max(size, 1)
+    except ShardingError:
+        return 1.0  # of a size that it cannot divide, which only the order of axes can tell
 
 
 class Offer(Protocol):
@@ -89,11 +101,13 @@ class Problem:
         mesh: the axes to decide.
         values: shape and element type of each value.
         nodes: in program order.
+        extras: the plug-in placements that values may have.
     """
 
     mesh: Mesh
     values: tuple[TensorMeta, ...]
     nodes: tuple[Node, ...]
+    extras: tuple[Placement, ...] = ()
 
     def on(self, mesh: Mesh) -> Problem:
         """This problem on a mesh that splits some of its axes."""
@@ -113,6 +127,7 @@ class Given:
         role: "input" (no operand), "output" (no result) or "constraint" (both).
         work: bytes on the wire that holding all of it is worth; without that, R would be as good as any other.
         parts: the axes that are sub-axes, which divide evenly together.
+        extras: the plug-in placements that it may have.
     """
 
     meta: TensorMeta
@@ -120,6 +135,7 @@ class Given:
     role: str
     work: float = 0.0
     parts: tuple[str, ...] = ()
+    extras: tuple[Placement, ...] = ()
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
@@ -146,9 +162,18 @@ class Given:
         if placement.dim is None:
             return 1.0
         before = math.ceil(self.meta.shape[placement.dim] / divided.get(placement.dim, 1))
-        return math.ceil(before / count) / max(before, 1)
+        return largest_part(placement, before, count)
 
     def _free(self, count: int) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
         pending = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
-        return (R, *shards, *pending)
+        return (R, *shards, *pending, *(extra for extra in self.extras if self._may_be(extra, count)))
+
+    def _may_be(self, extra: Placement, count: int) -> bool:
+        if extra.dim is not None and extra.dim >= self.meta.rank:
+            return False
+        try:
+            extra.check(self.meta.shape, count)
+        except ShardingError:
+            return False
+        return extra.holds(self.meta.dtype) and (extra.trait == "shard" or self.role == "constraint")

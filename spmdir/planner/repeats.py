@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.call import TensorMeta
+from spmdir.placement_type import Placement
 from spmdir.planner.problem import Node, Problem
 
 
@@ -25,6 +26,7 @@ class Quotient:
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
+        extras: the plug-in placements that values may have.
     """
 
     nodes: list[Node]
@@ -39,6 +41,7 @@ class Quotient:
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
+    extras: tuple[Placement, ...] = ()
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -112,6 +115,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         [list(found) for found in neighbours],
         parts,
         node_class,
+        problem.extras,
     )
 
 
