@@ -1,25 +1,33 @@
-"""Plug-ins: files of rules, and Python files of passes.
+"""Plug-ins: files of rules, and Python files of passes and placements.
 
-A Python plug-in is executed; every `ModulePass` with a `name` that it defines becomes a pass. If it defines
-`register(context)`, that is called with the IR context, whose `rules` it may extend.
+A Python plug-in is executed, once as long as it is not changed. Every `ModulePass` with a `name` that it defines
+becomes a pass; placement types are known once their classes are made. If it defines `register(context)`, that is called
+with the IR context, whose `rules` it may extend.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.errors import Location, ParseError, SpmdirError
+from spmdir.errors import Location, ParseError, SpmdirError, SpmdirErrors
 from spmdir.passes import PASSES, PassTable
 
 if TYPE_CHECKING:
     from spmdir.dialects.syntax import IRContext
+
+_PACKAGE = os.path.realpath(os.path.dirname(os.path.dirname(__file__)))
+_SOURCE = "__spmdir_source__"
+"""The name under which a plug-in's module keeps the text that it was made from."""
 
 
 @attrs.frozen
@@ -57,31 +65,82 @@ def load_plugins(paths: Sequence[str]) -> Session:
 def _load_python(path: str, context: IRContext) -> PassTable:
     from xdsl.passes import ModulePass
 
-    spec = spec_from_file_location("spmdir_plugin_" + re.sub(r"\W", "_", path), path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    # Dataclasses, and so passes, look their module up there while it is still being executed.
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-        if hasattr(module, "register"):
-            module.register(context)
-    except SpmdirError:
-        raise
-    except OSError as error:
-        raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
-    except SyntaxError as error:
-        raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
-    except (Exception, SystemExit) as error:
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        line = next((frame.lineno for frame in frames if frame.filename == spec.origin), None)
-        raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", Location(path, line or 1, 1)) from error
+    module = load_module(path)
+    if hasattr(module, "register"):
+        _guarded(path, lambda: module.register(context))
     found = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, ModulePass) and value.__module__ == spec.name
+        if isinstance(value, type) and issubclass(value, ModulePass) and value.__module__ == module.__name__
     }
     for class_name, kind in found.items():
         if not isinstance(getattr(kind, "name", None), str):
             raise SpmdirError(f"the pass {class_name} of plug-in '{path}' has no name; give it a `name = …`")
     return {kind.name: kind for kind in found.values()}
+
+
+def load_module(path: str) -> ModuleType:
+    """The module of the Python file at `path`; executed if it has not been, or has changed since.
+
+    Raises:
+        SpmdirError: the file cannot be read, is malformed or fails; with the place in it.
+    """
+    real = os.path.realpath(path)
+    package, inside = os.path.split(_PACKAGE)[0] + os.sep, real.startswith(_PACKAGE + os.sep)
+    if inside and os.path.isfile(real):
+        return import_module(real.removeprefix(package).removesuffix(".py").replace(os.sep, "."))
+    source, known = _read(path), _imported(real)
+    if known is not None and vars(known).get(_SOURCE, source) == source:
+        return known
+    return _execute(path, real, source)
+
+
+def _imported(real: str) -> ModuleType | None:
+    """The module that was made from the file at `real`, by whomever."""
+    named = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
+    alike = ((module, file) for module, file in named if os.path.basename(file) == os.path.basename(real))
+    return next((module for module, file in alike if os.path.realpath(file) == real), None)
+
+
+def _execute(path: str, real: str, source: bytes) -> ModuleType:
+    spec = spec_from_file_location("spmdir_plugin_" + re.sub(r"\W", "_", real), real)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    # Dataclasses, and so passes, look their module up there while it is still being executed.
+    sys.modules[spec.name] = module
+    try:
+        _guarded(path, lambda: exec(compile(source, real, "exec"), vars(module)))
+    except SpmdirError:
+        del sys.modules[spec.name]
+        raise
+    setattr(module, _SOURCE, source)
+    return module
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
+
+
+def _guarded(path: str, body: Callable[[], object]) -> None:
+    """Run `body`, code of the plug-in at `path`; what it raises becomes an error at the line in the plug-in."""
+    try:
+        body()
+    except SyntaxError as error:
+        raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
+    except SpmdirError as error:
+        if error.location is None and not isinstance(error, SpmdirErrors):
+            error.location = line_in(path, error)
+        raise
+    except (Exception, SystemExit) as error:
+        raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", line_in(path, error)) from error
+
+
+def line_in(path: str, error: BaseException) -> Location:
+    """The innermost line of the file at `path` that `error` went through; its first line if it went through none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    real = os.path.realpath(path)
+    return Location(path, next((frame.lineno or 1 for frame in frames if frame.filename == real), 1), 1)

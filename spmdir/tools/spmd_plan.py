@@ -17,6 +17,7 @@ from spmdir.planner.steps import Step
 from spmdir.planner.topology import FLAT, TOPOLOGIES, Topology, find_topology
 from spmdir.sharding import Sharding, as_sharding
 from spmdir.tools.command import ArgumentParser, guarded
+from spmdir.tools.plugins import load_module
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
 _EXAMPLES = """\
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
+    for path in options.load_plugin:
+        load_module(path)
     mesh = Mesh(options.mesh, intra_node=options.intra)
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
     topology = find_topology(options.topology, FLAT)
@@ -74,6 +77,9 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
     parser.add_argument("--dtype", default="f32", choices=DTYPE_BYTES, metavar="TYPE", help="element type (f32)")
     parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
+    parser.add_argument(
+        "--load-plugin", action="append", default=[], metavar="FILE", help="load placements of a .py file"
+    )
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
     return parser
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdir.errors import SpmdirError, SpmdirErrors
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
+from spmdir.tools.plugins import load_plugins
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
+    with load_plugins(options.load_plugin).context.rules:
+        return _run(options, text, file)
+
+
+def _run(options: argparse.Namespace, text: str, file: str) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
     from spmdir.lowering import run_single, simulate
@@ -65,6 +71,7 @@ def argument_parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
