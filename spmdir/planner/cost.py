@@ -106,7 +106,7 @@ TRAFFIC: dict[str, Traffic] = {
     "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
-    "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct, rounds=2),
+    "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=_direct, rounds=2),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""

@@ -65,8 +65,10 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     if fine is not mesh:
         return exchange(source.refined(fine), target.refined(fine), fine, shape, rank)
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending_axes(source, target))
-    straight, aside = _parts(cells, 0), _parts(cells, _SHARES)
+    pending = pending_axes(source, target)
+    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending)
+    straight = _parts(cells, 0)
+    aside = _parts(cells, _SHARES) if pending else straight
     if straight == aside:
         return straight
     ends = [(moved(straight, group, side), moved(aside, group, side)) for side in ("sender", "receiver")]
@@ -122,7 +124,8 @@ def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
     parts: list[Part] = []
     for cell in cells:
         for addend, own in enumerate(cell.holders):
-            lacking = [sum(member not in own for member in members) for members in cell.places]
+            having = set(own)
+            lacking = [sum(member not in having for member in members) for members in cell.places]
             fewest = min(lacking)
             near = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks == fewest]
             far = [members for members in cell.places if members not in near] if fewest else []
@@ -130,8 +133,8 @@ def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
             chosen = [(members, (_SHARES - share) * len(far or near)) for members in near]
             chosen += [(members, share * len(near)) for members in far]
             for piece, members in split(cell.box, chosen):
-                parts += [Part(member, member, addend, piece) for member in members if member in own]
-                parts += shared(addend, [(member, piece) for member in members if member not in own], own)
+                parts += [Part(member, member, addend, piece) for member in members if member in having]
+                parts += shared(addend, [(member, piece) for member in members if member not in having], own)
     return in_order(parts)
 
 

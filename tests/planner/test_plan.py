@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import subprocess
 import sys
 
@@ -19,10 +21,12 @@ from spmdir.planner.plan import _free_axes, plan_reshard
 from spmdir.planner.steps import make_step
 from spmdir.planner.topology import CPU_GLOO, H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
+from tests.lowering.programs import shardings
 
 EIGHT = Mesh({"a": 8})
 WIDE = Mesh({"a": 2, "b": 8})
 TALL = Mesh({"a": 4, "b": 2})
+CUBE = Mesh({"a": 2, "b": 2, "c": 2})
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)
 
 # mesh, source, target, steps, wire bytes over lower bound
@@ -48,6 +52,11 @@ KNOWN = [
     (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", "exchange on [a, b]", 1),
     (WIDE, "a: S(0)", "b: P", "exchange on [a, b]", 1),
     (TALL, "a: P, b: S(1)", "a: S(1)", "reduce_scatter on [a] dim 0 op sum; exchange on [a, b]", 1.25),
+    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: P", "relay on [a, b, c]", 1.5),
+    (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P", "relay on [a, b, c]", 1.5),
+    (CUBE, "b: S(0), c: P", "b: S(1), c: P", "relay on [a, b, c]", 1),
+    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: S(1)", "relay on [a, b, c]", 1),
+    (CUBE, "b: S(0), c: P", "c: P", "all_gather on [b] dim 0", 4 / 3),
 ]
 
 
@@ -56,6 +65,19 @@ def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ra
     plan = plan_reshard((8192, 8192), "f32", source, target, mesh)
     assert str(plan) == steps
     assert plan.wire_bytes == pytest.approx(ratio * plan.lower_bound)
+
+
+def test_places_that_have_nothing_of_a_pending_sum_take_a_third_of_what_others_lack() -> None:
+    plan = plan_reshard((6144, 6144), "f32", "b: S(0), c: S(0)", "a: S(0), b: P", CUBE)
+    assert str(plan) == "exchange on [a, b, c]"
+    assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
+
+
+def test_plans_send_at_most_half_more_than_the_lower_bound() -> None:
+    pairs = list(itertools.permutations(shardings(CUBE, 2), 2))
+    for source, target in random.Random(0).sample(pairs, 400):
+        plan = plan_reshard((6144, 6144), "f32", source, target, CUBE)
+        assert plan.wire_bytes <= 1.5 * plan.lower_bound, f"<{source}> -> <{target}>: {plan}"
 
 
 def test_a_small_tensor_takes_fewer_steps_and_more_bytes() -> None:
