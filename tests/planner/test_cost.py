@@ -45,6 +45,16 @@ def test_a_permute_sends_all_that_a_rank_holds() -> None:
     assert cost_of("permute", "a: S(0), b: S(0)", mesh, (64,), target=target).wire_bytes == 8
 
 
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_a_relay_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: int) -> None:
+    mesh, shape, target = Mesh({"a": count}), (24, 24), Sharding([])
+    once, twice = (cost_of(kind, "a: P", mesh, shape, CPU_GLOO, target=target) for kind in ("exchange", "relay"))
+    assert once.wire_bytes == pytest.approx((count - 1) * 576)
+    assert twice.wire_bytes == pytest.approx(2 * (count - 1) / count * 576)
+    latency = CPU_GLOO.base_latency + CPU_GLOO.intra_latency
+    assert once.seconds - latency < latency < twice.seconds - latency
+
+
 def test_uneven_pieces_count_as_the_largest() -> None:
     mesh = Mesh({"a": 4})
     assert cost_of("all_gather", "a: S(0)", mesh, (5,), axes=("a",), dim=0).wire_bytes == 3 * 2
