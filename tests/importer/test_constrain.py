@@ -51,6 +51,10 @@ GRADIENTS = {
     "dp: P(sum), tp: P(avg)": "",
     "tp: S(0), ep: P(sum), dp: S(0)": "tp: S(0), dp: S(0)",
     "dp: ?, tp: P(sum)": "dp: ?",
+    "tp: Cyclic(0, 1)": "tp: Cyclic(0, 1)",
+    "dp: Ragged(0, [1, 3]), tp: Norm(2.0)": "dp: Ragged(0, [1, 3])",
+    "tp: Masked": "",
+    "tp: Quantised": "",
     "ep(1)2: P(sum), ep(2)2: S(1)": "ep(2)2: S(1)",
     "ep(1)2: S(0), ep(2)2: P(sum)": "ep(1)2: S(0)",
 }
@@ -158,6 +162,14 @@ def test_is_recorded_under_function_transforms():
     assert sorted(constraints(module)) == ["dp: S(0)", "dp: S(0)", "tp: S(1)"]
     for result, expected in zip(simulate(module, [X]), function(X), strict=True):
         assert torch.allclose(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("row", "rows"), [("tp: Cyclic(0, 2)", "tp: Cyclic(1, 2)"), ("dp: Ragged(0, [2, 4])", "dp: Ragged(1, [2, 4])")]
+)
+def test_a_dimension_of_samples_comes_before_those_that_a_placement_divides(row: str, rows: str):
+    samples = torch.func.vmap(lambda x: constrain(x, row))
+    assert constraints(import_fx(make_fx(samples)(X), MESH)) == [rows]
 
 
 def test_malformed_text_is_refused_in_eager():
