@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from spmdir.call import Call, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
+from spmdir.placement import Placement, R
 from spmdir.rules.binding import Binding
 from spmdir.rules.expansion import Expansion, Placed, Reduced
 from spmdir.rules.expressions import holds
 from spmdir.rules.layout import Dims, Layout
+from spmdir.rules.lifting import Extras, added_rows, combining_rows, extras_of, lifted_rows
 from spmdir.rules.placing import place
 from spmdir.rules.rewrite import expand, localize
 from spmdir.rules.rows import PENDING, divide, factor_rows, pending_rows, replicated
@@ -24,6 +26,8 @@ from spmdir.rules.syntax import Clause, Rule
 
 if TYPE_CHECKING:
     from spmdir.rules.rule_set import RuleSet
+
+_NONE = Extras()
 
 
 @attrs.frozen
@@ -74,39 +78,76 @@ class OpRule:
     layout: Layout
     _rows: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
 
-    def strategies(self, count: int, divided: Mapping[int, int] | None = None) -> tuple[Strategy, ...]:
+    def strategies(
+        self, count: int, divided: Mapping[int, int] | None = None, extras: tuple[Placement, ...] = ()
+    ) -> tuple[Strategy, ...]:
         """The rows for an axis of `count` ranks: replicated, then one a factor, then the pending reductions.
 
-        `divided` tells by how many ranks other mesh axes divide a factor already. Rows that do not go with that are
-        left out: where a factor is divided that has major ones beside it, these are divided to single elements.
+        Args:
+            divided: by how many ranks other mesh axes divide a factor already, as `divided_by` says. Rows that do not
+                go with that are left out: where a factor is divided that has major ones beside it, these are divided
+                to single elements.
+            extras: the placements of the program; rows of the plug-ins among them come last. Those that divide a
+                dimension stand for any dimension.
+
+        Raises:
+            ParseError: the op expands into itself; RuleError: a plug-in adds what is no row of the op.
         """
         divided = {f: n for f, n in (divided or {}).items() if n > 1}
-        key = (count, tuple(sorted(divided.items())))
+        plugins = extras_of(extras) if extras else _NONE
+        key = (count, tuple(sorted(divided.items())), plugins)
         if key not in self._rows:
             self._rows[key] = None  # so that an expansion that leads back here is found out
             try:
                 with self.rules.clock:
-                    rows = [replicated(self), *factor_rows(self, count, divided), *pending_rows(self)]
+                    self._rows[key] = tuple(dict.fromkeys(self._finishing(count, divided, plugins)))
             except SpmdirError:
                 del self._rows[key]
                 raise
-            unfinished = self._unfinished(divided)
-            if unfinished:
-                rows = [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
-            self._rows[key] = tuple(dict.fromkeys(rows))
         found = self._rows[key]
         if found is None:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return found
 
+    def _finishing(self, count: int, divided: Mapping[int, int], plugins: Extras) -> list[Strategy]:
+        """The rows; where a minor factor is divided and a major one is not finished, those that finish it."""
+        rows = [replicated(self), *factor_rows(self, count, divided), *pending_rows(self, plugins.partials)]
+        unfinished = self._unfinished(divided)
+        if unfinished:
+            return [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
+        if plugins:
+            rows += lifted_rows(self, count, divided, plugins.shards)
+            rows += added_rows(self, count, divided, self.strategies(count, divided), plugins.lifting)
+        return rows
+
     def _unfinished(self, divided: Mapping[int, int]) -> dict[int | None, int]:
-        """The factors that still hold several elements but are major to a divided one, and what divides them."""
+        """The factors that still hold several elements but are major to one that S divides, and what divides them."""
         return {
             major: divided.get(major, 1)
             for factor in divided
+            if factor >= 0 and ~factor not in divided
             for major in self.majors.get(factor, ())
             if divided.get(major, 1) != self.factors[major].size
         }
+
+    @property
+    def name(self) -> str:
+        """The op's name, as in Call.name: `aten.mm`, `aten.add.Tensor`."""
+        return self.call.name
+
+    def argument(self, name: str) -> Any:
+        """The value of literal argument `name`: what the call gives, else the default that the rule has; else None."""
+        return self.binding.arguments.get(name)
+
+    def combining(self, result: Placement) -> Iterator[Strategy]:
+        """The rows that divide by S what some result lacks, each rank running the op on its piece: `result` is the
+        placement of what ranks then have of it. For `Placement.lift`."""
+        return combining_rows(self, result)
+
+    def pointwise(self, placement: Placement) -> Strategy:
+        """The row where every operand and result has `placement`. For `Placement.lift`."""
+        results = tuple(R if meta is None else placement for meta in self.call.results)
+        return Strategy((placement,) * len(self.call.operands), results)
 
     @cached_property
     def majors(self) -> dict[int, set[int]]:
@@ -146,9 +187,15 @@ class OpRule:
         placed = self.placed(factor, count)
         return placed.reductions if placed else ()
 
-    def placed(self, factor: int, count: int, divided: Mapping[int, int] | None = None) -> Placed | None:
-        """How the expansion over `factor` lies on an axis of `count` ranks that divides it."""
-        return place(self, self.expansion(factor), divide(self, factor), count, divided or {})
+    def placed(
+        self,
+        factor: int,
+        count: int,
+        divided: Mapping[int, int] | None = None,
+        operands: tuple[Placement, ...] | None = None,
+    ) -> Placed | None:
+        """How the expansion over `factor` lies on an axis of `count` ranks: divided by S, or placed like `operands`."""
+        return place(self, self.expansion(factor), operands or divide(self, factor), count, divided or {})
 
     def local_form(
         self,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.placement import Partial, Placement, R
+from spmdir.placement_type import ShardPlacement
 from spmdir.rules.expansion import Expansion, Placed, Reduced, Value
 from spmdir.rules.strategy import Strategy
 
@@ -41,7 +42,9 @@ def place(
             for mine, theirs in zip(dims, labels[value], strict=True):
                 outer.update(zip(mine, theirs, strict=False))
         within = {f: divided[t] for f, t in outer.items() if t in divided}
-        row, reduced = _row(inner.strategies(count, within), piece.operands, where)
+        within.update({~f: divided[~t] for f, t in outer.items() if ~t in divided})
+        occurring = (*operands, *(where[v] for v in piece.operands))
+        row, reduced = _row(inner.strategies(count, within, occurring), piece.operands, where)
         if row is None:
             return None
         for value in reduced:
@@ -51,7 +54,7 @@ def place(
             reductions.append(Reduced(value, meta, where[value].op or "", labels[value]))
             where[value] = R
         if row.rewrite == "expand" and row.factor is not None:
-            nested = inner.placed(row.factor, count, within)
+            nested = inner.placed(row.factor, count, within, row.operands)
             reductions += [attrs.evolve(r, dims=_named(r.dims, outer)) for r in nested.reductions] if nested else []
         rows.append(row)
         for result, placement in enumerate(row.results):
@@ -81,7 +84,7 @@ def _row(
 
 
 def _cuts(held: Placement, wanted: Placement) -> bool:
-    return held == wanted or (held == R and isinstance(wanted, Shard))
+    return held == wanted or (held == R and isinstance(wanted, ShardPlacement))
 
 
 def _named(dims: Dims, outer: Mapping[int, int]) -> Dims:

@@ -1,0 +1,255 @@
+"""Rows of plug-in placements: those by S or P lifted to them, and those that they add themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.errors import RuleError, ShardingError
+from spmdir.pieces import joined, length, scaled, tiled
+from spmdir.placement import Open, Partial, Placement, R, Replicate, Shard
+from spmdir.placement_type import PartialPlacement, ShardPlacement
+from spmdir.rules.dividing import beside, dividable, goes_with, least_held, local_form_reads
+from spmdir.rules.layout import Dims
+from spmdir.rules.rows import divide, factor_row
+from spmdir.rules.strategy import Strategy, lifted_factors
+
+if TYPE_CHECKING:
+    from spmdir.rules.op_rule import OpRule
+
+_STANDARD = (Replicate, Shard, Partial, Open)
+
+
+@attrs.frozen(cache_hash=True)
+class Extras:
+    """The plug-in placements that may occur in a program.
+
+    Attributes:
+        shards: those that divide a dimension, each with `dim` 0 for whatever dimension.
+        partials: those that are pending reductions.
+        lifting: those that may add rows of their own.
+    """
+
+    shards: tuple[ShardPlacement, ...] = ()
+    partials: tuple[PartialPlacement, ...] = ()
+    lifting: tuple[Placement, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.shards or self.partials or self.lifting)
+
+
+@lru_cache(maxsize=4096)
+def extras_of(placements: tuple[Placement, ...]) -> Extras:
+    """The plug-ins among `placements`."""
+    plugins = dict.fromkeys(at(p, 0) for p in placements if not isinstance(p, _STANDARD))
+    return Extras(
+        tuple(p for p in plugins if isinstance(p, ShardPlacement)),
+        tuple(p for p in plugins if isinstance(p, PartialPlacement)),
+        tuple(p for p in plugins if type(p).lift is not Placement.lift),
+    )
+
+
+@lru_cache(maxsize=65536)
+def at(placement: Placement, dim: int) -> Placement:
+    """`placement` of dimension `dim`, if it divides one."""
+    if not isinstance(placement, ShardPlacement) or placement.dim == dim:
+        return placement
+    return attrs.evolve(placement, dim=dim)
+
+
+@attrs.frozen
+class Seat:
+    """Where a factor stands in a dimension: `outer` stretches of it, each element of it `inner` positions."""
+
+    dim: int
+    outer: int
+    inner: int
+
+    @property
+    def alone(self) -> bool:
+        return self.outer == 1 == self.inner
+
+
+def lifted_rows(
+    rule: OpRule, count: int, divided: Mapping[int, int], shards: tuple[ShardPlacement, ...]
+) -> Iterator[Strategy]:
+    """The rows of `factor_rows` with `shards` in the place of S, where ranks then still hold corresponding pieces."""
+    for index in range(len(rule.factors)):
+        if _liftable(rule, index, divided):
+            for cut in _cuts(rule, index, count, divided, shards):
+                row = _lifted(rule, index, count, divided, cut, shards)
+                if row:
+                    yield row
+
+
+def _liftable(rule: OpRule, index: int, divided: Mapping[int, int]) -> bool:
+    """Whether the factor may be divided otherwise than by S: nothing asks where a rank's piece begins."""
+    factor = rule.factors[index]
+    if factor.rewrite == "local" or factor.aligned or index in rule.layout.windows or least_held(factor) > 1:
+        return False
+    if not goes_with(rule, index, divided):
+        return False
+    others, already = lifted_factors(divided), index in divided
+    if already and (factor.rewrite or least_held(factor) or beside(rule, index)):
+        return False
+    if factor.rewrite and any(rule.factors[f].rewrite for f in others):
+        return False
+    if any(_cuts_unevenly(rule, f, divided) for f in rule.majors.get(index, ())):
+        return False
+    local = (f for f in divided if f >= 0 and rule.factors[f].rewrite == "local")
+    return not any(local_form_reads(rule, f, index) for f in local)
+
+
+def _cuts_unevenly(rule: OpRule, factor: int, divided: Mapping[int, int]) -> bool:
+    return ~factor in divided or rule.factors[factor].size % divided.get(factor, 1) != 0
+
+
+def _cuts(
+    rule: OpRule, index: int, count: int, divided: Mapping[int, int], shards: Sequence[ShardPlacement]
+) -> Iterator[ShardPlacement]:
+    """What may hold the factor by itself: the plug-ins, and what these make of it inside dimensions."""
+    found: dict[Placement | None, None] = dict.fromkeys(shards)
+    for seat in _seats(rule, index, divided):
+        found.update(dict.fromkeys(_unseated(p, seat) for p in shards))
+    size, before = rule.factors[index].size, divided.get(index, 1)
+    least = least_held(rule.factors[index])
+    for cut in found:
+        if not isinstance(cut, ShardPlacement) or not (fits(cut, size, count) or fits(cut, size // before, count)):
+            continue
+        if not least or all(length(cut.ranges(size, count, rank)) >= least for rank in range(count)):
+            yield cut
+
+
+def _seats(rule: OpRule, index: int, divided: Mapping[int, int]) -> set[Seat]:
+    every = (dims for dims in (*rule.operand_dims, *rule.result_dims) if dims)
+    return {seat for dims in every if (seat := _seat(rule, index, dims, divided))}
+
+
+def _seat(rule: OpRule, index: int, dims: Dims, divided: Mapping[int, int]) -> Seat | None:
+    """Where the factor stands in a tensor, of what the axes that divide major factors leave; None if it does not."""
+    for dim, made_of in enumerate(dims):
+        if index in made_of:
+            place = made_of.index(index)
+            outer = math.prod(rule.factors[f].size // divided.get(f, 1) for f in made_of[:place])
+            return Seat(dim, outer, math.prod(rule.factors[f].size for f in made_of[place + 1 :]))
+    return None
+
+
+def _unseated(placement: ShardPlacement, seat: Seat) -> Placement | None:
+    """What holds a factor if `placement` holds the dimension that it stands in."""
+    inner = placement.inside(seat.outer)
+    return inner.unscaled(seat.inner) if isinstance(inner, ShardPlacement) else None
+
+
+def _lifted(
+    rule: OpRule,
+    index: int,
+    count: int,
+    divided: Mapping[int, int],
+    cut: ShardPlacement,
+    shards: tuple[ShardPlacement, ...],
+) -> Strategy | None:
+    size = rule.factors[index].size
+    seated = {seat: _seated(cut, seat, size, count, shards) for seat in _seats(rule, index, divided)}
+    if None in seated.values() or all(isinstance(p, Shard) for p in seated.values()):
+        return None
+
+    def held(dims: Dims) -> Placement | None:
+        seat = _seat(rule, index, dims, divided)
+        return None if seat is None else seated[seat]
+
+    return factor_row(rule, index, count, divided, held, cut)
+
+
+def _seated(
+    cut: ShardPlacement, seat: Seat, size: int, count: int, shards: tuple[ShardPlacement, ...]
+) -> Placement | None:
+    """What holds a dimension in which a factor of `size` that `cut` holds stands; None if none is known."""
+    if seat.alone:
+        return at(cut, seat.dim)
+    candidates: list[Placement | None] = [p for p in shards if _unseated(p, seat) == cut]
+    candidates += [cut.scaled(seat.inner)] if seat.outer == 1 else []
+    found = (p for p in candidates if isinstance(p, ShardPlacement) and _same(cut, p, seat, size, count))
+    return next((at(p, seat.dim) for p in found), None)
+
+
+@lru_cache(maxsize=65536)
+def _same(cut: ShardPlacement, held: ShardPlacement, seat: Seat, size: int, count: int) -> bool:
+    """Whether `held` of the dimension is `cut` of the factor, position by position and in the same order."""
+    extent = size * seat.inner
+    if not fits(held, seat.outer * extent, count):
+        return False
+    return all(
+        joined(held.ranges(seat.outer * extent, count, rank))
+        == tiled(scaled(cut.ranges(size, count, rank), seat.inner), extent, seat.outer)
+        for rank in range(count)
+    )
+
+
+@lru_cache(maxsize=65536)
+def fits(placement: Placement, size: int, count: int) -> bool:
+    """Whether `count` ranks can hold a dimension of `size` elements so; `placement.dim` is 0."""
+    try:
+        placement.check((size,), count)
+    except ShardingError:
+        return False
+    return True
+
+
+def added_rows(
+    rule: OpRule, count: int, divided: Mapping[int, int], rows: Sequence[Strategy], lifting: Iterable[Placement]
+) -> Iterator[Strategy]:
+    """The rows that placements add by `lift` to `rows`, as far as `count` ranks can divide their factors.
+
+    Raises:
+        RuleError: a row has not the op's number of operands or results, or divides what they do not have.
+    """
+    for placement in lifting:
+        for row in placement.lift(rule, rows):
+            _check(rule, placement, row)
+            if row.factor is None or _goes_with(rule, row, count, divided):
+                yield row
+
+
+def _goes_with(rule: OpRule, row: Strategy, count: int, divided: Mapping[int, int]) -> bool:
+    """Whether the factor of a row that a placement added can be divided; without the rewrite that its rule has for
+    it, the op stays whole, so no other axis may expand it."""
+    assert row.factor is not None
+    filled = any(p.reduce in ("max", "min") for p in row.results if isinstance(p, PartialPlacement))
+    if not dividable(rule, row.factor, count, {f: n for f, n in divided.items() if f != ~row.factor}, int(filled)):
+        return False
+    if row.rewrite or rule.factors[row.factor].rewrite != "expand":
+        return True
+    return all(divided.get(~f) == n for f, n in divided.items() if f >= 0 and rule.factors[f].rewrite == "expand")
+
+
+def _check(rule: OpRule, placement: Placement, row: object) -> None:
+    """Raise RuleError unless `row`, which `placement` added, can be a row of the op."""
+    metas = (*rule.call.operands, *rule.call.results)
+    said = f"placement {placement} adds '{row}' to {rule.name}; expected "
+    if not isinstance(row, Strategy):
+        raise RuleError(f"{said}a Strategy")
+    if (len(row.operands), len(row.results)) != (len(rule.call.operands), len(rule.call.results)):
+        raise RuleError(f"{said}{len(rule.call.operands)} operands and {len(rule.call.results)} results")
+    for held, meta in zip((*row.operands, *row.results), metas, strict=True):
+        if not isinstance(held, Placement):
+            raise RuleError(f"{said}placements, found {held!r}")
+        if meta is not None and held.dim is not None and held.dim >= meta.rank:
+            raise RuleError(f"{said}dimensions below {meta.rank} of a tensor of rank {meta.rank}, found {held}")
+
+
+def combining_rows(rule: OpRule, result: Placement) -> Iterator[Strategy]:
+    """The rows that divide a factor by S that some result lacks, with `result` for the results that lack it."""
+    for index, factor in enumerate(rule.factors):
+        lacking = [meta is not None and not any(index in held for held in dims or ())
+                   for dims, meta in zip(rule.result_dims, rule.call.results, strict=True)]  # fmt: skip
+        if not any(lacking) or not any(index in held for dims in rule.operand_dims for held in dims):
+            continue
+        rewrite, cut = (None, Shard(0)) if factor.rewrite == "expand" else (factor.rewrite, None)
+        kept = (next((Shard(d) for d, held in enumerate(dims or ()) if index in held), R) for dims in rule.result_dims)
+        results = tuple(result if lacks else p for lacks, p in zip(lacking, kept, strict=True))
+        yield Strategy(divide(rule, index), results, index, rewrite, cut)
