@@ -14,7 +14,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.measure import Row, cold, options, print_table
 from spmdir.mesh import Mesh
@@ -30,19 +29,17 @@ SHAPES = ((4096, 4096), (64, 64), (10, 6), (3, 2))
 PLANNING_MS = {1: 3.0, 2: 3.0, 4: 50.0}
 """Axes of a mesh → the milliseconds that planning a pair may take in the mean."""
 
-REDUCING = ("all_reduce", "reduce_scatter")
-REASONS: dict[str, Callable[[Plan, Sharding, Sharding], Any]] = {
-    "what is reduced on one block is sent on to another": lambda plan, source, target: any(
-        before.kind in REDUCING and after.kind not in ("slice", "partition")
-        for before, after in itertools.pairwise(plan.steps)
+LOCAL = ("slice", "partition")
+REASONS: dict[str, Callable[[Plan], bool]] = {
+    "pieces pass relays, which receive them first and send them on": lambda plan: any(
+        step.kind == "relay" for step in plan.steps
     ),
-    "a sum stays pending, and each addend moves": lambda plan, source, target: (
-        {axis for axis, _ in source.partial} & {axis for axis, _ in target.partial}
+    "a sum is made on one block and then sent on to another": lambda plan: (
+        sum(step.kind not in LOCAL for step in plan.steps) > 1
     ),
-    "a sum is left pending by an exchange": lambda plan, source, target: target.partial,
-    "every addend is sent to whoever reduces it": lambda plan, source, target: True,
+    "one collective moves addends of a sum that is pending before or after": lambda plan: True,
 }
-"""Why a plan sends more than the bound → whether it is so for (plan, source, target); the first one that holds."""
+"""Why a plan sends more than the bound → whether it is so; the first one that holds."""
 
 
 def shardings(mesh: Mesh) -> list[Sharding]:
@@ -99,7 +96,7 @@ def reasons(above: dict[tuple[Sharding, Sharding], Plan]) -> list[str]:
     """For each reason how many pairs it has, their mean and worst ratio, and the worst pair with its plan."""
     by_reason: dict[str, list[tuple[Sharding, Sharding]]] = {}
     for pair, plan in above.items():
-        by_reason.setdefault(next(why for why, holds in REASONS.items() if holds(plan, *pair)), []).append(pair)
+        by_reason.setdefault(next(why for why, holds in REASONS.items() if holds(plan)), []).append(pair)
     lines = []
     for why, pairs in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         source, target = worst = max(pairs, key=lambda pair: ratio(above[pair]))
