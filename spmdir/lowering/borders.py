@@ -10,9 +10,9 @@ import attrs
 from torch.fx import Node
 
 from spmdir.dialects.borders import FILLS
-from spmdir.lowering.site import WAIT, functional
-from spmdir.lowering.cut import Emit, aten
 from spmdir.lowering.groups import GroupName
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.site import WAIT, functional
 from spmdir.mesh import Mesh
 
 

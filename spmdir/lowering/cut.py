@@ -1,26 +1,27 @@
 """How the ranks of a group cut one dimension, and the graph nodes that split and join tensors along the cut.
 
 Pieces are numbered in nesting order; the ranks of a process group ascend in mesh order, which may be another. A
-nested uneven cut leaves holes when its pieces are padded to one length, since any piece may be short.
+nested uneven cut leaves holes when its pieces are padded to one length, since any piece may be short. Where pieces are
+not stretches of the block, the block is laid out anew first, piece behind piece; after a gather that is undone.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any
 
 import attrs
-import torch
 from torch.fx import Node
 
+from spmdir.errors import ShardingError
+from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.mesh import Mesh
+from spmdir.pieces import Ranges, joined, length, positions, select
 from spmdir.sharding import Sharding
 
-aten = torch.ops.aten
-Emit = Callable[..., Node]
-"""(op, *arguments) → the node that calls it."""
 Shape = tuple[int, ...]
 
 
@@ -31,18 +32,29 @@ class Cut:
     Attributes:
         counts: the number of pieces along each axis, in nesting order.
         order: for each of these axes in mesh order, its position in nesting order.
-        pieces: (offset, length) in nesting order.
+        held: the positions that each piece has of the block, in nesting order.
     """
 
     dim: int
     extent: int
     counts: Shape
     order: Shape
-    pieces: tuple[tuple[int, int], ...]
+    held: tuple[Ranges, ...]
 
     @property
     def count(self) -> int:
-        return len(self.pieces)
+        return len(self.held)
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(offset, length) of each piece in the block that has been `laid`."""
+        lengths = [length(ranges) for ranges in self.held]
+        return tuple(zip(itertools.accumulate(lengths, initial=0), lengths, strict=False))
+
+    @cached_property
+    def laid(self) -> Ranges:
+        """The positions of the block, piece behind piece."""
+        return joined(pair for ranges in self.held for pair in ranges)
 
     @cached_property
     def step(self) -> int:
@@ -72,33 +84,53 @@ class Cut:
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int, int], ...]:
-        """(first piece, offset, length) of each stretch that stays unbroken when pieces are padded to `step`."""
+        """(first piece, offset, size) of each stretch that stays unbroken when pieces are padded to `step`."""
         runs: list[tuple[int, int, int]] = []
-        for number, (offset, length) in enumerate(self.pieces):
+        for number, (offset, size) in enumerate(self.pieces):
             if runs and runs[-1][0] * self.step + runs[-1][2] == number * self.step:
-                runs[-1] = (*runs[-1][:2], runs[-1][2] + length)
-            elif length or not runs:
-                runs.append((number, offset, length))
+                runs[-1] = (*runs[-1][:2], runs[-1][2] + size)
+            elif size or not runs:
+                runs.append((number, offset, size))
         return tuple(runs)
 
 
 def cut_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, mesh: Mesh, rank: int) -> Cut:
-    """How `axes`, the innermost of `dim` in `sharding`, cut the block that the outer axes leave to `rank`."""
-    here = mesh.coordinate(rank)
+    """How `axes`, the innermost of `dim` in `sharding`, cut the block that the outer axes leave to `rank`.
+
+    Raises:
+        ShardingError: the pieces of a placement are no partition.
+    """
     outer = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
-    start, extent = outer.local_range(dim, size, mesh, here)
-    pieces = []
-    for point in itertools.product(*(range(mesh.sizes[axis]) for axis in axes)):
-        coordinate = {**here, **dict(zip(axes, point, strict=True))}
-        offset, length = sharding.local_range(dim, size, mesh, coordinate)
-        pieces.append((offset - start, length))
+    extent = length(outer.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
+    counts = tuple(mesh.sizes[axis] for axis in axes)
     order = tuple(axes.index(axis) for axis in mesh.axis_names if axis in axes)
-    return Cut(dim, extent, tuple(mesh.sizes[axis] for axis in axes), order, tuple(pieces))
+    return Cut(dim, extent, counts, order, _held(tuple(sharding[axis] for axis in axes), counts, extent))
 
 
-def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
-    """`length` elements of dimension `dim`, which has `extent`, from `offset` on."""
-    return x if length == extent else emit(aten.slice.Tensor, x, dim, offset, offset + length)
+@lru_cache(maxsize=4096)
+def _held(placements: tuple[Any, ...], counts: Shape, extent: int) -> tuple[Ranges, ...]:
+    """What each rank holds of a block that `placements` divide, the first one major."""
+    held: list[Ranges] = [((0, extent),)]
+    for placement, count in zip(placements, counts, strict=True):
+        held = [
+            select(ranges, placement.ranges(length(ranges), count, index)) for ranges in held for index in range(count)
+        ]
+    if joined(sorted(pair for ranges in held for pair in joined(ranges))) != joined([(0, extent)]):
+        raise ShardingError(
+            f"{', '.join(map(str, placements))} over {', '.join(map(str, counts))} ranks is no partition of {extent} "
+            "positions; expected each of them in one range of one rank"
+        )
+    return tuple(map(joined, held))
+
+
+def lay(emit: Emit, x: Node, cut: Cut) -> Node:
+    """The block `x` with the pieces of the cut one behind the other."""
+    return take(emit, x, cut.dim, cut.laid, cut.extent)
+
+
+def restore(emit: Emit, x: Node, cut: Cut) -> Node:
+    """The inverse of `lay`."""
+    return take(emit, x, cut.dim, positions(joined([(0, cut.extent)]), cut.laid), cut.extent)
 
 
 def pad_end(emit: Emit, x: Node, dim: int, rank: int, amount: int) -> Node:
@@ -114,16 +146,16 @@ def spread(emit: Emit, x: Node, cut: Cut, rank: int) -> Node:
         return x
     starts = [number for number, _, _ in cut.runs] + [cut.count]
     parts = []
-    for (number, offset, length), following in zip(cut.runs, starts[1:], strict=True):
-        part = narrow(emit, x, cut.dim, offset, length, cut.extent)
-        parts.append(pad_end(emit, part, cut.dim, rank, (following - number) * cut.step - length))
+    for (number, offset, size), following in zip(cut.runs, starts[1:], strict=True):
+        part = narrow(emit, x, cut.dim, offset, size, cut.extent)
+        parts.append(pad_end(emit, part, cut.dim, rank, (following - number) * cut.step - size))
     return parts[0] if len(parts) == 1 else emit(aten.cat.default, parts, cut.dim)
 
 
 def pack(emit: Emit, x: Node, cut: Cut) -> Node:
     """The inverse of `spread`: drop the padding behind each piece."""
     whole = cut.count * cut.step
-    parts = [narrow(emit, x, cut.dim, number * cut.step, length, whole) for number, _, length in cut.runs]
+    parts = [narrow(emit, x, cut.dim, number * cut.step, size, whole) for number, _, size in cut.runs]
     return parts[0] if len(parts) == 1 else emit(aten.cat.default, parts, cut.dim)
 
 
@@ -159,7 +191,7 @@ def flat_blocks(emit: Emit, x: Node, cut: Cut, block: Shape) -> Node:
     if cut.in_order and all(size == 1 for size in block[: cut.dim]):
         return emit(aten.reshape.default, x, [-1])
     pieces = [cut.pieces[number] for number in cut.by_rank]
-    parts = [narrow(emit, x, cut.dim, offset, length, cut.extent) for offset, length in pieces]
+    parts = [narrow(emit, x, cut.dim, offset, size, cut.extent) for offset, size in pieces]
     return emit(aten.cat.default, [emit(aten.reshape.default, part, [-1]) for part in parts])
 
 

@@ -31,6 +31,7 @@ from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started
 from spmdir.lowering.stages import bound, localized
@@ -92,6 +93,7 @@ class _Emitter:
         self.function, self.mesh, self.rank, self.group_name = function, mesh, rank, group_name
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
+        self.constant_names: dict[Positions | int, str] = {}
         self.values: dict[SSAValue, fx.Node | Started] = {}
         self.meta: dict[str, Any] = {}
         self.checked: set[object] = set()
@@ -116,6 +118,7 @@ class _Emitter:
         return fx.GraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Positions)) else arg for arg in args)
         node = self.graph.call_function(target, args, kwargs)
         node.meta.update(self.meta)
         return node
@@ -255,9 +258,15 @@ class _Emitter:
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
         meta = op.metas[0]
         assert meta is not None
-        name = f"constant_{len(self.constants)}"
-        self.constants[name] = torch_constant(str(op.argument["value"]), meta.shape, meta.dtype)
-        return [self.graph.get_attr(name)]
+        return [self.constant(torch_constant(str(op.argument["value"]), meta.shape, meta.dtype))]
+
+    def constant(self, value: torch.Tensor | Positions) -> fx.Node:
+        """A constant of the program; equal positions are one."""
+        key = value if isinstance(value, Positions) else id(value)
+        if key not in self.constant_names:
+            self.constant_names[key] = name = f"constant_{len(self.constants)}"
+            self.constants[name] = value.tensor() if isinstance(value, Positions) else value
+        return self.graph.get_attr(self.constant_names[key])
 
     def emit_bucket(self, op: ValueOp) -> Sequence[Any]:
         return [self.call(aten.cat.default, [self.call(aten.reshape.default, self.node(v), [-1]) for v in op.operands])]

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from spmdir.errors import UnsupportedError
-from spmdir.lowering.cut import Emit, aten, narrow
+from spmdir.lowering.ranges import Emit, aten, narrow
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.planner.exchange import Box, Loads, Part, box_of, exchange, exchange_loads, reduced_axes
@@ -92,7 +92,9 @@ def _round(
     nothing = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *nothing])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
-    sent = site.send(functional.all_to_all_single.default, joined, receives, sends, axes=tuple(axes))
+    started = site.send(
+        functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
+    )
 
     def received(result: Node) -> list[Placed]:
         placed, at = list(kept), 0
@@ -102,7 +104,7 @@ def _round(
             at += part.numel
         return placed
 
-    return _Round(Started(sent, True, lambda result: result), received)
+    return _Round(started, received)
 
 
 def _take(emit: Emit, x: Node, box: Box, held: Box) -> Node:

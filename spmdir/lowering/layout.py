@@ -1,22 +1,24 @@
 """What every rank holds of a global tensor, and the global tensor from what the ranks hold.
 
-Both follow the placements' reference semantics, axis by axis: shards in nesting order, then pending reductions,
-then copies.
+Both follow the placements' reference semantics, axis by axis: shards in nesting order, then pending reductions and
+what plug-ins hold otherwise, then copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.lowering.plugin_lines import failing_line, first_line
+from spmdir.lowering.torch_values import DTYPE_NAMES
 from spmdir.mesh import Mesh
-from spmdir.placement import Placement, R, Shard, chunk
+from spmdir.placement import Placement
+from spmdir.placement_type import ShardPlacement, take
 from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
-
-_ORDER = {"shard": 0, "partial": 1, "replicated": 2}
 
 
 def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -45,17 +47,19 @@ def distribute(
     """What each rank holds of `tensor`; `noise` hides the value of pending reductions.
 
     Raises:
-        UnsupportedError: a pending reduction that values of this type cannot be addends of.
+        SpmdirError: values of this type, or these values, cannot be held so.
     """
-    if sharding.partial and tensor.dtype == torch.bool and any(op not in ("any", "all") for _, op in sharding.partial):
-        raise UnsupportedError(f"truth values cannot be laid out as <{sharding}>; expected P(any) or P(all)")
+    dtype = DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
+    for axis, placement in sharding.entries:
+        if not placement.holds(dtype):
+            raise UnsupportedError(f"values of type {dtype} cannot be held as {placement} on axis '{axis}'")
     mesh = refinement(mesh, sharding)
     held: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
     for axis, placement in _axes(sharding, mesh):
         held = {
             (*where, (axis, index)): piece
             for where, whole in held.items()
-            for index, piece in enumerate(placement.distribute(whole, mesh.sizes[axis], noise))
+            for index, piece in enumerate(_declared(placement, placement.distribute, whole, mesh.sizes[axis], noise))
         }
     by_point = {frozenset(where): piece for where, piece in held.items()}
     return [by_point[frozenset(mesh.coordinate(rank).items())] for rank in range(mesh.world_size)]
@@ -69,11 +73,11 @@ def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) 
     mesh = refinement(mesh, sharding)
     coordinate = mesh.coordinate(rank)
     for axis, placement in _axes(sharding, mesh):
-        if isinstance(placement, Shard):
-            offset, length = chunk(tensor.shape[placement.dim], mesh.sizes[axis], coordinate[axis])
-            tensor = tensor.narrow(placement.dim, offset, length)
-        elif placement != R:
-            tensor = placement.distribute(tensor, mesh.sizes[axis], torch.zeros_like)[coordinate[axis]]
+        count, index = mesh.sizes[axis], coordinate[axis]
+        if isinstance(placement, ShardPlacement):
+            tensor = take(tensor, placement.dim, placement.ranges(tensor.shape[placement.dim], count, index))
+        elif placement.trait != "replicated":
+            tensor = _declared(placement, placement.distribute, tensor, count, torch.zeros_like)[index]
     return tensor
 
 
@@ -94,15 +98,26 @@ def collect(pieces: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> t
             groups.setdefault(where[:-1], []).append(held[where])
         for group in groups.values():
             _check_copies(group, axis, placement)
-        held = {where: placement.collect(group) for where, group in groups.items()}
+        held = {where: _declared(placement, placement.collect, group) for where, group in groups.items()}
     return held[()]
 
 
 def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
     """Every axis of the mesh with its placement, in the order of distribution."""
-    nested = dict(sharding.entries)
-    names = [*nested, *(axis for axis in mesh.axis_names if axis not in nested)]
-    return sorted(((axis, sharding[axis]) for axis in names), key=lambda entry: _ORDER.get(entry[1].trait, 0))
+    placed = dict(sharding.entries)
+    return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
+
+
+def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What a method of a placement gives."""
+    try:
+        return method(*arguments)
+    except SpmdirError:
+        raise
+    except Exception as error:
+        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        message = f"`{method.__name__}` of {placement} fails: {type(error).__name__}: {first_line(error)}"
+        raise SpmdirError(message, failing_line([placement], error)) from error
 
 
 def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement) -> None:

@@ -10,12 +10,11 @@ from torch._subclasses import fake_tensor
 
 from spmdir.call import TensorMeta
 from spmdir.errors import UnsupportedError
-from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.lowering.torch_values import DTYPE_NAMES, TORCH_DTYPES
 
 DEVICES = ("cpu", "meta")
 """Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""
 
-_DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _UNKNOWN = (
     NotImplementedError,
     fake_tensor.DataDependentOutputException,
@@ -86,8 +85,8 @@ def _results(
             raise UnsupportedError(f"torch refuses it: {str(error).partition(chr(10))[0]}") from None
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return tuple(
-        TensorMeta(tuple(output.shape), _DTYPE_NAMES[output.dtype])
-        if isinstance(output, torch.Tensor) and output.dtype in _DTYPE_NAMES
+        TensorMeta(tuple(output.shape), DTYPE_NAMES[output.dtype])
+        if isinstance(output, torch.Tensor) and output.dtype in DTYPE_NAMES
         else None
         for output in outputs
     )

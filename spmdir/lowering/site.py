@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +10,14 @@ import attrs
 import torch
 from torch.fx import Node
 
-from spmdir.lowering.cut import Cut, Emit, aten, cut_of
+from spmdir.lowering.cut import Cut, cut_of
 from spmdir.lowering.groups import GroupName
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
+from spmdir.pieces import Ranges
+from spmdir.placement import REDUCTIONS, Placement
+from spmdir.placement_type import ShardPlacement
 from spmdir.sharding import Sharding
 
 functional = torch.ops._c10d_functional
@@ -42,7 +47,7 @@ class Started:
 
 @attrs.define(frozen=True, slots=False)
 class Site:
-    """One collective as one rank sees it; axes with one rank are left out.
+    """One collective as one rank sees it.
 
     Attributes:
         shape: the global shape of the tensor.
@@ -61,9 +66,29 @@ class Site:
     argument: Mapping[str, Any]
 
     @cached_property
+    def named(self) -> tuple[str, ...]:
+        """The axes that the op names, but for those of one rank on which its placements change nothing."""
+        return tuple(
+            axis
+            for axis in self.argument.get("axes", ())
+            if self.mesh.sizes[axis] > 1 or not (self._plain(self.source[axis]) and self._plain(self.target[axis]))
+        )
+
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """The axes of the group, in the order that the op names them."""
-        return tuple(axis for axis in self.argument.get("axes", ()) if self.mesh.sizes[axis] > 1)
+        return tuple(axis for axis in self.named if self.mesh.sizes[axis] > 1)
+
+    def _plain(self, placement: Placement) -> bool:
+        """Whether a rank that holds a tensor alone by `placement` holds it as it is."""
+        if isinstance(placement, ShardPlacement):
+            size = self.shape[placement.dim]
+            return placement.ranges(size, 1, 0) == ((0, size),)
+        return placement.trait == "replicated" or placement.op in REDUCTIONS
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return TORCH_DTYPES[self.dtype]
 
     @property
     def ranks(self) -> int:
@@ -73,19 +98,29 @@ class Site:
         """The shape of what this rank holds under `sharding`."""
         return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
 
-    def cut(self, sharding: Sharding, dim: int) -> Cut:
-        """How the group cuts `dim` under `sharding`."""
-        return cut_of(sharding, dim, self.axes, self.shape[dim], self.mesh, self.rank)
+    def cut(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> Cut:
+        """How `axes`, by default those that the op names, cut `dim` under `sharding`."""
+        axes = self.named if axes is None else axes
+        nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
+        return cut_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
 
-    def own(self, cut: Cut) -> tuple[int, int]:
-        """(offset, length) of this rank's piece."""
-        return cut.pieces[self.mesh.index(self.rank, self.axes)]
+    def own(self, cut: Cut) -> Ranges:
+        """The positions of this rank's piece in the block that is cut."""
+        return cut.held[self.mesh.index(self.rank, self.named)]
 
-    def send(self, op: Any, x: Node, *arguments: Any, axes: tuple[str, ...] | None = None) -> Node:
-        """Call a functional collective on `x`, made contiguous, in the group over `axes`."""
+    def group(self, axes: Sequence[str]) -> str:
+        """The name of the process group over `axes`."""
+        return self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
+
+    def send(
+        self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
+    ) -> Started:
+        """Call a functional collective on `x`, made contiguous, in the group over `axes`; a rank alone has all."""
         axes = self.axes if axes is None else axes
-        name = self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
-        return self.emit(op, self.emit(aten.contiguous.default, x), *arguments, name)
+        if not axes:
+            return Started(x, False, finish)
+        sent = self.emit(op, self.emit(aten.contiguous.default, x), *arguments, self.group(axes))
+        return Started(sent, True, finish)
 
 
 def here(value: Node) -> Started:

@@ -18,6 +18,9 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 """Element type of the IR → torch's."""
 
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+"""The inverse."""
+
 _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
 
 

@@ -62,7 +62,7 @@ def test_truth_values_are_hidden_by_noise_and_found_again(op):
 
 
 def test_a_pending_sum_of_truth_values_is_refused():
-    with pytest.raises(UnsupportedError, match=r"expected P\(any\) or P\(all\)"):
+    with pytest.raises(UnsupportedError, match=r"values of type i1 cannot be held as P\(sum\) on axis 'a'"):
         distribute(values(torch.bool, (4,)), parse_sharding("a: P(sum)"), MESH, noise())
 
 

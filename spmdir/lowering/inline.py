@@ -1,0 +1,165 @@
+"""Python of a placement as graph nodes: traced once on fake tensors, then copied into the graph that is emitted."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from torch._subclasses import fake_tensor
+from torch.fx import Node
+
+from spmdir.errors import Location, SpmdirError
+from spmdir.lowering.group import Group
+from spmdir.lowering.plugin_lines import failing_line, first_line
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.placement import Placement
+from spmdir.placement_type import PartialPlacement, edge_between
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""Shape and element type of what a rank holds."""
+
+_NEEDS_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+@attrs.frozen(cache_hash=True)
+class EdgeCode:
+    """The lowering of the edge from one placement to another, as a rank of `group` runs it."""
+
+    source: Placement
+    target: Placement
+    group: Group
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        edge = edge_between(self.source, self.target)
+        if edge is None:
+            raise SpmdirError(f"neither {self.source} nor {self.target} declares an edge from the one to the other")
+        return edge.lower(x, self.group)
+
+    def __str__(self) -> str:
+        return f"the edge from {self.source} to {self.target}"
+
+    @property
+    def declaring(self) -> tuple[Placement, ...]:
+        return (self.source, self.target)
+
+
+@attrs.frozen(cache_hash=True)
+class BeforeCode:
+    """What is done to what a rank holds of a pending reduction before it is reduced."""
+
+    placement: PartialPlacement
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.placement.before(x)
+
+    def __str__(self) -> str:
+        return f"`before` of {self.placement}"
+
+    @property
+    def declaring(self) -> tuple[Placement, ...]:
+        return (self.placement,)
+
+
+@attrs.frozen(cache_hash=True)
+class AfterCode:
+    """What is done to the result of a pending reduction over `count` ranks."""
+
+    placement: PartialPlacement
+    count: int
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.placement.after(x, self.count)
+
+    def __str__(self) -> str:
+        return f"`after` of {self.placement}"
+
+    @property
+    def declaring(self) -> tuple[Placement, ...]:
+        return (self.placement,)
+
+
+Code = EdgeCode | BeforeCode | AfterCode
+
+
+def inline(emit: Emit, code: Code, x: Node, given: Kind) -> tuple[Node, Kind]:
+    """The nodes of `code` on `x`, which is of the kind `given`; the last one and the kind of its value.
+
+    Raises:
+        SpmdirError: the code fails, asks for values, or returns no tensor; at its place in the plug-in.
+    """
+    program, kind = _traced(code, given)
+    copies: dict[Node, Any] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            # Views in the code have been traced on a contiguous tensor.
+            copies[node] = emit(aten.contiguous.default, x) if node.users and not _returned(node) else x
+        elif node.op == "get_attr":
+            copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
+        elif node.op == "output":
+            return copies[node.args[0]], kind
+        else:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
+            if isinstance(kwargs.get("device"), torch.device):
+                kwargs = {**kwargs, "device": emit(getattr, x, "device")}
+            copies[node] = emit(node.target, *args, **kwargs)
+    raise AssertionError("a traced program has an output")
+
+
+def _returned(node: Node) -> bool:
+    return all(user.op == "output" for user in node.users)
+
+
+@lru_cache(maxsize=1024)
+def _traced(code: Code, given: Kind) -> tuple[fx.GraphModule, Kind]:
+    from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
+
+    shape, dtype = given
+    try:
+        with torch.no_grad(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+            # Functional, since the operand may have other uses and exported programs change nothing in place.
+            program = make_fx(torch.func.functionalize(code))(torch.empty(shape, dtype=dtype))
+    except SpmdirError as error:
+        raise SpmdirError(f"{code} fails: {error.message}", error.location or _place(code, error)) from None
+    except _NEEDS_VALUES as error:
+        raise SpmdirError(
+            f"{code} depends on the values of a tensor; it is traced once for all values, so use torch ops whose "
+            "result has a fixed shape, as torch.where",
+            _place(code, error),
+        ) from None
+    except Exception as error:
+        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        raise SpmdirError(
+            f"{code} fails on tensor<{[*shape]} {dtype}>: {type(error).__name__}: {first_line(error)}",
+            _place(code, error),
+        ) from error
+    _drop_updates(program.graph)
+    (result,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
+    value = result.meta.get("val") if isinstance(result, Node) else None
+    if not isinstance(value, torch.Tensor):
+        raise SpmdirError(f"{code} returns {type(result).__name__}; expected a tensor", _place(code, None))
+    return program, (tuple(value.shape), value.dtype)
+
+
+def _drop_updates(graph: fx.Graph) -> None:
+    """Leave out what the code writes into its operand: what it returns is all that counts."""
+    for node in list(graph.nodes):
+        if node.target is aten.copy_.default and node.args[0].op == "placeholder":
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def require_kind(code: Code, found: Kind, expected: Kind) -> None:
+    """Raise SpmdirError unless `code` gives what it has to."""
+    if found != expected:
+        (shape, dtype), (wanted, kind) = found, expected
+        raise SpmdirError(
+            f"{code} gives a tensor of shape {[*shape]} and {dtype}; expected {[*wanted]} and {kind}",
+            _place(code, None),
+        )
+
+
+def _place(code: Code, error: BaseException | None) -> Location | None:
+    return failing_line(code.declaring, error)

@@ -1,0 +1,110 @@
+"""Graph nodes that take ranges of positions out of one dimension: views where the ranges are regular."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import attrs
+import torch
+from torch.fx import Node
+
+from spmdir.pieces import Ranges
+
+aten = torch.ops.aten
+
+Emit = Callable[..., Node]
+"""(op, *arguments) → the node that calls it; `Positions` and tensors among the arguments become constants."""
+
+FEW = 8
+"""As many ranges are cut out and joined one by one; of more, the positions are listed."""
+
+
+@attrs.frozen(cache_hash=True)
+class Positions:
+    """An index tensor: the positions of `ranges`."""
+
+    ranges: Ranges
+
+    def tensor(self) -> torch.Tensor:
+        """It as one of int64, on the CPU."""
+        return torch.tensor([position for start, end in self.ranges for position in range(start, end)])
+
+
+@attrs.frozen
+class Pattern:
+    """Positions that nested loops go through: `start` plus, for each loop, its counter times its stride.
+
+    Attributes:
+        loops: (count, stride), the outermost first.
+    """
+
+    start: int
+    loops: tuple[tuple[int, int], ...]
+
+
+def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
+    """The positions `ranges` of dimension `dim`, which has `extent`, in their order."""
+    if not ranges:
+        return narrow(emit, x, dim, 0, 0, extent)
+    if len(ranges) == 1:
+        ((start, end),) = ranges
+        return narrow(emit, x, dim, start, end - start, extent)
+    pattern = pattern_of(ranges)
+    if pattern and (permuted := _permuted(emit, x, dim, pattern, extent)) is not None:
+        return permuted
+    if pattern and pattern.loops[0][1] > 0 and len(pattern.loops) <= 2:
+        return _strided(emit, x, dim, pattern)
+    if len(ranges) <= FEW:
+        return emit(aten.cat.default, [narrow(emit, x, dim, start, end - start, extent) for start, end in ranges], dim)
+    return emit(aten.index_select.default, x, dim, Positions(ranges))
+
+
+def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
+    """`length` elements of dimension `dim`, which has `extent`, from `offset` on."""
+    return x if length == extent else emit(aten.slice.Tensor, x, dim, offset, offset + length)
+
+
+@lru_cache(maxsize=4096)
+def pattern_of(ranges: Ranges) -> Pattern | None:
+    """The loops that go through `ranges`; None if ranges differ in length or do not repeat."""
+    size = ranges[0][1] - ranges[0][0]
+    if any(end - start != size for start, end in ranges):
+        return None
+    starts = [start for start, _ in ranges]
+    loops = [(size, 1)] if size > 1 else []
+    while len(starts) > 1:
+        stride, count = starts[1] - starts[0], 2
+        while count < len(starts) and starts[count] - starts[count - 1] == stride:
+            count += 1
+        offsets = [start - starts[0] for start in starts[:count]]
+        if len(starts) % count or any(
+            start - starts[index - index % count] != offsets[index % count] for index, start in enumerate(starts)
+        ):
+            return None
+        loops.insert(0, (count, stride))
+        starts = starts[::count]
+    return Pattern(starts[0], tuple(loops))
+
+
+def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
+    """The pattern as a view whose dimensions are permuted; None unless it goes through all of `extent` so."""
+    sizes = sorted(pattern.loops, key=lambda loop: -loop[1])
+    inner = [math.prod(count for count, _ in sizes[at + 1 :]) for at in range(len(sizes))]
+    if [stride for _, stride in sizes] != inner or math.prod(count for count, _ in sizes) != extent:
+        return None
+    split = emit(aten.unflatten.int, x, dim, [count for count, _ in sizes])
+    sources = [dim + sizes.index(loop) for loop in pattern.loops]
+    moved = emit(aten.movedim.intlist, split, sources, [dim + at for at in range(len(sizes))])
+    return emit(aten.flatten.using_ints, moved, dim, dim + len(sizes) - 1)
+
+
+def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
+    """A pattern of equal stretches at equal distances."""
+    (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
+    end = pattern.start + (count - 1) * stride + size
+    if size == 1:
+        return emit(aten.slice.Tensor, x, dim, pattern.start, end, stride)
+    windows = emit(aten.unfold.default, emit(aten.slice.Tensor, x, dim, pattern.start, end), dim, size, stride)
+    return emit(aten.flatten.using_ints, emit(aten.movedim.int, windows, -1, dim + 1), dim, dim + 1)
