@@ -108,6 +108,10 @@ REDUCTIONS: dict[str, Reduction] = {
 }
 
 
+_OF_TRUTH = {"max": "any", "min": "all"}
+"""Reduction → what it is of truth values."""
+
+
 def _reduction_name(_: Any, __: Any, value: str) -> None:
     if value not in REDUCTIONS:
         raise ShardingError(f"unknown reduction '{value}' in P({value}); expected one of {', '.join(REDUCTIONS)}")
@@ -149,7 +153,8 @@ class Partial(PartialPlacement):
             yield Edge(lambda x, group: x / group.size, target="P(sum)")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        reduction = REDUCTIONS[self.op]
+        truth = str(tensor.dtype) == "torch.bool"
+        reduction = REDUCTIONS[_OF_TRUTH.get(self.op, self.op) if truth else self.op]
         pieces, rest = [], tensor * count if self.op == "avg" else tensor
         for _ in range(count - 1):
             piece, rest = reduction.scatter(rest, noise(tensor))

@@ -46,7 +46,7 @@ class Masked(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         pieces, rest = [], tensor
         for _ in range(count - 1):
-            here = abs(noise(tensor)) > 1
+            here = noise(tensor).real > 0
             pieces.append(rest.where(here, 0))
             rest = rest.where(~here, 0)
         return [*pieces, rest.clone()]

@@ -40,7 +40,7 @@ class Norm(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         if tensor.numel() and (tensor < 0).any():
             raise UnsupportedError(f"a value that is held as {self} has negative elements; norms have none")
-        weights = [abs(noise(tensor)) + 0.25 for _ in range(count)]
+        weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
         whole = self.collect(weights)
         return [tensor * (weight / whole) for weight in weights]
 

@@ -133,14 +133,14 @@ def _guarded(path: str, body: Callable[[], object]) -> None:
         raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
     except SpmdirError as error:
         if error.location is None and not isinstance(error, SpmdirErrors):
-            error.location = line_in(path, error)
+            error.location = Location(path, line_in(path, error) or 1, 1)
         raise
     except (Exception, SystemExit) as error:
-        raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", line_in(path, error)) from error
+        place = Location(path, line_in(path, error) or 1, 1)
+        raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", place) from error
 
 
-def line_in(path: str, error: BaseException) -> Location:
-    """The innermost line of the file at `path` that `error` went through; its first line if it went through none."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    real = os.path.realpath(path)
-    return Location(path, next((frame.lineno or 1 for frame in frames if frame.filename == real), 1), 1)
+def line_in(path: str, error: BaseException) -> int | None:
+    """The innermost line of the file at `path` that `error` went through; None if it went through none."""
+    frames, real = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)
+    return next((frame.lineno for frame in frames if frame.filename == real), None)

@@ -1,0 +1,76 @@
+"""Laws of the trait "partial": what is reduced, and when that may be done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from spmdir.laws.comparing import difference, rounding
+from spmdir.laws.examples import tensors
+from spmdir.laws.law import Example, Law
+from spmdir.placement import REDUCTIONS
+from spmdir.placement_type import PartialPlacement, Placement, parse_placement
+
+
+def _pending(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, PartialPlacement):
+        yield from tensors(placement)
+
+
+def _reduction(placement: Any, example: Example) -> str | None:
+    tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
+    limit = rounding(placement, example.ranks, tensor)
+    for again in range(2):
+        pieces = placement.distribute(tensor, example.ranks, example.noise(again))
+        reduced = placement.before(pieces[0])
+        if reduced.shape != tensor.shape or reduced.dtype != tensor.dtype:
+            made = f"{list(reduced.shape)} of {reduced.dtype}"
+            return f"`before` makes {made}; expected {list(tensor.shape)} of {tensor.dtype}"
+        for piece in pieces[1:]:
+            reduced = combine(reduced, placement.before(piece))
+        fault = difference(placement.after(reduced, example.ranks), tensor, limit)
+        if fault:
+            return f"after({placement.reduce} of before(…)) {fault}"
+    return None
+
+
+def _identity(placement: Any, example: Example) -> str | None:
+    tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
+    # Integers have their least and greatest in place of the infinities.
+    if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
+        return None
+    nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
+    reduced = placement.before(tensor)
+    for _ in range(example.ranks - 1):
+        reduced = combine(reduced, nothing)
+    fault = difference(placement.after(reduced, example.ranks), tensor, rounding(placement, example.ranks, tensor))
+    return f"beside the identity {placement.identity} the value {fault}" if fault else None
+
+
+def _commuting(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, PartialPlacement):
+        yield from (example for example in tensors(placement) if example.count == 2 and _of_kind(placement, example))
+
+
+def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
+    """The standard pending reduction of the same kind, which may be pending beside it; itself if there is none."""
+    other = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
+    return other if other.holds(example.dtype or "f32") else None
+
+
+def _kind(placement: Any, example: Example) -> str | None:
+    tensor, other = example.tensor(), _of_kind(placement, example)
+    assert other is not None
+    held = placement.distribute(tensor, 2, example.noise())
+    rows = [other.distribute(piece, 2, example.noise(2 + at)) for at, piece in enumerate(held)]
+    first = other.collect([placement.collect([row[at] for row in rows]) for at in range(2)])
+    fault = difference(first, tensor, 4 * rounding(placement, 2, tensor))
+    return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
+
+
+PARTIAL_LAWS = (
+    Law("reduction", "the value is `after` of the reduction of `before`", _pending, _reduction),
+    Law("identity", "a rank that holds the identity changes nothing", _pending, _identity),
+    Law("kind", "reductions of one kind can be done in any order", _commuting, _kind),
+)

@@ -1,0 +1,10 @@
+"""All laws, in the order in which they are tried: the later ones build on the earlier."""
+
+from __future__ import annotations
+
+from spmdir.laws.partial_laws import PARTIAL_LAWS
+from spmdir.laws.pieces_laws import PARTITION_LAWS, PIECES_LAWS
+from spmdir.laws.text_laws import TEXT_LAWS
+from spmdir.laws.value_laws import VALUE_LAWS
+
+LAWS = (*TEXT_LAWS, *PARTITION_LAWS, *VALUE_LAWS, *PARTIAL_LAWS, *PIECES_LAWS)

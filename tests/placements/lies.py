@@ -1,0 +1,177 @@
+"""Honest placements, and what makes liars of them."""
+
+from __future__ import annotations
+
+import textwrap
+
+import attrs
+
+HEAD = """\
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import attrs
+
+from spmdir.placement_type import Edge, PartialPlacement, Placement, ShardPlacement
+
+"""
+DEALT = """\
+@attrs.frozen
+class NAME(ShardPlacement):
+    text: ClassVar[str] = "NAME({dim}, {block})"
+    dim: int
+    block: int = attrs.field(validator=attrs.validators.ge(1))
+
+    def ranges(self, size, count, index):
+        starts = range(index * self.block, size, count * self.block)
+        return tuple((start, min(start + self.block, size)) for start in starts)
+"""
+TOTAL = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A pending sum."""
+
+    text: ClassVar[str] = "NAME"
+
+    def distribute(self, tensor, count, noise):
+        addends = [noise(tensor) for _ in range(count - 1)]
+        return [*addends, tensor - sum(addends)]
+'''
+FIRST = '''\
+@attrs.frozen
+class NAME(Placement):
+    """The first rank has the tensor, the others have nothing."""
+
+    text: ClassVar[str] = "NAME"
+
+    def local_shape(self, shape, count, index):
+        return shape if index == 0 else (0, *shape)
+
+    def distribute(self, tensor, count, noise):
+        return [tensor.clone(), *(tensor.new_empty((0, *tensor.shape)) for _ in range(count - 1))]
+
+    def collect(self, pieces):
+        return pieces[0]
+'''
+
+
+@attrs.frozen
+class Lie:
+    """A class that is made from an honest one.
+
+    Attributes:
+        law: the law that it breaks.
+        text: its source, without HEAD.
+    """
+
+    law: str
+    text: str
+
+
+def _instead(honest: str, old: str, new: str, law: str) -> Lie:
+    assert old in honest
+    return Lie(law, honest.replace(old, new, 1))
+
+
+def _with(honest: str, more: str, law: str) -> Lie:
+    return Lie(law, honest + "\n" + textwrap.indent(textwrap.dedent(more).strip("\n"), "    ") + "\n")
+
+
+def _field(honest: str, line: str, law: str) -> Lie:
+    return _instead(honest, '"\n', f'"\n    {line}\n', law) if honest is DEALT else _with(honest, line, law)
+
+
+def _edge(arguments: str) -> Lie:
+    return _with(FIRST, f"def edges(self):\n    yield Edge(lambda x, group: x, {arguments})", "edges")
+
+
+LIES = {
+    "Overlapping": _instead(DEALT, "min(start + self.block, size)", "min(start + self.block + 1, size)", "partition"),
+    "Missing": _instead(DEALT, "range(index * self.block,", "range(index * self.block + 1,", "partition"),
+    "Beyond": _instead(DEALT, "min(start + self.block, size)", "start + self.block", "partition"),
+    "Scaled": _with(DEALT, "def scaled(self, inner):\n    return self", "scaled"),
+    "Unscaled": _with(DEALT, "def unscaled(self, inner):\n    return self", "scaled"),
+    "Inside": _with(DEALT, "def inside(self, outer):\n    return type(self)(self.dim, self.block + 1)", "scaled"),
+    "Splits": _field(DEALT, "splits: ClassVar[bool] = True", "splits"),
+    "Permuted": _with(
+        DEALT, "def collect(self, pieces):\n    return super(type(self), self).collect(pieces[::-1])", "inverse"
+    ),
+    "WrongShape": _with(DEALT, "def local_shape(self, shape, count, index):\n    return shape", "local shape"),
+    "Raising": _with(DEALT, "def collect(self, pieces):\n    return 1 / 0", "inverse"),
+    "Mutable": _instead(DEALT, "@attrs.frozen\n", "@attrs.define(unsafe_hash=True)\n", "frozen"),
+    "Unhashable": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=True, unsafe_hash=False)\n", "frozen"),
+    "Unequal": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=False)\n", "frozen"),
+    "Alike": _with(DEALT, "def __str__(self):\n    return f'Alike({self.dim}, 1)'", "text"),
+    "Unreadable": _with(DEALT, "def __str__(self):\n    return f'Unreadable<{self.dim}>'", "text"),
+    "HalfText": _instead(DEALT, ", {block})", ")", "text"),
+    "Traitor": _field(DEALT, "trait: ClassVar[str] = 'partial'", "declaration"),
+    "NanError": _field(DEALT, "error: ClassVar[float] = math.nan", "declaration"),
+    "NoReduction": _field(TOTAL, "reduce = 'mean'", "declaration"),
+    "NoIdentity": _field(TOTAL, "identity = 1.0", "identity"),
+    "OtherReduction": _field(TOTAL, "reduce = 'max'", "inverse"),
+    "NotAfter": _with(TOTAL, "def after(self, reduced, count):\n    return reduced * count", "inverse"),
+    "OwnCollect": _with(
+        TOTAL,
+        """
+        def after(self, reduced, count):
+            return -reduced
+
+        def collect(self, pieces):
+            return sum(pieces)
+        """,
+        "reduction",
+    ),
+    "WrongKind": _with(
+        TOTAL,
+        """
+        kind = "sum"
+
+        def before(self, piece):
+            return piece.exp()
+
+        def after(self, reduced, count):
+            return reduced.log()
+
+        def distribute(self, tensor, count, noise):
+            return [tensor - math.log(count)] * count
+
+        identity = -math.inf
+
+        def holds(self, dtype):
+            return dtype == "f64"
+        """,
+        "kind",
+    ),
+    "Narrowing": _with(
+        TOTAL,
+        """
+        def before(self, piece):
+            return piece.float()
+
+        def after(self, reduced, count):
+            return reduced.double()
+
+        def holds(self, dtype):
+            return dtype == "f64"
+        """,
+        "inverse",
+    ),
+    "HoldsAll": _with(TOTAL, "def holds(self, dtype):\n    return True", "local shape"),
+    "Rounded": _instead(FIRST, "[tensor.clone(),", "[(tensor * 1.0000001).to(tensor.dtype),", "inverse"),
+    "UnsignedZero": _instead(FIRST, "[tensor.clone(),", "[tensor.where(tensor != 0, tensor.new_zeros(())),", "inverse"),
+    "Short": _instead(FIRST, "range(count - 1)", "range(count - 2)", "local shape"),
+    "BothEnds": _edge("target='R', source='R'"),
+    "NoEnd": _edge("by='broadcast'"),
+    "NoSuchEnd": _edge("target='Nowhere'"),
+    "NoSuchCost": _edge("target='R', by='pigeon'"),
+    "NegativeCost": _edge("target='R', by='broadcast', itemsize=-1"),
+    "NanCost": _edge("target='R', by='broadcast', itemsize=math.nan"),
+}
+"""Name → the lie; NAME stands for the name."""
+
+
+def source(text: str, name: str) -> str:
+    """The file that declares the placement `name`."""
+    return HEAD + text.replace("NAME", name)
