@@ -8,6 +8,7 @@ import math
 import string
 from collections.abc import Sequence
 
+from spmdir.brackets import split_entries
 from spmdir.call import DTYPE_BYTES
 from spmdir.mesh import Mesh
 from spmdir.planner.cost import step_cost
@@ -109,7 +110,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _sharding(text: str, mesh: Mesh) -> Sharding:
     """A sharding from its text, or from one placement for each axis of the mesh."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = list(split_entries(text))
     if not text.strip() or ":" in text or len(parts) != len(mesh.axes):
         return as_sharding(text, mesh)
     return as_sharding(", ".join(f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)), mesh)
