@@ -145,6 +145,7 @@ def _convert(site: Site, x: Node) -> Started:
         site.group(axes) if axes else "",
         site.mesh.group_size(moved),
         site.mesh.index(site.rank, moved),
+        site.local(site.target),
         None if target.dim is None else site.cut(site.target, target.dim, moved),
     )
     code = EdgeCode(source, target, group)

@@ -33,7 +33,7 @@ from spmdir.lowering.collectives import start
 from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
-from spmdir.lowering.site import Site, Started
+from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
@@ -66,15 +66,18 @@ def lower_to_fx(
         mesh = ir.mesh(module)
         if device_mesh is None:
             return emit(module, mesh, rank, symbolic_group)
-        return emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+        program = emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
+        return program.to(device_mesh.device_type)
 
 
 def _bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
     return bound(module, sizes) if sizes or open_sizes(module).symbols else module
 
 
-def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.GraphModule:
-    """The graph of `rank` of a localized module; of the whole program on one device if every axis of `mesh` has size 1.
+def emit(
+    module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName, ignore_shardings: bool = False
+) -> fx.GraphModule:
+    """The graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
 
     Raises:
         SpmdirError: an op is unknown to torch or a collective is impossible; located.
@@ -83,14 +86,15 @@ def emit(module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName) -> fx.G
         raise UnsupportedError(
             f"rank {rank!r} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
-    return _Emitter(ir.main_function(module), mesh, rank, group_name).graph_module()
+    return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings).graph_module()
 
 
 class _Emitter:
     """Walks a function once and appends to a graph."""
 
-    def __init__(self, function: FuncOp, mesh: Mesh, rank: int, group_name: GroupName):
+    def __init__(self, function: FuncOp, mesh: Mesh, rank: int, group_name: GroupName, ignore_shardings: bool):
         self.function, self.mesh, self.rank, self.group_name = function, mesh, rank, group_name
+        self.ignore_shardings = ignore_shardings
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_names: dict[Positions | int, str] = {}
@@ -134,7 +138,8 @@ class _Emitter:
         )
 
     def sharding(self, value: SSAValue) -> Sharding:
-        return sharding_of(value) or Sharding((), self.mesh.name)
+        held = None if self.ignore_shardings else sharding_of(value)
+        return held or Sharding((), self.mesh.name)
 
     def emit_op(self, op: ValueOp) -> None:
         self.meta = _meta(op)
@@ -242,7 +247,8 @@ class _Emitter:
             self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
             global_shape(operand, self.mesh), meta.dtype, argument,
         )  # fmt: skip
-        started = start(op.name.removeprefix("spmd."), site, self.node(operand))
+        x = self.node(operand)
+        started = here(x) if self.ignore_shardings else start(op.name.removeprefix("spmd."), site, x)
         return [started if op.argument.get("asynchronous") else started.wait(self.call)]
 
     def emit_border(self, op: ValueOp) -> Sequence[Any]:

@@ -26,12 +26,14 @@ class Group:
         name: of their process group; not asked for where there is one rank.
         size: how many ranks there are.
         index: the number of this rank among them, in mesh order.
+        shape: of what this rank holds after the edge.
         cut: how the target of the edge cuts a dimension among them; None if it divides none.
     """
 
     name: str
     size: int
     index: int
+    shape: tuple[int, ...]
     cut: Cut | None = None
 
     def all_gather(self, x: Tensor) -> Tensor:

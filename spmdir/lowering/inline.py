@@ -21,6 +21,9 @@ from spmdir.placement_type import PartialPlacement, edge_between
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and element type of what a rank holds."""
 
+_SAME = (aten.lift_fresh_copy.default, aten.detach.default)
+"""Ops of the tracing itself."""
+
 _NEEDS_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
@@ -98,6 +101,8 @@ def inline(emit: Emit, code: Code, x: Node, given: Kind) -> tuple[Node, Kind]:
             copies[node] = emit(aten.contiguous.default, x) if node.users and not _returned(node) else x
         elif node.op == "get_attr":
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
+        elif node.target in _SAME:
+            copies[node] = copies[node.args[0]]
         elif node.op == "output":
             return copies[node.args[0]], kind
         else:
@@ -132,7 +137,7 @@ def _traced(code: Code, given: Kind) -> tuple[fx.GraphModule, Kind]:
     except Exception as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         raise SpmdirError(
-            f"{code} fails on tensor<{[*shape]} {dtype}>: {type(error).__name__}: {first_line(error)}",
+            f"{code} fails on a tensor of shape {[*shape]} and {dtype}: {type(error).__name__}: {first_line(error)}",
             _place(code, error),
         ) from error
     _drop_updates(program.graph)

@@ -43,6 +43,11 @@ class Pattern:
     start: int
     loops: tuple[tuple[int, int], ...]
 
+    @property
+    def is_strided(self) -> bool:
+        """Whether it goes through equal stretches at equal distances, ascending."""
+        return self.loops[0][1] > 0 and [stride for _, stride in self.loops[1:]] in ([], [1])
+
 
 def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
     """The positions `ranges` of dimension `dim`, which has `extent`, in their order."""
@@ -54,7 +59,7 @@ def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
     pattern = pattern_of(ranges)
     if pattern and (permuted := _permuted(emit, x, dim, pattern, extent)) is not None:
         return permuted
-    if pattern and pattern.loops[0][1] > 0 and len(pattern.loops) <= 2:
+    if pattern and pattern.is_strided:
         return _strided(emit, x, dim, pattern)
     if len(ranges) <= FEW:
         return emit(aten.cat.default, [narrow(emit, x, dim, start, end - start, extent) for start, end in ranges], dim)
@@ -101,7 +106,7 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
 
 
 def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
-    """A pattern of equal stretches at equal distances."""
+    """A pattern that is strided, as a view and one copy."""
     (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
     end = pattern.start + (count - 1) * stride + size
     if size == 1:

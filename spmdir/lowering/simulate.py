@@ -25,6 +25,7 @@ from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.open_sizes import solve
+from spmdir.placement_type import Noise
 from spmdir.sharding import Sharding
 from spmdir.size import Size, is_symbolic
 
@@ -58,7 +59,7 @@ def simulate(
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
     held = [
-        distribute(tensor, _sharding(value, mesh), mesh, noise)
+        _distributed(value, tensor, mesh, noise)
         for value, tensor in bind_inputs(function, mesh, inputs, state_dict or {})
     ]
     programs = [emit(module, mesh, rank, symbolic_group) for rank in range(mesh.world_size)]
@@ -100,7 +101,7 @@ def run_single(
     mesh = ir.mesh(module)
     alone = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
     tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
-    program = emit(module, alone, 0, symbolic_group)
+    program = emit(module, alone, 0, symbolic_group, ignore_shardings=True)
     _follow(program, [tensors])
     return arrange_outputs(function, list(run_alone(program, tensors, seed)))
 
@@ -218,6 +219,14 @@ def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> 
     # Another precision is a fair question to ask of a program; another kind of number is a mistake.
     if tensor.dtype != expected and not (tensor.is_floating_point() and expected.is_floating_point):
         raise SpmdirError(f"'{name}' has dtype {tensor.dtype}; expected {expected}")
+
+
+def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise) -> list[torch.Tensor]:
+    """What each rank holds of an argument of the program."""
+    try:
+        return distribute(tensor, _sharding(value, mesh), mesh, noise)
+    except SpmdirError as error:
+        raise error.about(value.name_hint or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
 
 
 def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
