@@ -34,6 +34,7 @@ __all__ = [
     "Shard",
     "chunk",
     "parse_placement",
+    "plugins",
 ]
 
 
@@ -182,6 +183,15 @@ class Open(Placement):
     text: ClassVar[str] = "?"
     trait: ClassVar[str] = "open"
     splits: ClassVar[bool] = True
+
+
+STANDARD = (Replicate, Shard, Partial, Open)
+"""The placements that rules are written with; what others do, rules lift to."""
+
+
+def plugins(placements: Iterable[Placement]) -> tuple[Placement, ...]:
+    """Those of `placements` that are not standard, each once, in order."""
+    return tuple(dict.fromkeys(placement for placement in placements if not isinstance(placement, STANDARD)))
 
 
 R = Replicate()

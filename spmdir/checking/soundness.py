@@ -13,11 +13,14 @@ from spmdir.call import Call, DType, Local, TensorMeta
 from spmdir.checking.exchanges import EXCHANGES
 from spmdir.checking.references import REFERENCES
 from spmdir.checking.sample import Sample
-from spmdir.checking.values import difference, noise, pieces, seed
-from spmdir.errors import RuleError, SpmdirError
+from spmdir.checking.values import adds, difference, noise, pieces, seed
+from spmdir.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.mesh import Mesh
-from spmdir.placement import Placement, R, Shard
+from spmdir.placement import Placement, R
+from spmdir.placement_type import PartialPlacement
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
+from spmdir.rules.lifting import extras_of
+from spmdir.rules.strategy import divided_by
 
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -125,15 +128,10 @@ def collect(held: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placem
 
 
 def local_shape(shape: Sequence[int], rows: Rows, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
-    sizes = list(shape)
+    sizes, at = tuple(shape), mesh.coordinate(rank)
     for axis, row in rows:
-        placement = row.results[result]
-        if isinstance(placement, Shard):
-            full = torch.empty(sizes[placement.dim], device="meta")
-            pieces = torch.chunk(full, mesh.sizes[axis]) if len(full) else ()
-            index = mesh.coordinate(rank)[axis]
-            sizes[placement.dim] = len(pieces[index]) if index < len(pieces) else 0
-    return tuple(sizes)
+        sizes = row.results[result].local_shape(sizes, mesh.sizes[axis], at[axis])
+    return sizes
 
 
 def _resolved(value: Any, mesh: Mesh, rank: int) -> Any:
@@ -184,7 +182,7 @@ def _run_form(form: Expansion, mesh: Mesh, held: list[list[torch.Tensor]]) -> li
 def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
     ((axis, row),) = rows
     assert row.factor is not None
-    expansion, placed = rule.expansion(row.factor), rule.placed(row.factor, mesh.sizes[axis])
+    expansion, placed = rule.expansion(row.factor), rule.placed(row.factor, mesh.sizes[axis], operands=row.operands)
     assert placed is not None
     values = {Value("operand", i): (row.operands[i], each) for i, each in enumerate(held)}
     for number, (piece, inner_row) in enumerate(zip(expansion.pieces, placed.rows, strict=True)):
@@ -209,9 +207,11 @@ def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor
     try:
         held = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
         results = run_rows(rule, rows, mesh, held)
+    except UnsupportedError:
+        return None  # values that cannot be held so tell nothing
     except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
         return f"{type(error).__name__}: {error}"
-    through_sums = any(p.op in ("sum", "avg", "product") for _, row in rows for p in (*row.operands, *row.results))
+    through_sums = any(adds(p) for _, row in rows for p in (*row.operands, *row.results))
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):
         if right is None:
             continue
@@ -265,11 +265,17 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
     return Case(rule, operands, expected if sample.compare else [None] * len(expected))
 
 
-def on_one_axis(case: Case, counts: Sequence[int]) -> Iterator[Verdict]:
-    """Every strategy of `case` on one axis of each of `counts` ranks."""
+def on_one_axis(case: Case, counts: Sequence[int], extras: Sequence[Placement] = ()) -> Iterator[Verdict]:
+    """Every strategy of `case` on one axis of each of `counts` ranks; with `extras`, those of these plug-ins alone."""
     for count in counts:
-        for row in case.rule.strategies(count):
+        for row in offered(case.rule, count, extras):
             yield judge(case, [("x", row)], Mesh({"x": count}))
+
+
+def offered(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
+    """The strategies on an axis of `count` ranks; with `extras`, those that these plug-ins add."""
+    rows = rule.strategies(count, extras=tuple(extras))
+    return rows[len(rule.strategies(count)) :] if extras else rows  # those of plug-ins come last
 
 
 def judge(case: Case, rows: Rows, mesh: Mesh) -> Verdict:
@@ -283,7 +289,9 @@ def judge(case: Case, rows: Rows, mesh: Mesh) -> Verdict:
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault)
 
 
-def hold_together(rule: OpRule, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
+def hold_together(
+    rule: OpRule, rows: Sequence[Strategy], counts: Sequence[int], extras: Sequence[Placement] = ()
+) -> bool:
     """Whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
 
     No factor is cut finer than the rule allows, and no value is pending by two kinds of reduction. Expansions are
@@ -291,32 +299,41 @@ def hold_together(rule: OpRule, rows: Sequence[Strategy], counts: Sequence[int])
     """
     if any(row.rewrite == "expand" for row in rows) or _mixed(rows):
         return False
-    return all(row in rule.strategies(counts[i], _divided(rows, counts, i)) for i, row in enumerate(rows))
-
-
-def _divided(rows: Sequence[Strategy], counts: Sequence[int], without: int) -> dict[int, int]:
-    divided: dict[int, int] = {}
-    for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
-        if index != without and row.factor is not None:
-            divided[row.factor] = divided.get(row.factor, 1) * count
-    return divided
+    ranks = list(zip(rows, counts, strict=True))
+    others = [divided_by(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
+    return all(
+        row in rule.strategies(count, divided, tuple(extras))
+        for (row, count), divided in zip(ranks, others, strict=True)
+    )
 
 
 def _mixed(rows: Sequence[Strategy]) -> bool:
     values = zip(*((*row.operands, *row.results) for row in rows), strict=True)
-    return any(len({"sum" if p.op == "avg" else p.op for p in value if p.op}) > 1 for value in values)
+    return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
 
 
-def unsound(sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pairs: bool = True) -> list[str]:
-    """What is wrong with the strategies of `sample`: on one axis of each of `counts` ranks, and on two axes of 2."""
+def unsound(
+    sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pairs: bool = True, extras: Sequence[Placement] = ()
+) -> list[str]:
+    """What is wrong with the strategies of `sample`, or, of them, with those that `extras` add: on one axis of each of
+    `counts` ranks, and on two axes of 2."""
     case = prepare(sample, rules)
-    verdicts = list(on_one_axis(case, counts))
+    verdicts = list(on_one_axis(case, counts, extras))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        outer = [row for row in case.rule.strategies(2) if row.factor is not None]
-        # What goes with the outer axis alone may be divided too: a minor factor whose major one that divides.
-        ways = [(row, inner) for row in outer for inner in case.rule.strategies(2, _divided((row,), (2,), -1))]
-        for rows in ways:
-            if rows[1].factor is not None and hold_together(case.rule, rows, (2, 2)):
-                verdicts.append(judge(case, list(zip("xy", rows, strict=True)), mesh))
+        for rows in _pairs(case.rule, tuple(extras)):
+            verdicts.append(judge(case, list(zip("xy", rows, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]
+
+
+def _pairs(rule: OpRule, extras: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
+    """The strategies that divide factors on two axes of 2 ranks together; with `extras`, those where plug-ins occur."""
+    for outer in rule.strategies(2, extras=extras):
+        if outer.factor is None:
+            continue
+        # What goes with the outer axis alone may be divided too: a minor factor whose major one that divides.
+        for inner in rule.strategies(2, divided_by([(outer, 2)]), extras):
+            occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
+            plugged = not extras or bool(extras_of(occurring))
+            if inner.factor is not None and plugged and hold_together(rule, (outer, inner), (2, 2), extras):
+                yield outer, inner

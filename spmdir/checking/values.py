@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spmdir.checking.sample import Sample
-from spmdir.placement import Partial, Placement
+from spmdir.placement import Placement
+from spmdir.placement_type import PartialPlacement
 
 TOLERANCES = {torch.float32: 1e-4, torch.complex64: 1e-4}
 """Element type → relative and absolute error that passes; 1e-6 for all others."""
@@ -42,7 +43,7 @@ def noise(tensor: Tensor) -> Tensor:
 def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
     """What each of `count` ranks holds of `tensor`; pending reductions mix the ranks at random, element by element."""
     held = placement.distribute(tensor, count, noise)
-    if not isinstance(placement, Partial) or count == 1:
+    if not isinstance(placement, PartialPlacement) or count == 1:
         return held
     stacked = torch.stack(held)
     for value in HELD_BY_ONE.get(placement.op or "", ()) if tensor.is_floating_point() else ():
@@ -52,6 +53,11 @@ def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
         stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.2, NEUTRAL[placement.op])
     order = torch.rand(stacked.shape).argsort(0)
     return list(stacked.gather(0, order))
+
+
+def adds(placement: Placement) -> bool:
+    """Whether it is a pending sum or product, or made of one, so that its values are rounded or not finite."""
+    return isinstance(placement, PartialPlacement) and placement.reduce in ("sum", "product")
 
 
 def difference(found: Tensor, right: Tensor, through_sums: bool) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spmdir.call import DTYPE_BYTES
+from spmdir.errors import RuleError
 from spmdir.rules.strategy import lifted_factors
 from spmdir.rules.syntax import Function, walk
 
@@ -104,4 +105,12 @@ def _asks(rule: OpRule, function: Function, factor: int) -> bool:
     ]
     if "result" in function.arguments:
         tensors += [held for dims in layout.result_dims for held in dims or ()]
-    return any(factor in layout.refer(name) for name in function.arguments) or any(factor in held for held in tensors)
+    return any(factor in _meant(rule, name) for name in function.arguments) or any(factor in held for held in tensors)
+
+
+def _meant(rule: OpRule, reference: str) -> tuple[int, ...]:
+    """The factors that an argument of a function means; none if it names a number that is no dimension."""
+    try:
+        return rule.layout.refer(reference)
+    except RuleError:
+        return ()

@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.errors import RuleError, ShardingError
 from spmdir.pieces import joined, length, scaled, tiled
-from spmdir.placement import Open, Partial, Placement, R, Replicate, Shard
+from spmdir.placement import Placement, R, Shard, plugins
 from spmdir.placement_type import PartialPlacement, ShardPlacement
 from spmdir.rules.dividing import beside, dividable, goes_with, least_held, local_form_reads
 from spmdir.rules.layout import Dims
@@ -20,8 +20,6 @@ from spmdir.rules.strategy import Strategy, lifted_factors
 
 if TYPE_CHECKING:
     from spmdir.rules.op_rule import OpRule
-
-_STANDARD = (Replicate, Shard, Partial, Open)
 
 
 @attrs.frozen(cache_hash=True)
@@ -45,11 +43,11 @@ class Extras:
 @lru_cache(maxsize=4096)
 def extras_of(placements: tuple[Placement, ...]) -> Extras:
     """The plug-ins among `placements`."""
-    plugins = dict.fromkeys(at(p, 0) for p in placements if not isinstance(p, _STANDARD))
+    found = plugins(at(p, 0) for p in placements)
     return Extras(
-        tuple(p for p in plugins if isinstance(p, ShardPlacement)),
-        tuple(p for p in plugins if isinstance(p, PartialPlacement)),
-        tuple(p for p in plugins if type(p).lift is not Placement.lift),
+        tuple(p for p in found if isinstance(p, ShardPlacement)),
+        tuple(p for p in found if isinstance(p, PartialPlacement)),
+        tuple(p for p in found if type(p).lift is not Placement.lift),
     )
 
 
@@ -116,7 +114,8 @@ def _cuts(
     for seat in _seats(rule, index, divided):
         found.update(dict.fromkeys(_unseated(p, seat) for p in shards))
     size, before = rule.factors[index].size, divided.get(index, 1)
-    least = least_held(rule.factors[index])
+    # S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
+    least = max(least_held(rule.factors[index]), bool(beside(rule, index)) and not rule.is_view)
     for cut in found:
         if not isinstance(cut, ShardPlacement) or not (fits(cut, size, count) or fits(cut, size // before, count)):
             continue
@@ -124,9 +123,10 @@ def _cuts(
             yield cut
 
 
-def _seats(rule: OpRule, index: int, divided: Mapping[int, int]) -> set[Seat]:
+def _seats(rule: OpRule, index: int, divided: Mapping[int, int]) -> tuple[Seat, ...]:
+    """Where the factor stands in operands and results, each place once."""
     every = (dims for dims in (*rule.operand_dims, *rule.result_dims) if dims)
-    return {seat for dims in every if (seat := _seat(rule, index, dims, divided))}
+    return tuple(dict.fromkeys(seat for dims in every if (seat := _seat(rule, index, dims, divided))))
 
 
 def _seat(rule: OpRule, index: int, dims: Dims, divided: Mapping[int, int]) -> Seat | None:
@@ -203,7 +203,7 @@ def fits(placement: Placement, size: int, count: int) -> bool:
 def added_rows(
     rule: OpRule, count: int, divided: Mapping[int, int], rows: Sequence[Strategy], lifting: Iterable[Placement]
 ) -> Iterator[Strategy]:
-    """The rows that placements add by `lift` to `rows`, as far as `count` ranks can divide their factors.
+    """The rows that placements add by `lift` to `rows`, where their element types and factors allow them.
 
     Raises:
         RuleError: a row has not the op's number of operands or results, or divides what they do not have.
@@ -211,20 +211,31 @@ def added_rows(
     for placement in lifting:
         for row in placement.lift(rule, rows):
             _check(rule, placement, row)
-            if row.factor is None or _goes_with(rule, row, count, divided):
+            if _holds(rule, row) and (row.factor is None or _goes_with(rule, row, count, divided)):
                 yield row
 
 
+def _holds(rule: OpRule, row: Strategy) -> bool:
+    """Whether values of the element types of operands and results can be held so."""
+    metas = (*rule.call.operands, *rule.call.results)
+    pairs = zip((*row.operands, *row.results), metas, strict=True)
+    return all(meta is None or placement.holds(meta.dtype) for placement, meta in pairs)
+
+
 def _goes_with(rule: OpRule, row: Strategy, count: int, divided: Mapping[int, int]) -> bool:
-    """Whether the factor of a row that a placement added can be divided; without the rewrite that its rule has for
-    it, the op stays whole, so no other axis may expand it."""
+    """Whether `count` ranks can divide the factor of a row that a placement added.
+
+    Without the rewrite that its rule has for it the op stays as it is, so it goes with others such, but not with an
+    axis that expands the op.
+    """
     assert row.factor is not None
-    filled = any(p.reduce in ("max", "min") for p in row.results if isinstance(p, PartialPlacement))
-    if not dividable(rule, row.factor, count, {f: n for f, n in divided.items() if f != ~row.factor}, int(filled)):
-        return False
+    least = int(any(p.reduce in ("max", "min") for p in row.results if isinstance(p, PartialPlacement)))
+    expanding = [f for f in divided if f >= 0 and rule.factors[f].rewrite == "expand"]
     if row.rewrite or rule.factors[row.factor].rewrite != "expand":
-        return True
-    return all(divided.get(~f) == n for f, n in divided.items() if f >= 0 and rule.factors[f].rewrite == "expand")
+        return dividable(rule, row.factor, count, divided, least)
+    if any(divided.get(~f) != divided[f] for f in expanding):
+        return False
+    return dividable(rule, row.factor, count, {f: n for f, n in divided.items() if ~f not in expanding}, least)
 
 
 def _check(rule: OpRule, placement: Placement, row: object) -> None:

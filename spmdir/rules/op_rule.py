@@ -111,12 +111,13 @@ class OpRule:
 
     def _finishing(self, count: int, divided: Mapping[int, int], plugins: Extras) -> list[Strategy]:
         """The rows; where a minor factor is divided and a major one is not finished, those that finish it."""
-        rows = [replicated(self), *factor_rows(self, count, divided), *pending_rows(self, plugins.partials)]
+        rows = [replicated(self), *factor_rows(self, count, divided), *pending_rows(self)]
         unfinished = self._unfinished(divided)
         if unfinished:
             return [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
         if plugins:
             rows += lifted_rows(self, count, divided, plugins.shards)
+            rows += pending_rows(self, plugins.partials)
             rows += added_rows(self, count, divided, self.strategies(count, divided), plugins.lifting)
         return rows
 

@@ -91,9 +91,8 @@ def _result_placement(rule: OpRule, index: int, dims: Dims | None, held: Held) -
     return held(dims) or (alone if kind == "plain" else Partial(kind))
 
 
-def pending_rows(rule: OpRule, partials: tuple[PartialPlacement, ...] = ()) -> Iterator[Strategy]:
-    """A row for each reduction that may be pending in operands and passes to the results; `partials` are plug-ins."""
-    candidates = (*REDUCED, *partials)
+def pending_rows(rule: OpRule, candidates: tuple[PartialPlacement, ...] = REDUCED) -> Iterator[Strategy]:
+    """A row for each of `candidates` that may be pending in operands and passes to the results."""
     for clause in rule.active(*PENDING):
         names = clause.names or (rule.rule.tensors[0].name,)
         members = tuple(i for name in names for i in rule.binding.operands(name))

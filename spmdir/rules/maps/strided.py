@@ -50,7 +50,7 @@ def embedded(layout: Layout, operand: str, offset: str, first: str, second: str)
 
 
 def windows(layout: Layout, operand: str, dimension: str, length: str, step: str) -> Dims:
-    """Windows over a dimension, whole unless they lie side by side and fill it; their elements come last."""
+    """Windows over a dimension, whole unless they lie side by side and fill it; their elements, whole, come last."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     (size,), (stride,) = layout.integers(length), layout.integers(step)
     at = layout.dimension(dimension, len(dims))
@@ -59,7 +59,7 @@ def windows(layout: Layout, operand: str, dimension: str, length: str, step: str
         layout.fail(f"no windows of {size} elements in steps of {stride} fit {extent} elements")
     tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
     count = layout.factor(f"w{at}", (extent - size) // stride + 1, whole=not tiles)
-    inner = layout.factor("e", size, whole=not tiles)
+    inner = layout.factor("e", size, whole=True)
     if not dims:
         return ((inner,),)
     if tiles:
@@ -79,6 +79,7 @@ def unwindowed(layout: Layout, operand: str, sizes: str, argument: str, length: 
         layout.fail(f"a tensor of rank {len(dims)} holds no windows of one of shape {list(shape)}")
     at = layout.dimension(argument, len(shape))
     if layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(shape):
+        layout.whole.update(dims[-1])
         return (*dims[:at], (*dims[at], *dims[-1]), *dims[at + 1 : -1])
     layout.whole.update((*dims[at], *dims[-1]))
     dims[at] = (layout.factor(f"w{at}", shape[at], whole=True),)
