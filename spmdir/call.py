@@ -13,7 +13,7 @@ from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, length, select
 from spmdir.placement import Shard
-from spmdir.placement_type import Placement, ShardPlacement, cuts_evenly
+from spmdir.placement_type import Placement, ShardPlacement, piece_lengths
 from spmdir.size import Size, evaluate, is_symbolic
 
 DTYPE_BYTES = {
@@ -127,7 +127,8 @@ class Local:
     def is_even(self, mesh: Mesh) -> bool:
         """Whether all ranks have the same size."""
         cuts = self.cuts or (Shard(0),) * len(self.axes)
-        return cuts_evenly(tuple(zip(cuts, map(mesh.sizes.__getitem__, self.axes), strict=True)), self.extent)
+        counted = tuple((cut, mesh.sizes[axis]) for axis, cut in zip(self.axes, cuts, strict=True))
+        return len(piece_lengths(counted, self.extent)) == 1
 
     @property
     def undivided(self) -> int:

@@ -70,6 +70,17 @@ def common(a: Ranges, b: Ranges) -> Ranges:
     return joined(found)
 
 
+def union(*several: Ranges) -> Ranges:
+    """The positions that any holds, ascending."""
+    found: list[Range] = []
+    for start, end in sorted(pair for ranges in several for pair in ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        elif start < end:
+            found.append((start, end))
+    return tuple(found)
+
+
 def positions(part: Ranges, ranges: Ranges) -> Ranges:
     """Where `part` stands in what `ranges` hold, laid end to end: the inverse of `select`.
 

@@ -195,14 +195,13 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
 
 
 @lru_cache(maxsize=65536)
-def cuts_evenly(cuts: tuple[tuple[Any, int], ...], size: int) -> bool:
-    """Whether all ranks hold as much of `size` elements, divided by each (shard placement, ranks) in turn."""
-    extents = {size}
+def piece_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
+    """How much of `size` elements ranks hold, divided by each (shard placement, ranks) in turn."""
+    extents = frozenset([size])
     for placement, count in cuts:
-        extents = {length(placement.ranges(extent, count, index)) for extent in extents for index in range(count)}
-        if len(extents) > 1:
-            return False
-    return True
+        held = {length(placement.ranges(extent, count, index)) for extent in extents for index in range(count)}
+        extents = frozenset(held)
+    return extents
 
 
 class PartialPlacement(Placement):

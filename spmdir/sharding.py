@@ -14,7 +14,7 @@ from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, select
 from spmdir.placement import R
-from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, cuts_evenly, parse_placement
+from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, parse_placement, piece_lengths
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -149,10 +149,13 @@ class Sharding:
             shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
         return shape
 
+    def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
+        """How much of dimension `dim` with `size` elements the ranks hold."""
+        return piece_lengths(tuple((p, mesh.sizes[axis]) for axis, p in self.entries if p.dim == dim), size)
+
     def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
         """Whether all ranks hold as much of dimension `dim` with `size` elements."""
-        divided = tuple((p, mesh.sizes[axis]) for axis, p in self.entries if p.dim == dim)
-        return cuts_evenly(divided, size)
+        return len(self.lengths(dim, size, mesh)) == 1
 
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""

@@ -150,6 +150,13 @@ class RelayOp(Collective):
 
 
 @irdl_op_definition
+class ConvertOp(Collective):
+    """`convert %x`: a step that a placement declares, from it or to it; its edge says how."""
+
+    name = "spmd.convert"
+
+
+@irdl_op_definition
 class SliceOp(Collective):
     """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
 

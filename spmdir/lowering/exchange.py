@@ -12,10 +12,11 @@ import torch
 from torch.fx import Node
 
 from spmdir.errors import UnsupportedError
-from spmdir.lowering.ranges import Emit, aten, narrow
+from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.planner.exchange import Box, Loads, Part, box_of, exchange, exchange_loads, reduced_axes
+from spmdir.pieces import Ranges, common, length, positions, union
+from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, reduced_axes
 from spmdir.planner.relay import relay, relay_loads
 from spmdir.planner.steps import IDENTITY, exchanged_axes, relayed_axes
 
@@ -36,29 +37,29 @@ Placed = tuple[Part, Node]
 def start_exchange(site: Site, x: Node) -> Started:
     """Emit an exchange of `x`; see `spmdir.planner.exchange` for who gives what to whom."""
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
-    held = box_of(site.source, site.shape, site.mesh, site.rank)
+    held = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)
     (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
-    sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.box, held))
+    sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.grid, held))
     return attrs.evolve(sending.started, finish=lambda result: _reduced(site, x, sending.received(result)))
 
 
 def start_relay(site: Site, x: Node) -> Started:
     """Emit a relay of `x`: its first round, what this rank reduces for others, and its second round."""
     moved = relay(site.source, site.target, site.mesh, site.shape, site.rank)
-    held = box_of(site.source, site.shape, site.mesh, site.rank)
+    held = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = relayed_axes(site.source, site.target, site.mesh)
     loads = relay_loads(site.source, site.target, site.mesh, site.shape)
 
     def own(part: Part) -> Node:
-        return _take(site.emit, x, part.box, held)
+        return _take(site.emit, x, part.grid, held)
 
     kept = [(part, own(part)) for part in moved.kept if part.receiver == site.rank]
     first = _round(site, x, axes, moved.gathered, loads[0], own)
     gathered = first.received(first.started.wait(site.emit))
-    boxes = dict.fromkeys(part.box for part in moved.spread if part.sender == site.rank)
-    sums = {box: _combined(site, _within(site, x, box, gathered)) for box in boxes}
-    second = _round(site, x, axes, moved.spread, loads[1], lambda part: sums[part.box])
+    grids = dict.fromkeys(part.grid for part in moved.spread if part.sender == site.rank)
+    sums = {grid: _combined(site, _within(site, x, grid, gathered)) for grid in grids}
+    second = _round(site, x, axes, moved.spread, loads[1], lambda part: sums[part.grid])
     return attrs.evolve(second.started, finish=lambda result: _reduced(site, x, [*kept, *second.received(result)]))
 
 
@@ -100,35 +101,35 @@ def _round(
         placed, at = list(kept), 0
         for part in (part for parts in incoming for part in parts):
             piece = narrow(site.emit, result, 0, at, part.numel, sum(receives))
-            placed.append((part, site.emit(aten.reshape.default, piece, [end - start for start, end in part.box])))
+            placed.append((part, site.emit(aten.reshape.default, piece, [length(ranges) for ranges in part.grid])))
             at += part.numel
         return placed
 
     return _Round(started, received)
 
 
-def _take(emit: Emit, x: Node, box: Box, held: Box) -> Node:
-    """The elements of `box` out of `x`, which is the box `held`."""
-    for dim, ((start, end), (low, high)) in enumerate(zip(box, held, strict=True)):
-        x = narrow(emit, x, dim, start - low, end - start, high - low)
+def _take(emit: Emit, x: Node, grid: Grid, held: Grid) -> Node:
+    """The elements of `grid` out of `x`, which is the grid `held`, in the order of `grid`."""
+    for dim, (wanted, ranges) in enumerate(zip(grid, held, strict=True)):
+        x = take(emit, x, dim, positions(wanted, ranges), length(ranges))
     return x
 
 
-def _within(site: Site, x: Node, box: Box, parts: Sequence[Placed]) -> list[Node]:
-    """The addends of `box`, each put together of those of its `parts` that meet the box."""
+def _within(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> list[Node]:
+    """The addends of `grid`, each put together of those of its `parts` that meet the grid."""
     addends: dict[int, list[Placed]] = {}
     for part, node in parts:
-        overlap = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(part.box, box, strict=True))
-        if all(start < end for start, end in overlap):
-            met = attrs.evolve(part, box=overlap)
-            addends.setdefault(part.addend, []).append((met, _take(site.emit, node, overlap, part.box)))
+        overlap = tuple(common(a, b) for a, b in zip(part.grid, grid, strict=True))
+        if all(overlap):
+            met = attrs.evolve(part, grid=overlap)
+            addends.setdefault(part.addend, []).append((met, _take(site.emit, node, overlap, part.grid)))
     value = _identity(_pending(site), site.dtype)
-    return [_join(site, x, box, addends[addend], value) for addend in sorted(addends)]
+    return [_join(site, x, grid, addends[addend], value) for addend in sorted(addends)]
 
 
 def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
-    wanted = box_of(site.target, site.shape, site.mesh, site.rank)
+    wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
     reduced = reduced_axes(site.source, site.target)
     value = _identity(_pending(site), site.dtype)
     # A rank that gets nothing of an addend would add identities only.
@@ -151,25 +152,42 @@ def _combined(site: Site, addends: Sequence[Node]) -> Node:
     return functools.reduce(functools.partial(site.emit, COMBINE[pending]), addends)
 
 
-def _join(site: Site, x: Node, box: Box, parts: Sequence[Placed], identity: Any) -> Node:
-    """`box` put together of `parts`, cut after cut right through it; what no part fills holds `identity`."""
+def _join(site: Site, x: Node, grid: Grid, parts: Sequence[Placed], identity: Any) -> Node:
+    """`grid` put together of `parts`; what no part fills holds `identity`."""
+    ascending = tuple(map(union, grid))
+    return _take(site.emit, _pieced(site, x, ascending, parts, identity), grid, ascending)
+
+
+def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed], identity: Any) -> Node:
+    """`_join` of a grid that is ascending in every dimension: joined along one that no part goes right through."""
     if not parts:
-        return site.emit(aten.new_full.default, x, [end - start for start, end in box], identity)
+        return site.emit(aten.new_full.default, x, [length(ranges) for ranges in grid], identity)
     for part, node in parts:
-        if part.box == box:
+        if part.grid == grid:
             return node
-    for dim, (start, end) in enumerate(box):
-        ranges = [part.box[dim] for part, _ in parts]
-        edges = sorted({edge for pair in ranges for edge in pair if start < edge < end})
-        cuts = [edge for edge in edges if not any(low < edge < high for low, high in ranges)]
-        if cuts:
-            slabs = [(*box[:dim], pair, *box[dim + 1 :]) for pair in itertools.pairwise((start, *cuts, end))]
-            inside = [
-                [(p, node) for p, node in parts if slab[dim][0] <= p.box[dim][0] < slab[dim][1]] for slab in slabs
-            ]
-            joined = [_join(site, x, slab, of, identity) for slab, of in zip(slabs, inside, strict=True)]
-            return site.emit(aten.cat.default, joined, dim)
-    raise AssertionError(f"parts of a box do not fit together: {box}")
+    for dim, held in enumerate(grid):
+        slabs = _slabs(held, [part.grid[dim] for part, _ in parts])
+        if len(slabs) > 1:
+            inside = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
+            grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
+            made = [_pieced(site, x, *of, identity) for of in zip(grids, inside, strict=True)]
+            whole = site.emit(aten.cat.default, made, dim)
+            laid = tuple(itertools.chain.from_iterable(slabs))
+            return take(site.emit, whole, dim, positions(held, laid), length(held))
+    raise AssertionError(f"parts of a grid do not fit together: {grid}")
+
+
+def _slabs(held: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
+    """`held` in as many slabs as there are that every part is in whole, those that no part fills among them."""
+    slabs: list[Ranges] = []
+    for part in dict.fromkeys(parts):
+        met = [slab for slab in slabs if common(slab, part)]
+        slabs = [slab for slab in slabs if slab not in met]
+        slabs.append(union(part, *met))
+    covered = union(*slabs)
+    edges = [held[0][0], *itertools.chain.from_iterable(covered), held[-1][1]]
+    gaps = [common(held, ((start, end),)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    return sorted([*slabs, *filter(None, gaps)])
 
 
 def _identity(op: str, dtype: str) -> Any:

@@ -24,7 +24,7 @@ from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function
-from spmdir.planner.cost import TRAFFIC
+from spmdir.planner.cost import sends_anything
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.steps import Step
 from spmdir.sharding import Sharding
@@ -107,7 +107,7 @@ def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, 
             plan = min(plans, key=lambda plan: (plan.wire_bytes, len(plan.steps), plan.seconds))
             tree.update((step.target, step) for step in plan.steps if step.target not in tree)
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
-            sends += sum(TRAFFIC[step.kind].crossing is not None for step in plan.steps)
+            sends += sum(sends_anything(step, mesh) for step in plan.steps)
         if best is None or (wire, sends, seconds) < best[0]:
             best = (wire, sends, seconds), tree
     assert best is not None

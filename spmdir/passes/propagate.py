@@ -26,16 +26,19 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
+from spmdir.passes.candidates import candidates, of_node
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
 from spmdir.passes.stage import global_function
 from spmdir.passes.sub_axes import given_splits, wanted_splits
 from spmdir.passes.typing import rule_of
-from spmdir.placement import R
+from spmdir.placement import R, Shard, plugins
+from spmdir.placement_type import Placement
 from spmdir.planner.axis_search import Unsolvable
-from spmdir.planner.problem import Given, Node, Offer, Problem, Row, parts_of, splits
+from spmdir.planner.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
 from spmdir.planner.search import Solution, solve
 from spmdir.rules import OpRule, RuleSet, Strategy
+from spmdir.rules.strategy import divided_by
 from spmdir.sharding import Sharding
 
 DOUBLE = ("f64", "complex<f64>")
@@ -60,6 +63,7 @@ class OpOffer:
         whole_sums: ranks add in the order in which one device does, as long as something else can be done.
         parts: the axes that are sub-axes, which divide evenly together.
         sizes: those of all axes, if a result is fixed.
+        extras: the plug-in placements that its values may have.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -69,6 +73,7 @@ class OpOffer:
     whole_sums: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    extras: tuple[Placement, ...] = ()
     _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
@@ -80,10 +85,10 @@ class OpOffer:
         return self._known[key]
 
     def _rows(self, rule: OpRule, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
-        fitting = [s for s in rule.strategies(count, divided) if self._gives(s, axis)]
+        fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
         if not fitting and self.sizes:
             divided = {**self._beside(rule, axis), **divided}
-            fitting = [s for s in rule.strategies(count, divided) if self._gives(s, axis)]
+            fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
         if self.whole_sums:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
@@ -101,19 +106,19 @@ class OpOffer:
 
     def _beside(self, rule: OpRule, axis: str) -> dict[int, int]:
         """Factor → its pieces by the axes other than `axis`, as far as what the user fixed tells."""
-        divided: dict[int, int] = {}
+        beside: list[tuple[Strategy, int]] = []
         named = [a for given in self.results if given for a, _ in given.entries]
         others = [other for other in dict.fromkeys(named) if other != axis]
         sizes = dict(self.sizes)
         for _ in range(len(others)):
             for other in others:
-                rows = [s for s in rule.strategies(sizes[other], divided) if self._gives(s, other)]
+                offered = rule.strategies(sizes[other], divided_by(beside), self.extras)
+                rows = [s for s in offered if self._gives(s, other)]
                 if rows:
-                    factor = rows[0].factor
-                    divided = divided if factor is None else {**divided, factor: divided.get(factor, 1) * sizes[other]}
+                    beside.append((rows[0], sizes[other]))
                     others.remove(other)
                     break
-        return divided
+        return divided_by(beside)
 
     def on(self, mesh: Mesh) -> OpOffer:
         """This offer on a mesh that splits some axes."""
@@ -124,10 +129,10 @@ class OpOffer:
         if strategy.factor is None or self.rule is None:
             return Row(strategy.operands, strategy.results)
         size, before = self.rule.factors[strategy.factor].size, divided.get(strategy.factor, 1)
-        fraction = math.ceil(size / (count * before)) / math.ceil(size / before)
+        fraction = largest_part(strategy.cut or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
         inner = self._inner(strategy.factor) if expands else self._borders(strategy.factor)
-        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction)
+        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, strategy.cut)
 
     def _idles(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> bool:
         """Whether a factor is divided among more ranks than it has elements."""
@@ -323,7 +328,24 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Given(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
-    return makers, Problem(mesh, tuple(metas), tuple(nodes))
+    return makers, _with_candidates(Problem(mesh, tuple(metas), tuple(nodes)))
+
+
+def _with_candidates(problem: Problem) -> Problem:
+    """`problem` with the plug-in placements that its values may have."""
+    given = [_given_placements(node.offer) for node in problem.nodes]
+    if not any(map(plugins, given)):
+        return problem
+    found = candidates(problem, list(map(_rule, problem.nodes)), given)
+    nodes = (attrs.evolve(n, offer=attrs.evolve(n.offer, extras=of_node(n, found))) for n in problem.nodes)  # type: ignore
+    every = plugins(placement for placements in (*given, *found) for placement in placements)
+    return attrs.evolve(problem, nodes=tuple(nodes), extras=every)
+
+
+def _given_placements(offer: Offer) -> tuple[Placement, ...]:
+    """What the user gave an op, input, constraint or output."""
+    given = offer.results if isinstance(offer, OpOffer) else (offer.sharding,)  # type: ignore  # a Given
+    return tuple(placement for sharding in given if sharding for _, placement in sharding.entries)
 
 
 def _meta(value: SSAValue) -> TensorMeta:

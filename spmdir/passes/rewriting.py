@@ -28,7 +28,7 @@ from spmdir.mesh import Mesh
 from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value
 from spmdir.passes.typing import match, rule_of
 from spmdir.placement import Partial, Shard
-from spmdir.planner.cost import TRAFFIC, local_bytes, step_sizes
+from spmdir.planner.cost import TRAFFIC, billed, local_bytes, step_sizes
 from spmdir.planner.steps import MOVES, Step, make_step, refinement
 from spmdir.rules import OpRule, RuleSet
 from spmdir.sharding import Sharding
@@ -141,7 +141,8 @@ class Engine:
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> Cost:
     """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
-    sizes, traffic = step_sizes(step, meta.shape, DTYPE_BYTES[meta.dtype], mesh), TRAFFIC[step.kind]
+    kind, itemsize = billed(step, DTYPE_BYTES[meta.dtype], mesh)
+    sizes, traffic = step_sizes(step, meta.shape, itemsize, mesh), TRAFFIC[kind]
     if sizes.group == 1:
         return 0.0, 0, 0.0, 1
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
@@ -212,6 +213,9 @@ def _bind(term: Collective, op: CollectiveOp, bindings: Bindings) -> Iterator[Bi
         if name is not None and bound.setdefault(name, argument[value]) != argument[value]:
             return
     axes: Any = argument["axes"]
+    # Rewrites name a dimension, by which S is meant.
+    if not all(side[axis].splits for side in (op.source, op.target) if side for axis in axes):
+        return
     yield from _bind_axes(term.axes, axes, term.kind in ("all_reduce", "partition"), bound)
 
 

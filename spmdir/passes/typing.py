@@ -8,7 +8,7 @@ order in every operand and result.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.dialects.syntax import location_of
@@ -17,10 +17,11 @@ from spmdir.dialects.values import sharding_of
 from spmdir.errors import RuleError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.sub_axes import wanted_splits
-from spmdir.placement import Placement, R
+from spmdir.placement import Placement, R, plugins
 from spmdir.planner.price import axis_price
 from spmdir.planner.steps import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
+from spmdir.rules.strategy import divided_by
 from spmdir.sharding import Sharding
 
 ROWS_SHOWN = 8
@@ -31,12 +32,13 @@ Choice = Mapping[str, Strategy]
 
 
 def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> dict[int, int]:
-    """Factor → the number of pieces it is cut into by the axes of `choice` other than `without`."""
-    divided: dict[int, int] = {}
-    for axis, strategy in choice.items():
-        if axis != without and strategy.factor is not None:
-            divided[strategy.factor] = divided.get(strategy.factor, 1) * mesh.sizes[axis]
-    return divided
+    """What `OpRule.strategies` is to know of the axes of `choice` other than `without`."""
+    return divided_by((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
+
+
+def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
+    """The placements of plug-ins that occur, to which rules lift."""
+    return plugins(p for sharding in shardings if sharding for _, p in sharding.entries)
 
 
 def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
@@ -62,7 +64,7 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
     choice = _match_axes(rule, operands, results, mesh)
     for axis, size in mesh.axes:
         divided = divided_factors(choice, mesh, without=axis)
-        if choice[axis] not in rule.strategies(size, divided):
+        if choice[axis] not in rule.strategies(size, divided, plugins_of(given)):
             factor = rule.factors[choice[axis].factor or 0]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be cut into "
@@ -118,8 +120,9 @@ def _match_axis(
 ) -> Strategy:
     found = tuple(sharding[axis] for sharding in operands)
     given = tuple(sharding[axis] if sharding else None for sharding in results)
-    rows = rule.strategies(mesh.sizes[axis])
-    for row in (*rows, *rule.strategies(mesh.sizes[axis], divided_factors(outer, mesh))):
+    count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
+    rows = rule.strategies(count, {}, extras)
+    for row in (*rows, *rule.strategies(count, divided_factors(outer, mesh), extras)):
         if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
             return row
     nearest = max(rows, key=lambda row: _agreeing(row, found, given))
@@ -289,12 +292,14 @@ def _cheapest_on(
     order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
     order.update(dict.fromkeys(axis for axis, _ in entries))
     order.update(dict.fromkeys(axis for s in held for whole, _ in s.entries for axis in _overlapping(whole, fine)))
+    extras = plugins_of((*held, *made))
     choice: dict[str, Strategy] = {}
     while len(choice) < len(order):
         # A minor factor can be divided once its major ones are, so the axis of these is chosen first.
         for axis in (axis for axis in order if axis not in choice):
             results = tuple(sharding[axis] if sharding else R for sharding in given)
-            rows = [r for r in rule.strategies(fine.sizes[axis], divided_factors(choice, fine)) if r.results == results]
+            offered = rule.strategies(fine.sizes[axis], divided_factors(choice, fine), extras)
+            rows = [row for row in offered if row.results == results]
             if rows:
                 prices = [_price(rule, row, axis, held, fine) for row in rows]
                 choice[axis] = rows[prices.index(min(prices))]

@@ -16,6 +16,7 @@ from spmdir.mesh import Mesh
 from spmdir.planner.bills import Bills
 from spmdir.planner.problem import Node, Row
 from spmdir.planner.repeats import Quotient
+from spmdir.rules.strategy import divided_by
 
 HOPELESS = 0.5
 """A move that at first costs more than this part of all reshards is given up before what surrounds it settles."""
@@ -78,11 +79,7 @@ class AxisSearch:
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
         """The rows that go with the firm axes; those that do not, if what is fixed leaves no others."""
-        divided: dict[int, int] = {}
-        for axis, rows in self.firm.items():
-            factor = rows[index].factor
-            if factor is not None:
-                divided[factor] = divided.get(factor, 1) * self.mesh.sizes[axis]
+        divided = divided_by((rows[index], self.mesh.sizes[axis]) for axis, rows in self.firm.items())
         return self._rows(index, node, divided, True) or self._rows(index, node, {}, False)
 
     def _rows(self, index: int, node: Node, divided: Mapping[int, int], strict: bool) -> list[_Candidate]:
@@ -91,6 +88,8 @@ class AxisSearch:
         )
         found = []
         for row in node.offer.rows(self.axis, self.count, divided):
+            if not all(p in self.index for p in (*row.operands, *row.results)):
+                continue
             operands = tuple(self.index[p] for p in row.operands)
             results = tuple(self.index[p] for p in row.results)
             if strict and self._mixes(index, operands, results):

@@ -18,20 +18,28 @@ import attrs
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import chunk
+from spmdir.pieces import Ranges, common, joined, length, select
+from spmdir.placement_type import ShardPlacement
 from spmdir.planner.steps import refinement, splits_evenly
 from spmdir.sharding import Sharding
 
 
 @functools.cache
-def lower_bound(shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh) -> float:
+def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh) -> float:
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
-    the shardings take uneven pieces apart by sub-axes, no bound but 0 is known.
+    the shardings take uneven pieces apart by sub-axes, no bound but 0 is known, nor where a placement is neither whole
+    nor a piece nor a pending reduction. Elements that an inexact placement sends smaller count as what it sends.
     """
     if source == target:
         return 0.0
+    placements = [placement for _, placement in (*source.entries, *target.entries)]
+    if any(placement.trait == "other" for placement in placements):
+        return 0.0
+    inexact = (placement for placement in placements if placement.error)
+    sizes = [edge.itemsize for placement in inexact for edge in placement.edges() if edge.itemsize is not None]
+    itemsize = min([itemsize, *sizes])
     try:
         fine = refinement(mesh, source, target)
     except ShardingError:
@@ -85,7 +93,7 @@ def _overlaps(
     tables = []
     for dim, size in enumerate(shape):
         before, after = source.dim_axes(dim), target.dim_axes(dim)
-        tables.append((before, _ranges(before, size, mesh), after, _ranges(after, size, mesh)))
+        tables.append((before, _ranges(source, dim, size, mesh), after, _ranges(target, dim, size, mesh)))
     total = 0
     held: dict[tuple[int, ...], int] = {}
     needed: dict[tuple[int, ...], int] = {}
@@ -96,11 +104,11 @@ def _overlaps(
         here = dict(zip(moving, point, strict=True))
         both = need = own = 1
         for before, held_ranges, after, needed_ranges in tables:
-            low, high = held_ranges[tuple([here[axis] for axis in before])]
-            start, end = needed_ranges[tuple([here[axis] for axis in after])]
-            both *= max(0, min(high, end) - max(low, start))
-            need *= end - start
-            own *= high - low
+            (holding, held_length) = held_ranges[tuple([here[axis] for axis in before])]
+            (needing, needed_length) = needed_ranges[tuple([here[axis] for axis in after])]
+            both *= length(common(holding, needing)) if both else 0
+            need *= needed_length
+            own *= held_length
         needer = tuple([here[axis] for axis in moving if axis not in left])
         holder = tuple([here[axis] for axis in telling])
         total += both
@@ -121,15 +129,15 @@ def _sharded(sharding: Sharding) -> list[str]:
     return [axis for axis, placement in sharding.entries if placement.trait == "shard"]
 
 
-def _ranges(axes: tuple[str, ...], size: int, mesh: Mesh) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Coordinates along `axes` → start and end of the piece of a dimension of `size` elements."""
-    pieces = {(): (0, size)}
-    for axis in axes:
+def _ranges(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> dict[tuple[int, ...], tuple[Ranges, int]]:
+    """Coordinates along the axes that divide a dimension of `size` elements → the piece there, and its length."""
+    pieces: dict[tuple[int, ...], Ranges] = {(): ((0, size),)}
+    for axis in sharding.dim_axes(dim):
+        placement, count = sharding[axis], mesh.sizes[axis]
+        assert isinstance(placement, ShardPlacement)
         pieces = {
-            (*at, index): (low + offset, low + offset + length)
-            for at, (low, high) in pieces.items()
-            for index, (offset, length) in (
-                (index, chunk(high - low, mesh.sizes[axis], index)) for index in range(mesh.sizes[axis])
-            )
+            (*at, index): select(held, placement.ranges(length(held), count, index))
+            for at, held in pieces.items()
+            for index in range(count)
         }
-    return pieces
+    return {at: (joined(held), length(held)) for at, held in pieces.items()}

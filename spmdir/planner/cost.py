@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from spmdir.mesh import Mesh
+from spmdir.placement_type import edge_between
 from spmdir.planner.exchange import Loads, exchange_loads
 from spmdir.planner.relay import relay_loads
 from spmdir.planner.steps import Step
@@ -107,12 +108,13 @@ TRAFFIC: dict[str, Traffic] = {
     "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
     "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=_direct, rounds=2),
+    "local": Traffic(),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
 }
 """Kind of step → its cost."""
 
 
-def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
+def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
     """Bytes of the largest local piece of a tensor of global `shape` with elements of `itemsize` bytes."""
     return itemsize * math.prod(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
 
@@ -127,7 +129,17 @@ class Cost:
 
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = H100X8) -> Cost:
     """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
-    return cost(step.kind, step_sizes(step, shape, itemsize, mesh), node_count(step.axes, mesh), topology)
+    kind, sent = billed(step, itemsize, mesh)
+    return cost(kind, step_sizes(step, shape, sent, mesh), node_count(step.axes, mesh), topology)
+
+
+def billed(step: Step, itemsize: float, mesh: Mesh) -> tuple[str, float]:
+    """The kind of collective that `step` costs as, and the bytes that it sends for an element of `itemsize` bytes."""
+    if step.kind != "convert" or not step.axes:
+        return step.kind, itemsize
+    edge = edge_between(*step.ends(mesh))
+    assert edge is not None  # or the step would not be legal
+    return edge.by or "local", itemsize if edge.itemsize is None else edge.itemsize
 
 
 def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
@@ -151,6 +163,11 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     return Cost(wire, traffic.rounds * latency + transfer + copies)
 
 
+def sends_anything(step: Step, mesh: Mesh) -> bool:
+    """Whether `step` is a collective, not a local op."""
+    return TRAFFIC[billed(step, 1, mesh)[0]].crossing is not None
+
+
 def node_count(axes: Sequence[str], mesh: Mesh) -> int:
     """The number of nodes that a group over `axes` spans."""
     if mesh.intra_node is None:
@@ -160,7 +177,7 @@ def node_count(axes: Sequence[str], mesh: Mesh) -> int:
     return fine.group_size(part for part in parts if part not in (fine.intra_node or ()))
 
 
-def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> Sizes:
+def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
     """What `step` handles of a tensor of global `shape` with elements of `itemsize` bytes."""
     source = local_bytes(step.source, shape, itemsize, mesh)
     target = local_bytes(step.target, shape, itemsize, mesh)
@@ -168,6 +185,10 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh) -> S
     if step.to_dim is not None and source:
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         piece = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
+    if step.kind == "convert":
+        # A piece is what a rank ends up with, or of what it has, if it has a piece, a part for each rank.
+        pieces = mesh.group_size(step.axes) if all(end.trait == "shard" for end in step.ends(mesh)) else 1
+        piece = min(source, target) / pieces
     moved, crossing = _exchanged(step, tuple(shape), mesh) if step.kind in LOADS else (0, 0)
     return Sizes(
         mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim, moved * itemsize, crossing * itemsize
@@ -198,7 +219,5 @@ def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:
-    """The length of the first rank's piece of a dimension, which is the largest."""
-    for axis in sharding.dim_axes(dim):
-        size = -(-size // mesh.sizes[axis])
-    return size
+    """The length of the largest piece of a dimension."""
+    return max(sharding.lengths(dim, size, mesh))

@@ -1,6 +1,6 @@
 """The one-shot exchange: every rank gets what it lacks straight from ranks that hold it, in one all-to-all.
 
-The box of the tensor that a rank holds afterwards is cut into *cells*, one for each source piece that it meets in each
+The grid of elements that a rank holds afterwards is cut into *cells*, one for each source piece that it meets in each
 dimension. Where the source is a pending reduction that the target is not, each *addend* is fetched and the rank reduces
 them itself. Where the target is a pending reduction that the source is not, each cell goes to some of the *places*
 along its axes, the others holding the reduction's identity; equally for all ranks along other axes, for what these
@@ -21,14 +21,12 @@ from typing import Any
 import attrs
 
 from spmdir.mesh import Mesh
+from spmdir.pieces import Ranges, common, length, select
 from spmdir.planner.steps import exchanged_axes, refinement
 from spmdir.sharding import Sharding
 
-Range = tuple[int, int]
-"""(start, end) of global positions in one dimension."""
-
-Box = tuple[Range, ...]
-"""One range a dimension."""
+Grid = tuple[Ranges, ...]
+"""For each dimension, ranges of global positions: the elements at which these cross."""
 
 Loads = dict[tuple[int, int], int]
 """(sender, receiver) → elements."""
@@ -36,16 +34,16 @@ Loads = dict[tuple[int, int], int]
 
 @attrs.frozen
 class Part:
-    """What one rank gives another, or keeps: the elements of a box, of one addend."""
+    """What one rank gives another, or keeps: the elements of a grid, of one addend."""
 
     sender: int
     receiver: int
     addend: int
-    box: Box
+    grid: Grid
 
     @property
     def numel(self) -> int:
-        return math.prod(end - start for start, end in self.box)
+        return math.prod(map(length, self.grid))
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
@@ -82,12 +80,12 @@ class Cell:
     """Where source and target pieces meet.
 
     Attributes:
-        box: its elements.
+        grid: its elements.
         holders: for each addend, the ranks that hold it.
         places: for each position along the axes that are left pending, the ranks that may hold the addend there.
     """
 
-    box: Box
+    grid: Grid
     holders: list[list[int]]
     places: list[list[int]]
 
@@ -102,17 +100,18 @@ def cells_of(
     places: Sequence[str],
 ) -> list[Cell]:
     """The cells of what a `group` of ranks holds, `addends` and `places` being told apart along these axes."""
-    held = {member: box_of(source, shape, mesh, member) for member in group}
-    cuts = [sorted({box[dim] for box in held.values()}) for dim in range(len(shape))]
-    holders: dict[Box, list[list[int]]] = {}
-    needers: dict[Box, list[list[int]]] = {}
+    held = {member: grid_of(source, shape, mesh, member) for member in group}
+    cuts = [sorted({grid[dim] for grid in held.values()}) for dim in range(len(shape))]
+    holders: dict[Grid, list[list[int]]] = {}
+    needers: dict[Grid, list[list[int]]] = {}
     for member in group:
-        for by_box, axes, box in (
+        for by_grid, axes, grid in (
             (holders, addends, held[member]),
-            (needers, places, box_of(target, shape, mesh, member)),
+            (needers, places, grid_of(target, shape, mesh, member)),
         ):
-            by_box.setdefault(box, [[] for _ in range(mesh.group_size(axes))])[mesh.index(member, axes)].append(member)
-    return [Cell(cell, holders[owner], of) for box, of in needers.items() for cell, owner in _cells(box, cuts)]
+            found = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
+            found[mesh.index(member, axes)].append(member)
+    return [Cell(cell, holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)]
 
 
 _SHARES = 12
@@ -132,7 +131,7 @@ def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
             share = aside if far else 0
             chosen = [(members, (_SHARES - share) * len(far or near)) for members in near]
             chosen += [(members, share * len(near)) for members in far]
-            for piece, members in split(cell.box, chosen):
+            for piece, members in split(cell.grid, chosen):
                 parts += [Part(member, member, addend, piece) for member in members if member in having]
                 parts += shared(addend, [(member, piece) for member in members if member not in having], own)
     return in_order(parts)
@@ -141,7 +140,7 @@ def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Those of the `parts` that are not empty, by receiver, addend and position."""
     return tuple(
-        sorted((part for part in parts if part.numel), key=lambda part: (part.receiver, part.addend, part.box))
+        sorted((part for part in parts if part.numel), key=lambda part: (part.receiver, part.addend, part.grid))
     )
 
 
@@ -176,10 +175,8 @@ def loads_of(
         parts = [part for axis in axes for part in fine.parts(axis)]
         return loads_of(parts_of, parts, source.refined(fine), target.refined(fine), fine, shape)
     even = all(
-        size % mesh.group_size(sharding.dim_axes(dim)) == 0
-        for sharding in (source, target)
-        for dim, size in enumerate(shape)
-    )
+        sharding.is_even(dim, size, mesh) for sharding in (source, target) for dim, size in enumerate(shape)
+    ) and all(placement.splits for _, placement in (*source.entries, *target.entries))
     fixed = [axis for axis in mesh.axis_names if axis not in axes]
     ranks = [r for r in range(mesh.world_size) if mesh.index(r, axes) == 0 and (not even or mesh.index(r, fixed) == 0)]
     loads: Loads = {}
@@ -191,44 +188,42 @@ def loads_of(
     return loads
 
 
-def box_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Box:
-    """What `rank` holds of a tensor of global `shape`."""
+def grid_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Grid:
+    """What `rank` holds of a tensor of global `shape`, each dimension in its local order."""
     coordinate = mesh.coordinate(rank)
-    held = (sharding.local_range(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
-    return tuple((offset, offset + length) for offset, length in held)
+    return tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
 
 
-def _cells(box: Box, cuts: Sequence[Sequence[Range]]) -> Iterator[tuple[Box, Box]]:
-    """Each cell of `box` that is not empty, with the source box that it is of."""
-    if not box:
+def _cells(grid: Grid, cuts: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
+    """Each cell of `grid` that is not empty, with the source grid that it is of."""
+    if not grid:
         yield (), ()
         return
-    start, end = box[0]
     for owner in cuts[0]:
-        low, high = max(start, owner[0]), min(end, owner[1])
-        if low < high:
-            for cell, owners in _cells(box[1:], cuts[1:]):
-                yield ((low, high), *cell), (owner, *owners)
+        if owner and grid[0] and (both := common(grid[0], owner)):
+            for cell, owners in _cells(grid[1:], cuts[1:]):
+                yield (both, *cell), (owner, *owners)
 
 
-def split(box: Box, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Box, Any]]:
-    """`box` cut along its longest dimension into a piece for each of `weighted`, as long as its weight says."""
+def split(grid: Grid, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Grid, Any]]:
+    """`grid` cut along its longest dimension into a piece for each of `weighted`, as long as its weight says."""
     edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
     for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
-        yield _stretch(box, begin, end, edges[-1]), item
+        yield _stretch(grid, begin, end, edges[-1]), item
 
 
-def _stretch(box: Box, begin: int, end: int, count: int) -> Box:
-    """What lies from `begin` to `end` if `box` is `count` units long in its longest dimension; it may be empty."""
-    if not box:
-        return box if begin == 0 < end else ((0, 0),)
-    dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
-    start, length = box[dim][0], box[dim][1] - box[dim][0]
-    return (*box[:dim], (start + length * begin // count, start + length * end // count), *box[dim + 1 :])
+def _stretch(grid: Grid, begin: int, end: int, count: int) -> Grid:
+    """What lies from `begin` to `end` if `grid` is `count` units long in its longest dimension; it may be empty."""
+    if not grid:
+        return grid if begin == 0 < end else ((),)
+    dim = max(range(len(grid)), key=lambda dim: length(grid[dim]))
+    extent = length(grid[dim])
+    part = select(grid[dim], ((extent * begin // count, extent * end // count),))
+    return (*grid[:dim], part, *grid[dim + 1 :])
 
 
-def shared(addend: int, wanted: Sequence[tuple[int, Box]], holders: Sequence[int]) -> Iterator[Part]:
-    """What each rank of `wanted` gets of the box that it wants from each of the `holders`.
+def shared(addend: int, wanted: Sequence[tuple[int, Grid]], holders: Sequence[int]) -> Iterator[Part]:
+    """What each rank of `wanted` gets of the grid that it wants from each of the `holders`.
 
     Laid end to end, what all get is cut into one stretch for each holder.
     """
@@ -239,6 +234,6 @@ def shared(addend: int, wanted: Sequence[tuple[int, Box]], holders: Sequence[int
     whole, share = line // len(wanted), line // len(holders)
     edges = sorted({*range(0, line, share), *range(0, line, whole), line})
     for low, high in itertools.pairwise(edges):
-        receiver, box = wanted[low // whole]
+        receiver, grid = wanted[low // whole]
         first = low - low % whole
-        yield Part(holders[low // share], receiver, addend, _stretch(box, low - first, high - first, whole))
+        yield Part(holders[low // share], receiver, addend, _stretch(grid, low - first, high - first, whole))

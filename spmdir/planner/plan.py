@@ -15,18 +15,20 @@ from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, require_type
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Shard, chunk
+from spmdir.pieces import length
+from spmdir.placement import R, Shard
+from spmdir.placement_type import TRAITS, PartialPlacement, Placement, ShardPlacement, edge_between, parse_placement
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.cost import step_cost
 from spmdir.planner.steps import (
     WHOLE_MOVES,
     Step,
-    leaves_average,
     make_step,
     permuted_axes,
     refinement,
     senders,
     splits_evenly,
+    unmovable,
 )
 from spmdir.planner.topology import FLAT, Topology, find_topology
 from spmdir.sharding import Sharding, as_sharding
@@ -105,11 +107,11 @@ def _plan(
 
 def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> None:
     for sharding in (source, target):
-        sharding.check(mesh, len(shape))
+        sharding.check_shape(mesh, shape)
         if sharding.mesh != mesh.name:
             raise ShardingError(f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}")
         for axis, placement in sharding.entries:
-            if type(placement) not in (Shard, Partial):
+            if placement.trait == "open":
                 raise ShardingError(f"a reshard cannot have {placement} on axis '{axis}'; expected R, S(dim) or P(op)")
 
 
@@ -120,8 +122,7 @@ def _steps(
 
     Reductions of different kinds do not commute, so one is done before another one is pending.
     """
-    kinds = {"sum" if op == "avg" else op for sharding in (source, target) for _, op in sharding.partial}
-    if len(kinds) > 1:
+    if len(source.kinds | target.kinds) > 1:
         betweens = (_reduced(source), _reduced(target))
         ways = [
             tuple(
@@ -132,19 +133,26 @@ def _steps(
             for between in betweens
         ]
         return min(ways, key=lambda way: sum(step_cost(s, shape, itemsize, mesh, topology).seconds for s in way))
-    try:
-        fine = refinement(mesh, source, target)
-    except ShardingError:
-        fine = None
+    fine = _common_mesh(shape, source, target, mesh)
     if fine is mesh:
         return _search(shape, itemsize, source, target, mesh, topology)
-    if fine and all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
+    if fine is not None:
         steps = _search(shape, itemsize, source.refined(fine), target.refined(fine), fine, topology)
         return tuple(_merged(step, mesh) for step in steps)
     split = {mesh.whole(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
     between = Sharding([(axis, p) for axis, p in source.entries if mesh.whole(axis) not in split], source.mesh)
     halves = [(source, between), (between, target)]
     return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology))
+
+
+def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> Mesh | None:
+    """The mesh of the sub-axes that both sides have in common; None if there is none, or it cuts otherwise."""
+    try:
+        fine = refinement(mesh, source, target)
+        even = fine is mesh or all(splits_evenly(sharding, fine, shape) for sharding in (source, target))
+    except ShardingError:
+        return None
+    return fine if even else None
 
 
 def _reduced(sharding: Sharding) -> Sharding:
@@ -160,7 +168,8 @@ def _merged(step: Step, mesh: Mesh) -> Step:
 def _search(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> tuple[Step, ...]:
-    free, dims = _free_axes(source, target, mesh), _useful_dims(shape, source, target, mesh)
+    free, places = _free_axes(source, target, mesh), _useful_places(shape, source, target, mesh)
+    pending = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
     least = functools.cache(lambda here, there: _at_least(shape, itemsize, here, there, mesh, topology))
     rest = functools.partial(least, there=target)
     best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
@@ -173,7 +182,7 @@ def _search(
             break
         if key > best[here]:
             continue
-        steps = _moves(here, target.partial, free, dims, len(shape), mesh)
+        steps = _moves(here, pending, free, places, len(shape), mesh)
         for step in (*steps, *_exchanges(here, target, mesh)):
             if best.get(step.target, _UNREACHED) <= key or _sum(key, rest(step.target)) >= best.get(target, _UNREACHED):
                 continue
@@ -189,6 +198,8 @@ def _search(
             if reached < best.get(step.target, _UNREACHED):
                 best[step.target], reached_by[step.target] = reached, step
                 heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target))
+    if target not in best:
+        raise ShardingError(f"no step leads from <{source}> to <{target}>; a placement declares too few edges")
     steps, here = [], target
     while here != source:
         steps.append(reached_by[here])
@@ -221,59 +232,98 @@ def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...
     still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
         pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
-        still.update(axis for axis, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1] and source[pair[0]] == target[pair[0]], pairs)
+        still.update(axis for axis, _ in alike)
     return tuple(axis for axis in mesh.axis_names if axis not in still)
 
 
-def _useful_dims(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> tuple[int, ...]:
-    """The dimensions that either side divides, and the largest other one as a place to divide on the way."""
-    used = {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}
+def _useful_places(
+    shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh
+) -> tuple[ShardPlacement, ...]:
+    """How axes may divide: by S each dimension that either side divides and the largest other one; and as they do."""
+    given = [placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)]
+    used = {placement.dim for placement in given}
     others = sorted((dim for dim in range(len(shape)) if dim not in used), key=lambda dim: (-shape[dim], dim))
-    return tuple(sorted([*used, *others[:1]]))
+    places = dict.fromkeys([*map(Shard, sorted([*used, *others[:1]])), *given])
+    return tuple(places)
 
 
 @functools.cache
 def _moves(
     source: Sharding,
-    pending: tuple[tuple[str, str], ...],
+    pending: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
-    dims: tuple[int, ...],
+    places: tuple[ShardPlacement, ...],
     rank: int,
     mesh: Mesh,
 ) -> tuple[Step, ...]:
-    """The steps from `source` that move `free` axes within `dims`, towards the wanted `pending` reductions.
+    """The steps from `source` that move `free` axes to `places`, towards the wanted `pending` placements.
 
     Shapes do not come in, so the steps are found once for all tensors of one rank; permutes are those that even
-    division allows.
+    division allows. A step that a placement declares stands for the one that its trait would give.
     """
     shape = (0,) * rank
-    replicated = [axis for axis in free if source[axis].trait == "replicated"]
-    reducible = [axis for axis in free if source[axis].trait == "partial"]
     steps: list[Step] = []
 
-    def add(kind: str, **given: Any) -> None:
-        steps.append(make_step(kind, source, mesh, shape, **given))
+    def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
+        target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
+        steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
 
-    for dim in dims:
-        for axes in _choices(replicated):
-            add("slice", axes=axes, dim=dim)
-        for axes in _choices(reducible):
-            add("reduce_scatter", axes=axes, dim=dim)
+    def of_trait(trait: str, to: Placement) -> list[str]:
+        axes = [axis for axis in free if source[axis].trait == trait]
+        return [axis for axis in axes if edge_between(source[axis], to) is None]
+
+    for place in places:
+        for axes in _choices(of_trait("replicated", place)):
+            add("slice", axes, place, dim=place.dim)
+        for axes in _choices(of_trait("partial", place)):
+            add("reduce_scatter", axes, place, dim=place.dim)
+    for dim in dict.fromkeys(place.dim for place in places):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
-            add("all_gather", axes=movable[start:], dim=dim)
-            for to_dim in dims:
-                if to_dim != dim:
-                    add("all_to_all", axes=movable[start:], dim=dim, to_dim=to_dim)
-    for length in range(1, len(reducible) + 1):
-        for axes in itertools.combinations(reducible, length):
-            add("all_reduce", axes=axes)
-    for op in dict.fromkeys(op for _, op in pending):
-        axes = tuple(axis for axis, wanted in pending if wanted == op and axis in replicated)
-        for length in range(1, len(axes) + 1):
-            for chosen in itertools.combinations(axes, length):
-                add("partition", axes=chosen, op=op)
-    return (*steps, *_permutes_from(source, free, dims, mesh))
+            axes = movable[start:]
+            if set(axes) <= {*of_trait("shard", R)}:
+                add("all_gather", axes, dim=dim)
+            for place in places:
+                if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
+                    add("all_to_all", axes, place, dim=dim, to_dim=place.dim)
+    reducible = of_trait("partial", R)
+    for axes in _subsets(reducible):
+        add("all_reduce", axes)
+    for placement in dict.fromkeys(placement for _, placement in pending if isinstance(placement, PartialPlacement)):
+        replicated = of_trait("replicated", placement)
+        axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
+        for chosen in _subsets(axes):
+            add("partition", chosen, op=placement.op)
+    return (*steps, *_conversions(source, pending, free, places, mesh), *_permutes_from(source, free, places, mesh))
+
+
+def _conversions(
+    source: Sharding,
+    pending: tuple[tuple[str, Placement], ...],
+    free: tuple[str, ...],
+    places: tuple[ShardPlacement, ...],
+    mesh: Mesh,
+) -> Iterator[Step]:
+    """The steps that placements declare. Inexact ones lead to a placement only where it is wanted."""
+    wanted = {placement for _, placement in pending}
+    for before in dict.fromkeys(source[axis] for axis in free):
+        named = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
+        for after in dict.fromkeys([R, *places, *named, *(placement for _, placement in pending)]):
+            edge = edge_between(before, after) if after != before and (after in wanted or not after.error) else None
+            if edge is None:
+                continue
+            axes = [axis for axis in free if source[axis] == before]
+            for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
+                rest = [entry for entry in source.entries if entry[0] not in chosen]
+                target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
+                if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
+                    yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
+
+
+def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every choice of one or more of `axes`, in their order."""
+    return itertools.chain.from_iterable(itertools.combinations(axes, length + 1) for length in range(len(axes)))
 
 
 def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -281,10 +331,18 @@ def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
 
 
-def _permutes_from(source: Sharding, free: tuple[str, ...], dims: tuple[int, ...], mesh: Mesh) -> Iterator[Step]:
-    """Permutes to the shardings that divide each dimension into as many pieces, by other or reordered axes."""
+def _permutes_from(
+    source: Sharding, free: tuple[str, ...], places: tuple[ShardPlacement, ...], mesh: Mesh
+) -> Iterator[Step]:
+    """Permutes to the shardings that divide each dimension into as many pieces, by other or reordered axes.
+
+    Pieces that are no blocks go from rank to rank by an exchange.
+    """
+    if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
+        return
     still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
-    usable = tuple(axis for axis in free if source[axis].trait != "partial")
+    usable = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
+    dims = dict.fromkeys(place.dim for place in places)
     counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
     for layout in _layouts(counts, usable, mesh):
         target = Sharding([*still, *layout], source.mesh)
@@ -312,13 +370,14 @@ EXCHANGED_RANKS = 64
 
 def _exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
     """The exchange to the target, and the one after which only pending reductions are left to do."""
-    there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait != "partial"]
-    later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait == "partial")], source.mesh)
+    there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
+    later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
     for wanted in dict.fromkeys((target, later)):
         kinds = ("exchange", "relay") if source.partial or wanted.partial else ("exchange",)
-        for kind in kinds if not leaves_average(source, wanted) else ():
+        for kind in kinds:
             axes = WHOLE_MOVES[kind].axes(source, wanted, mesh)
-            if source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS:
+            small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS
+            if small and unmovable(kind, source, wanted) is None:
                 yield Step(kind, axes, source, wanted)
 
 
@@ -326,7 +385,7 @@ def _exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]
 def _permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
     """Whether a permute that is legal under even division is legal for this shape."""
     for dim, size in enumerate(shape):
-        before, after = (tuple(mesh.sizes[axis] for axis in side.dim_axes(dim)) for side in (source, target))
+        before, after = (_counted(side, dim, mesh) for side in (source, target))
         if before != after and _pieces(size, before) != _pieces(size, after):
             return False
     if all(size % mesh.group_size(source.dim_axes(dim)) == 0 for dim, size in enumerate(shape)):
@@ -338,10 +397,15 @@ def _permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: 
     return True
 
 
+def _counted(sharding: Sharding, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
+    return tuple((sharding[axis], mesh.sizes[axis]) for axis in sharding.dim_axes(dim))
+
+
 @functools.cache
-def _pieces(size: int, counts: tuple[int, ...]) -> list[int]:
-    """Lengths of the pieces of `size` elements that are not empty, in order, cut into `counts` nested pieces."""
+def _pieces(size: int, cuts: tuple[tuple[Placement, int], ...]) -> list[int]:
+    """Lengths of the pieces of `size` elements that are not empty, in order, cut one after the other."""
     lengths = [size]
-    for count in counts:
-        lengths = [chunk(length, count, index)[1] for length in lengths for index in range(count)]
-    return [length for length in lengths if length]
+    for placement, count in cuts:
+        assert isinstance(placement, ShardPlacement)
+        lengths = [length(placement.ranges(held, count, index)) for held in lengths for index in range(count)]
+    return [held for held in lengths if held]

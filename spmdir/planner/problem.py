@@ -32,6 +32,7 @@ class Row:
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
         fraction: the part of the node's work that is left to the busiest rank.
+        cut: how the factor is divided, if not by S; see `Strategy.cut`.
     """
 
     operands: tuple[Placement, ...]
@@ -40,6 +41,7 @@ class Row:
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
     fraction: float = 1.0
+    cut: Placement | None = None
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def _relayed(cells: Iterable[Cell], pool: Pool) -> Relayed:
     kept: list[Part] = []
     for cell in cells:
         homes = _homes(cell)
-        kept += [Part(rank, rank, 0, cell.box) for place in homes.values() for rank in cell.places[place]]
+        kept += [Part(rank, rank, 0, cell.grid) for place in homes.values() for rank in cell.places[place]]
         left = [addend for addend in range(len(cell.holders)) if addend not in homes]
         if not left:
             continue
@@ -88,7 +88,7 @@ def _relayed(cells: Iterable[Cell], pool: Pool) -> Relayed:
         near = {rank for ranks in lacking if served and len(ranks) == fewest for rank in ranks}
         holders = {rank for addend in left for rank in cell.holders[addend]}
         relays = sorted(pool(holders, {rank for place in cell.places for rank in place}, near))
-        pieces = list(split(cell.box, [(rank, 1) for rank in relays]))
+        pieces = list(split(cell.grid, [(rank, 1) for rank in relays]))
         for addend in left:
             own = cell.holders[addend]
             gathered += [Part(rank, rank, addend, piece) for piece, rank in pieces if rank in own]

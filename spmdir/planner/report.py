@@ -11,7 +11,7 @@ import attrs
 from spmdir.call import DTYPE_BYTES
 from spmdir.mesh import Mesh
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import TRAFFIC, Sizes, cost, node_count, step_cost
+from spmdir.planner.cost import Sizes, cost, node_count, sends_anything, step_cost
 from spmdir.planner.topology import H100X8, Topology, find_topology
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
                 step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
-                if TRAFFIC[step.kind].crossing is None or meta is None:
+                if meta is None or not sends_anything(step, mesh):
                     continue
                 kind, used = step.kind, step.axes
                 spent = step_cost(step, global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype], mesh, machine)

@@ -14,9 +14,11 @@ from typing import Any
 
 import attrs
 
-from spmdir.errors import ShardingError
+from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Shard
+from spmdir.pieces import Ranges, length
+from spmdir.placement import REDUCTIONS, Partial, Shard
+from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, edge_between, parse_placement
 from spmdir.sharding import Sharding
 
 MOVES: dict[str, tuple[str, str]] = {
@@ -57,6 +59,12 @@ class Step:
     dim: int | None = None
     to_dim: int | None = None
     op: str | None = None
+
+    def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
+        """The placement of its first axis before and after."""
+        before, after = (side.along(self.axes[0], mesh) for side in (self.source, self.target))
+        assert before is not None and after is not None  # its axes are held alike
+        return before, after
 
     def __str__(self) -> str:
         details = (("on", f"[{', '.join(self.axes)}]"), ("dim", self.dim), ("to", self.to_dim), ("op", self.op))
@@ -116,7 +124,8 @@ def transition(
 ) -> Sharding:
     """The sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
 
-    Arguments are as in Step; `target` is the wanted sharding of a permute or exchange and otherwise not looked at.
+    Arguments are as in Step; `target` is the wanted sharding. Of steps that name axes it says how these divide the
+    dimension that they join, which is by S if it is not given.
 
     Raises:
         ShardingError: the step is not legal from `source`.
@@ -130,10 +139,13 @@ def transition(
         _check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
-    fine = refinement(mesh, source, axes)
+    fine = refinement(mesh, source, axes, *([target] if target else []))
     if fine is not mesh:
         parts = tuple(part for axis in axes for part in fine.parts(axis))
-        result = transition(kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op)
+        wanted = target and target.refined(fine)
+        result = transition(
+            kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op, target=wanted
+        )
         _check_split(kind, mesh, fine, shape, source, result)
         return result.merged(mesh)
     before, after = MOVES[kind]
@@ -148,14 +160,31 @@ def transition(
         assert joining is not None
         if joining == leaving:
             raise ShardingError(f"{kind} from dimension {leaving} to itself moves nothing; expected two dimensions")
-        rest += [(axis, Shard(joining)) for axis in axes]
+        rest += [(axis, _dividing(joining, target and target[axis])) for axis in axes]
     if after == "partial":
         if op is None:
             raise ShardingError(f"{kind} needs the reduction that it leaves pending, such as sum")
-        rest += [(axis, Partial(op)) for axis in axes]
+        rest += [(axis, pending_placement(op)) for axis in axes]
     result = Sharding(rest, source.mesh)
     result.check(mesh, len(shape))
     return result
+
+
+def _dividing(dim: int, wanted: Placement | None) -> Placement:
+    return wanted if isinstance(wanted, ShardPlacement) and wanted.dim == dim else Shard(dim)
+
+
+def pending_placement(op: str) -> PartialPlacement:
+    """The placement of the pending reduction `op`, as Sharding.partial names it.
+
+    Raises:
+        ShardingError: there is no such reduction.
+    """
+    try:
+        placement = Partial(op) if op in REDUCTIONS else parse_placement(op)
+    except ParseError:
+        placement = None
+    return placement if isinstance(placement, PartialPlacement) else Partial(op)
 
 
 def _check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
@@ -202,16 +231,17 @@ _LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _le
 
 
 def pending_op(source: Sharding, axes: Sequence[str]) -> str:
-    """The reduction that is pending over `axes`, all of which are partial; sum where sum and avg are mixed.
+    """The reduction that is pending over `axes`, all of which are partial; their kind where several are mixed.
 
     Raises:
         ShardingError: reductions of different kinds are pending.
     """
-    found = sorted({op for axis, op in source.partial if axis in axes})
+    pending = [p for axis in axes if isinstance(p := source[axis], PartialPlacement)]
+    found, kinds = sorted({p.op for p in pending}), {p.kind for p in pending}
     if len(found) == 1:
         return found[0]
-    if found == ["avg", "sum"]:
-        return "sum"
+    if len(kinds) == 1:
+        return kinds.pop()
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
 
 
@@ -225,13 +255,18 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
         return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
     moved: set[str] = set()
     for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
-        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        before, after = _cuts(source, dim), _cuts(target, dim)
         for step in (1, -1):
             before, after = before[::step], after[::step]
             while before and after and before[0] == after[0]:
                 before, after = before[1:], after[1:]
-        moved.update(before, after)
+        moved.update(axis for axis, _ in (*before, *after))
     return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def _cuts(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
+    """The axes that divide `dim`, major first, and how."""
+    return tuple(entry for entry in sharding.entries if entry[1].dim == dim)
 
 
 def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
@@ -244,10 +279,10 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
         return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
     moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        before, after = source.dim_axes(dim), target.dim_axes(dim)
+        before, after = _cuts(source, dim), _cuts(target, dim)
         while before and after and before[0] == after[0]:
             before, after = before[1:], after[1:]
-        moved.update(before, after)
+        moved.update(axis for axis, _ in (*before, *after))
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
@@ -264,19 +299,59 @@ def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, .
     return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
 
 
-def leaves_average(source: Sharding, target: Sharding) -> bool:
-    """Whether an average is pending in `target` that is not in `source`; an exchange cannot make one."""
-    return any(op == "avg" and (axis, op) not in source.partial for axis, op in target.partial)
+def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
+    """What an exchange or relay from `source` to `target` would have to do and cannot; None if it can do it.
+
+    Reductions are done and left pending piece by piece, so those that have no identity, such as averages, cannot be
+    left, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
+    """
+    if len(source.kinds | target.kinds) > 1:
+        return "turn one kind of pending reduction into another"
+    axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
+    for before, after in ((source[axis], target[axis]) for axis in axes):
+        touched = before != after or kind == "relay"
+        for placement in (before, after) if touched else ():
+            if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
+                return f"move {placement}, of which it knows the steps that the placement has alone"
+        if before != after and isinstance(after, Partial) and after.identity is None:
+            return f"leave {after} pending"
+    return None
 
 
 def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
-    target.check(mesh, len(shape))
-    ops = {op for _, op in (*source.partial, *target.partial)}
-    if len({"sum" if op == "avg" else op for op in ops}) > 1:
-        raise ShardingError(f"{kind} keeps the kind of a pending reduction, found <{source}> and <{target}>")
-    if leaves_average(source, target):
-        raise ShardingError(f"{kind} cannot leave an average pending, found <{target}> from <{source}>")
+    target.check_shape(mesh, shape)
+    if what := unmovable(kind, source, target):
+        raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
+
+
+def converted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a declared edge from `source` to `target` moves, in mesh order."""
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(converted_axes(source.refined(fine), target.refined(fine), fine))
+    return tuple(axis for axis in mesh.axis_names if source[axis] != target[axis])
+
+
+def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless a declared edge, along some axes, makes `target` of `source`."""
+    target.check_shape(mesh, shape)
+    fine = refinement(mesh, source, target)
+    before, after = source.refined(fine), target.refined(fine)
+    axes = converted_axes(before, after, fine)
+    ends = {(before[axis], after[axis]) for axis in axes}
+    if len(ends) != 1:
+        found = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
+        raise ShardingError(f"convert takes its axes from one placement to another one, found {found}")
+    ((leaving, joining),) = ends
+    if edge_between(leaving, joining) is None:
+        raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
+    for side, placement in ((before, leaving), (after, joining)):
+        if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
+            raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
+    kept = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
+    if kept[0] != kept[1]:
+        raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
 
 
 @functools.cache
@@ -300,7 +375,7 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
         spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
     for rank in moving:
         found = spare.get((fine.index(rank, fixed), wanted[rank]))
-        if not found or any(a != b for (_, a), (_, b) in zip(held[rank], wanted[rank], strict=True)):
+        if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
             raise ShardingError(
                 f"permute needs every rank's block to be as large before as after and to be held once for each rank "
                 f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
@@ -310,14 +385,13 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
 
 
 @functools.cache
-def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[tuple[int, int], ...]]:
-    """Per rank, (offset, length) of what it holds of each dimension; empty blocks of one shape are the same."""
+def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[Ranges, ...]]:
+    """Per rank, what it holds of each dimension; empty blocks of one shape are the same."""
     blocks = []
     for rank in range(mesh.world_size):
         coordinate = mesh.coordinate(rank)
-        ranges = [sharding.local_range(dim, size, mesh, coordinate) for dim, size in enumerate(shape)]
-        empty = not all(length for _, length in ranges)
-        blocks.append(tuple((0 if empty else offset, length) for offset, length in ranges))
+        held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
+        blocks.append(held if all(held) else tuple(((0, length(ranges)),) for ranges in held))
     return blocks
 
 
@@ -338,6 +412,7 @@ WHOLE_MOVES: dict[str, WholeMove] = {
     "permute": WholeMove(senders, permuted_axes),
     "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
     "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
+    "convert": WholeMove(check_convert, converted_axes),
 }
 
 KINDS = (*MOVES, *WHOLE_MOVES)

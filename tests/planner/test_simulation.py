@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from types import SimpleNamespace
 
 import attrs
 import pytest
 import torch
 
 from spmdir.mesh import Mesh
+from spmdir.pieces import common, length, positions
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.planner.exchange import Box, Part, box_of, exchange, pending_axes, reduced_axes
+from spmdir.placement_type import edge_between
+from spmdir.planner.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.relay import relay
 from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, Step, make_step, senders, transition
@@ -83,7 +86,14 @@ def partitioned(local: torch.Tensor, step: Step, mesh: Mesh, rank: int) -> torch
     return torch.full_like(local, PARTITION_IDENTITY[step.op])
 
 
+def converted(local: torch.Tensor, step: Step, mesh: Mesh) -> torch.Tensor:
+    edge = edge_between(*step.ends(mesh))
+    assert edge is not None and edge.by is None
+    return edge.lower(local, SimpleNamespace(size=mesh.group_size(step.axes)))
+
+
 EXECUTE = {
+    "convert": lambda held, s, mesh, r: converted(held[r], s, mesh),
     "slice": lambda held, s, mesh, r: cut(held[r], s.dim, s.axes, mesh, r),
     "partition": lambda held, s, mesh, r: partitioned(held[r], s, mesh, r),
     "all_gather": gathered,
@@ -127,14 +137,14 @@ def relayed(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, 
         given = [(part, taken(held, part, step, mesh, shape)) for part in moved.kept if part.receiver == rank]
         for part in (part for part in moved.spread if part.receiver == rank):
             addends: dict[int, torch.Tensor] = {}
-            count = torch.zeros([end - start for start, end in part.box])
+            count = torch.zeros([length(ranges) for ranges in part.grid])
             for piece in (piece for piece in moved.gathered if piece.receiver == part.sender):
-                overlap = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(piece.box, part.box, strict=True))
-                if all(low < high for low, high in overlap):
+                overlap = tuple(common(a, b) for a, b in zip(piece.grid, part.grid, strict=True))
+                if all(overlap):
                     whole = addends.setdefault(piece.addend, torch.zeros(count.shape).double())
-                    within_piece = attrs.evolve(piece, box=overlap)
-                    whole[within(overlap, part.box)] = taken(held, within_piece, step, mesh, shape)
-                    count[within(overlap, part.box)] += 1
+                    within_piece = attrs.evolve(piece, grid=overlap)
+                    whole[within(overlap, part.grid)] = taken(held, within_piece, step, mesh, shape)
+                    count[within(overlap, part.grid)] += 1
             assert count.eq(len(addends)).all()
             given.append((part, functools.reduce(REDUCTIONS[pending(step)].combine, addends.values())))
         results.append(put_together(given, step, mesh, shape, rank, bool(step.target.partial)))
@@ -150,20 +160,20 @@ def pending(step: Step) -> str:
 
 def taken(held: list[torch.Tensor], part: Part, step: Step, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
     assert part.sender in mesh.group(part.receiver, step.axes)
-    return held[part.sender][within(part.box, box_of(step.source, shape, mesh, part.sender))]
+    return held[part.sender][within(part.grid, grid_of(step.source, shape, mesh, part.sender))]
 
 
 def put_together(
     given: list[tuple[Part, torch.Tensor]], step: Step, mesh: Mesh, shape: tuple[int, ...], rank: int, left: bool
 ) -> torch.Tensor:
     """The addends that a rank is given, reduced; what is `left` pending need not be given, nor more than one addend."""
-    box = box_of(step.target, shape, mesh, rank)
+    grid = grid_of(step.target, shape, mesh, rank)
     count = 1 + max((part.addend for part, _ in given), default=0)
-    addends = torch.full([count, *(end - start for start, end in box)], float(IDENTITY.get(pending(step), 0))).double()
+    addends = torch.full([count, *map(length, grid)], float(IDENTITY.get(pending(step), 0))).double()
     times = torch.zeros(addends.shape)
     for part, piece in given:
-        times[part.addend][within(part.box, box)] += 1
-        addends[part.addend][within(part.box, box)] = piece
+        times[part.addend][within(part.grid, grid)] += 1
+        addends[part.addend][within(part.grid, grid)] = piece
     assert times.le(1).all()
     assert left or times[0].eq(1).all()
     reduced = reduced_axes(step.source, step.target)
@@ -171,8 +181,11 @@ def put_together(
     return total / mesh.group_size(a for a, op in step.source.partial if a in reduced and op == "avg")
 
 
-def within(box: Box, around: Box) -> tuple[slice, ...]:
-    return tuple(slice(start - low, end - low) for (start, end), (low, _) in zip(box, around, strict=True))
+def within(grid: Grid, around: Grid) -> tuple[torch.Tensor, ...]:
+    """The index of the elements of `grid` in what holds `around`."""
+    places = [positions(part, ranges) for part, ranges in zip(grid, around, strict=True)]
+    lists = [torch.tensor([at for start, end in found for at in range(start, end)]).long() for found in places]
+    return torch.meshgrid(*lists, indexing="ij") if grid else ()
 
 
 def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, topology: Topology) -> set[str]:

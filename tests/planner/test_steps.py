@@ -35,6 +35,11 @@ LEGAL = [
     ("exchange", "a: S(0), b: S(1)", {"target": "b: S(0), c: S(0)"}, "b: S(0), c: S(0)"),
     ("exchange", "a: P, b: P(avg)", {"target": "c: P, b: S(1)"}, "c: P, b: S(1)"),
     ("relay", "b: S(0), c: P", {"target": "a: S(0), b: S(0), c: P"}, "a: S(0), b: S(0), c: P"),
+    ("slice", "b: S(0)", {"axes": ["a"], "dim": 0, "target": "a: Cyclic(0, 2)"}, "b: S(0), a: Cyclic(0, 2)"),
+    ("all_gather", "b: S(0), a: Cyclic(0, 2)", {"axes": ["a"], "dim": 0}, "b: S(0)"),
+    ("exchange", "b: S(0)", {"target": "b: Cyclic(1, 3)"}, "b: Cyclic(1, 3)"),
+    ("convert", "a: P(avg), c: P", {"target": "a: P, c: P"}, "a: P, c: P"),
+    ("convert", "a: P, b: P", {"target": "a: Quantised, b: Quantised"}, "a: Quantised, b: Quantised"),
 ]
 
 ILLEGAL = [
@@ -66,10 +71,16 @@ ILLEGAL = [
     ("permute", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
     ("exchange", "a: S(0)", {}, "give the target sharding"),
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
-    ("exchange", "a: P", {"target": "b: P(max)"}, "keeps the kind of a pending reduction"),
-    ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "cannot leave an average pending"),
-    ("relay", "a: P", {"target": "b: P(max)"}, "relay keeps the kind of a pending reduction"),
-    ("relay", "a: S(0)", {"target": "a: P(avg)"}, "relay cannot leave an average pending"),
+    ("exchange", "a: P", {"target": "b: P(max)"}, "exchange cannot turn one kind of pending reduction into another"),
+    ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "exchange cannot leave P(avg) pending"),
+    ("relay", "a: P", {"target": "b: P(max)"}, "relay cannot turn one kind of pending reduction into another"),
+    ("exchange", "a: Masked", {"target": "a: S(0)"}, "exchange cannot move Masked"),
+    ("convert", "a: S(0)", {}, "give the target sharding"),
+    ("convert", "a: S(0)", {"target": "a: S(0)"}, "from one placement to another one, found none"),
+    ("convert", "a: P, b: P(avg)", {"target": ""}, "from one placement to another one, found P(avg) to R, P(sum) to R"),
+    ("convert", "a: S(0)", {"target": "a: S(1)"}, "S(0) declares no edge to S(1), nor S(1) from S(0)"),
+    ("convert", "a: P(avg), c: S(0), b: S(0)", {"target": "a: P, b: S(0), c: S(0)"}, "moves ['a'] alone"),
+    ("relay", "a: S(0)", {"target": "a: P(avg)"}, "relay cannot leave P(avg) pending"),
 ]
 
 
