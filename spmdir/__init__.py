@@ -9,9 +9,14 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "Edge": "spmdir.placement_type",
     "Mesh": "spmdir.mesh",
+    "PartialPlacement": "spmdir.placement_type",
+    "Placement": "spmdir.placement_type",
+    "ShardPlacement": "spmdir.placement_type",
     "Sharding": "spmdir.sharding",
     "SpmdirError": "spmdir.errors",
+    "check_placement": "spmdir.laws",
     "check_rules": "spmdir.checking",
     "comm_report": "spmdir.planner",
     "constrain": "spmdir.importer",

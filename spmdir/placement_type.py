@@ -72,8 +72,8 @@ class Placement:
             compiler).
         dim: the tensor dimension that is divided, for the trait "shard".
         op: the pending reduction, for the trait "partial".
-        error: how far what its steps make may be off, as a part of the largest absolute value that a rank holds; 0 if
-            it is exact but for rounding.
+        error: how far what its steps make may be off, for each rank of the group, as a part of the largest absolute
+            value that a rank holds; 0 if it is exact but for rounding.
         splits: whether an axis that holds so is the same as its sub-axes holding so one after the other.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.placement import Partial, Placement, R, Shard, plugins
 from spmdir.planner.steps import Step, make_step
 from spmdir.sharding import Sharding
 
@@ -52,6 +52,8 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
         )
 
         def plans(shape: Sequence[int], source: Sharding, target: Sharding) -> Plans:
+            if foreign := plugins(p for _, p in (*source.entries, *target.entries)):
+                return dict.fromkeys(PLANNERS, f"has no {foreign[0]}")
             before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
             return {
                 name: _planned(before, after, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()
