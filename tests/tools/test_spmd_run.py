@@ -86,7 +86,7 @@ def test_the_error_is_relative_to_the_largest_element() -> None:
 )
 def test_outputs_that_differ_in_kind_or_prove_nothing_fail(found: object, right: object) -> None:
     with pytest.raises(SpmdirErrors, match="output 0 differs"):
-        spmd_run.report([found], [right], None)
+        spmd_run.report([found], [right], None, {})
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,25 @@ def test_complex_inputs_are_widened_like_real_ones() -> None:
         "  return %x : tensor<4xcomplex<f32>>\n}"
     )
     assert spmd_run.random_inputs(module, 0, "f64")[0]["x"].dtype == torch.complex128
+
+
+INEXACT = """\
+spmd.mesh @mesh <tp = 4>
+func.func @main(%x: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quantised>}) -> tensor<16x32xf32> {
+  %y = spmd.convert %x : tensor<16x32xf32> <>
+  return %y : tensor<16x32xf32>
+}
+"""
+
+
+def test_the_declared_error_of_an_inexact_placement_passes_and_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.mlir"
+    path.write_text(INEXACT)
+    assert spmd_run.main([str(path), "--check"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "Quantised may be off by 3e-02"
+    assert second.startswith("output 0: max relative error ") and second.endswith("tolerance 3e-02")
+    assert spmd_run.main([str(path), "--check", "--tolerance", "1e-4"]) == 1
+    assert "error: output 0 differs from one device by " in capsys.readouterr().err

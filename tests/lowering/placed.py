@@ -1,0 +1,117 @@
+"""Placements as plug-ins declare them, for tests of what is lowered for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import attrs
+import torch
+
+from spmdir.pieces import Ranges, chunk, joined
+from spmdir.placement_type import Edge, Noise, PartialPlacement, Placement, ShardPlacement
+
+
+@attrs.frozen
+class Dealt(ShardPlacement):
+    """Blocks dealt to the ranks in turn."""
+
+    text: ClassVar[str] = "Dealt({dim}, {block})"
+    dim: int
+    block: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        starts = range(index * self.block, size, count * self.block)
+        return joined((start, min(start + self.block, size)) for start in starts)
+
+
+@attrs.frozen
+class Backwards(ShardPlacement):
+    """The last rank holds the first elements, and each holds its own from the last to the first: one rank alone too."""
+
+    text: ClassVar[str] = "Backwards({dim})"
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        offset, length = chunk(size, count, count - 1 - index)
+        return joined((at, at + 1) for at in reversed(range(offset, offset + length)))
+
+
+@attrs.frozen
+class Steep(ShardPlacement):
+    """Each rank holds half of what is left, the last one all of it."""
+
+    text: ClassVar[str] = "Steep({dim})"
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        start = 0
+        for _ in range(index):
+            start += (size - start) // 2
+        return ((start, size if index == count - 1 else start + (size - start) // 2),)
+
+
+@attrs.frozen
+class Root(PartialPlacement):
+    """The value is the root of the sum of squares."""
+
+    text: ClassVar[str] = "Root({scale})"
+    scale: float
+
+    def before(self, piece: Any) -> Any:
+        return (piece * self.scale) ** 2
+
+    def after(self, reduced: Any, count: int) -> Any:
+        return reduced.sqrt() / self.scale
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        return [tensor / count**0.5 for _ in range(count)]
+
+
+@attrs.frozen
+class First(Placement):
+    """The first rank holds the value, the others none of it."""
+
+    text: ClassVar[str] = "First"
+
+    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
+        return shape if index == 0 else (0, *shape[1:])
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        return pieces[0]
+
+    def edges(self) -> Iterable[Edge]:
+        yield Edge(_spread, target="R", by="all_gather")
+        yield Edge(lambda x, group: x[: None if group.index == 0 else 0].clone(), source="R")
+
+
+def _spread(x: Any, group: Any) -> Any:
+    return group.broadcast(x if group.index == 0 else x.new_empty(group.shape), 0)
+
+
+@attrs.frozen
+class Thirds(PartialPlacement):
+    """A pending sum of thirds of the value, in steps of its own to whatever divides a dimension."""
+
+    text: ClassVar[str] = "Thirds"
+    splits: ClassVar[bool] = False
+
+    def before(self, piece: Any) -> Any:
+        return piece.mul_(3)
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        return [tensor / 3, *(tensor.new_zeros(tensor.shape) for _ in range(count - 1))]
+
+    def edges(self) -> Iterable[Edge]:
+        yield Edge(_scattered, target="shard", by="all_to_all")
+        yield Edge(lambda x, group: x * 3, target="P(sum)")
+        yield Edge(lambda x, group: x / (3 * group.size), source="R")
+
+
+def _scattered(x: Any, group: Any) -> Any:
+    rows = group.all_to_all(group.split(x))
+    weights = torch.tensor([3] * group.size) + torch.arange(group.size) * 0
+    return group.keep((rows * weights.reshape(-1, *(1 for _ in x.shape))).sum(0))
