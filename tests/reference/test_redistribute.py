@@ -102,6 +102,26 @@ def test_nested_orders_are_moved_into_each_other(source: str, target: str) -> No
         assert torch.equal(moved(x, source, target, DEEP), x)
 
 
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("a: S(0)", "a: Masked"),
+        ("a: P(sum)", "a: Masked"),
+        ("b: S(1)", "a: Masked"),
+        ("a: Masked, b: S(0)", "a: S(0)"),
+        ("a: Masked", "a: P(sum)"),
+        ("a: S(0)", "a: Strided(0, 2)"),
+        ("a: Strided(0, 2), b: S(0)", "a: S(0), b: S(0)"),
+        ("a: P(sum), b: S(0)", "b: Strided(0, 3)"),
+        ("b: Strided(0, 2)", "b: S(1)"),
+    ],
+)
+def test_masked_sums_and_strided_pieces_are_reached_as_others_are(source: str, target: str) -> None:
+    """Item 8: DTensor has no path to `MaskPartial`, and goes from and to `_StridedShard` by way of replicated."""
+    for x in (values(8, 16), values(7, 5)):
+        torch.testing.assert_close(moved(x, source, target, DEEP), x)
+
+
 def test_a_sharding_is_a_value_with_one_text() -> None:
     """Items 3 and 4: equal shardings are one key, other nesting orders are others, replicated axes are left out."""
     texts = ["b: P(sum), c: S(1), a: S(1)", "c: S(1), a: S(1), b: P", "d: R, c: S(1), b: P(sum), a: S(1)"]
@@ -115,8 +135,12 @@ def test_a_sharding_is_a_value_with_one_text() -> None:
 def test_placements_of_dtensor_nest_as_their_mesh_does() -> None:
     """Item 4: without a shard order, the outer axis of the mesh cuts first."""
     from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
 
     assert str(as_sharding([Shard(0), Shard(0)], FOUR)) == "a: S(0), b: S(0)"
+    strided = as_sharding([_StridedShard(0, split_factor=2), Shard(0)], FOUR)
+    for rows in (8, 6):
+        assert spmdir.plan_reshard((rows, 4), "f64", strided, "b: S(0), a: S(0)", FOUR).wire_bytes == 0
     assert str(as_sharding([Replicate(), Partial("avg")], FOUR)) == "b: P(avg)"
     with pytest.raises(ParseError, match="has no counterpart"):
         as_sharding([object(), Shard(0)], FOUR)
