@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterable
 
 Range = tuple[int, int]
@@ -43,13 +45,13 @@ def select(ranges: Ranges, positions: Ranges) -> Ranges:
         offset = ranges[0][0]
         return tuple((start + offset, end + offset) for start, end in positions)
     found: list[Range] = []
+    edges = list(itertools.accumulate((high - low for low, high in ranges), initial=0))
     for start, end in positions:
-        at = 0
-        for low, high in ranges:
-            first, last = max(start, at), min(end, at + high - low)
-            if first < last:
-                found.append((low + first - at, low + last - at))
-            at += high - low
+        at = bisect_right(edges, start) - 1
+        while start < end and at < len(ranges):
+            stop, shift = min(end, edges[at + 1]), ranges[at][0] - edges[at]
+            found.append((start + shift, stop + shift))
+            start, at = stop, at + 1
     return joined(found)
 
 
@@ -92,23 +94,18 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
         if all(low <= start and end <= high for start, end in part):
             return tuple((start - low, end - low) for start, end in part)
         raise ValueError(f"{part} is not inside {ranges}")
-    starts, at = [], 0
-    for low, high in ranges:
-        starts.append((low, high, at))
-        at += high - low
-    starts.sort()
+    offsets = itertools.accumulate((high - low for low, high in ranges), initial=0)
+    pieces = zip(ranges, offsets, strict=False)
+    held = sorted((low, high, offset - low) for (low, high), offset in pieces if low < high)
     found: list[Range] = []
     for start, end in part:
-        here = start
-        for low, high, offset in starts:
-            if low <= here < high:
-                stop = min(end, high)
-                found.append((here - low + offset, stop - low + offset))
-                here = stop
-            if here == end:
-                break
-        if here != end:
-            raise ValueError(f"{part} is not inside {ranges}")
+        at = bisect_right(held, start, key=lambda piece: piece[0]) - 1
+        while start < end:
+            low, high, shift = held[at] if 0 <= at < len(held) else (end, end, 0)
+            if not low <= start < high:
+                raise ValueError(f"{part} is not inside {ranges}")
+            found.append((start + shift, min(end, high) + shift))
+            start, at = min(end, high), at + 1
     return joined(found)
 
 
