@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -65,14 +65,15 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     pending = pending_axes(source, target)
     cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending)
-    straight = _parts(cells, 0)
-    aside = _parts(cells, _SHARES) if pending else straight
-    if straight == aside:
+    straight = _parts(cells, 0, {})
+    if not pending:
         return straight
+    received = dict(zip(group, moved(straight, group, "receiver"), strict=True))
+    aside = _parts(cells, _SHARES, received)
     ends = [(moved(straight, group, side), moved(aside, group, side)) for side in ("sender", "receiver")]
     loads = {pair for before, after in ends for pair in zip(before, after, strict=True)}
     best = min(range(_SHARES), key=lambda n: max((_SHARES - n) * a + n * b for a, b in loads))
-    return _parts(cells, best) if best else straight
+    return _parts(cells, best, received) if best else straight
 
 
 @attrs.frozen
@@ -118,8 +119,11 @@ _SHARES = 12
 """Into as many shares a cell may go that is divided between the places that have it and the others."""
 
 
-def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
-    """All parts, where `aside` of the shares of each cell go to the places that lack more of it than others."""
+def _parts(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> tuple[Part, ...]:
+    """All parts, where `aside` of the shares of each cell that all places lack go to those that lack more of it.
+
+    Of these they go to the ones whose ranks have `received` least.
+    """
     parts: list[Part] = []
     for cell in cells:
         for addend, own in enumerate(cell.holders):
@@ -127,14 +131,19 @@ def _parts(cells: Sequence[Cell], aside: int) -> tuple[Part, ...]:
             lacking = [sum(member not in having for member in members) for members in cell.places]
             fewest = min(lacking)
             near = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks == fewest]
-            far = [members for members in cell.places if members not in near] if fewest else []
-            share = aside if far else 0
-            chosen = [(members, (_SHARES - share) * len(far or near)) for members in near]
-            chosen += [(members, share * len(near)) for members in far]
+            others = [members for members in cell.places if members not in near]
+            far = _idlest(others, received) if aside and fewest and others else []
+            chosen = [(members, (_SHARES - aside) * len(far) if far else 1) for members in near]
+            chosen += [(members, aside * len(near)) for members in far]
             for piece, members in split(cell.grid, chosen):
                 parts += [Part(member, member, addend, piece) for member in members if member in having]
                 parts += shared(addend, [(member, piece) for member in members if member not in having], own)
     return in_order(parts)
+
+
+def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
+    most = [max(received[member] for member in members) for members in places]
+    return [members for members, load in zip(places, most, strict=True) if load == min(most)]
 
 
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:

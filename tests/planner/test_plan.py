@@ -73,6 +73,13 @@ def test_places_that_have_nothing_of_a_pending_sum_take_a_third_of_what_others_l
     assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
 
 
+def test_places_that_take_over_a_share_are_those_that_receive_least() -> None:
+    mesh, source, target = Mesh(dict.fromkeys("abcd", 2)), "a: S(0), b: S(0), d: S(1)", "c: S(1), a: P, d: P"
+    plan = plan_reshard((6144, 6144), "f32", source, target, mesh)
+    assert str(plan) == "exchange on [a, b, c, d]"
+    assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
+
+
 def test_plans_send_at_most_half_more_than_the_lower_bound() -> None:
     pairs = list(itertools.permutations(shardings(CUBE, 2), 2))
     for source, target in random.Random(0).sample(pairs, 400):
