@@ -68,6 +68,8 @@ BACK = [
     ("b: P(max)", "a: P(sum)"),
     ("b: S(0), a: S(0)", "a: S(0), b: S(0)"),
     ("a: S(0), b(1)2: P(sum), b(2)2: S(1)", "b: S(1)"),
+    ("a: S(0), b: Cyclic(0, 1)", "b: Masked"),
+    ("b: Masked", "a: P(sum), b: Strided(1, 2)"),
 ]
 
 
