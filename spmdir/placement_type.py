@@ -228,6 +228,11 @@ class PartialPlacement(Placement):
     def kind(self) -> str:
         return str(self)
 
+    @property
+    def holds_whole(self) -> bool:
+        """Whether a value that every rank has can be held so without asking another rank."""
+        return self.copies or self.identity is not None
+
     def before(self, piece: Any) -> Any:
         """What is reduced of what a rank holds."""
         return piece

@@ -24,6 +24,7 @@ from spmdir.planner.steps import (
     WHOLE_MOVES,
     Step,
     make_step,
+    moves_jointly,
     permuted_axes,
     refinement,
     senders,
@@ -267,7 +268,8 @@ def _moves(
 
     def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
         target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-        steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
+        if moves_jointly(axes, [source, *([target] if target else [])]):
+            steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
 
     def of_trait(trait: str, to: Placement) -> list[str]:
         axes = [axis for axis in free if source[axis].trait == trait]
@@ -290,11 +292,11 @@ def _moves(
     reducible = of_trait("partial", R)
     for axes in _subsets(reducible):
         add("all_reduce", axes)
-    for placement in dict.fromkeys(placement for _, placement in pending if isinstance(placement, PartialPlacement)):
+    for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.holds_whole):
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
         for chosen in _subsets(axes):
-            add("partition", chosen, op=placement.op)
+            add("partition", chosen, placement, op=placement.op)
     return (*steps, *_conversions(source, pending, free, places, mesh), *_permutes_from(source, free, places, mesh))
 
 
@@ -317,6 +319,8 @@ def _conversions(
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
                 rest = [entry for entry in source.entries if entry[0] not in chosen]
                 target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
+                if not moves_jointly(chosen, (source, target)):
+                    continue
                 if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
                     yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -164,10 +164,28 @@ def transition(
     if after == "partial":
         if op is None:
             raise ShardingError(f"{kind} needs the reduction that it leaves pending, such as sum")
-        rest += [(axis, pending_placement(op)) for axis in axes]
+        placement = pending_placement(op)
+        if not placement.holds_whole:
+            raise ShardingError(
+                f"{kind} cannot leave {placement} pending, which has no identity; declare one, or an edge"
+            )
+        rest += [(axis, placement) for axis in axes]
     result = Sharding(rest, source.mesh)
     result.check(mesh, len(shape))
+    _check_joint(kind, axes, (source, result))
     return result
+
+
+def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
+    """Whether one step may move `axes`: for several, pending and other placements are to be the same on their product."""
+    held = (side[axis] for side in sides for axis in axes)
+    return len(axes) == 1 or all(p.splits or p.trait in ("replicated", "shard") for p in held)
+
+
+def _check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
+    if not moves_jointly(axes, sides):
+        found = " to ".join(str(side[axes[0]]) for side in sides)
+        raise ShardingError(f"{kind} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
 
 
 def _dividing(dim: int, wanted: Placement | None) -> Placement:
@@ -346,6 +364,7 @@ def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
     ((leaving, joining),) = ends
     if edge_between(leaving, joining) is None:
         raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
+    _check_joint("convert", axes, (before, after))
     for side, placement in ((before, leaving), (after, joining)):
         if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
             raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
