@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from spmdir import parallelize
 from spmdir.lowering.layout import collect, distribute
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
@@ -90,3 +91,35 @@ def test_programs_in_python_compute_what_placements_declare(tmp_path: Any) -> No
     texts = [emit_fx(text(), "program", rank) for rank in range(4)]
     assert any("index_select" in text for text in texts)
     check(on_ranks(4, run_text, tmp_path, texts, values()))
+
+
+def parallel(rank: int) -> tuple[torch.Tensor, dict[str, Any], dict[str, Any]]:
+    """The outputs of a model whose weights lie in all manners, its whole state, and what this rank has of it."""
+    model, x = perceptron()
+    parallel = parallelize(model, (x,), MESH, SHARDINGS)
+    return parallel(x), parallel.state_dict(), dict(parallel.state)
+
+
+SHARDINGS = {
+    "0.weight": "a: Dealt(0, 2), b: Backwards(1)",
+    "0.bias": "a: Dealt(0, 2), b: First",
+    "2.weight": "b: Dealt(1, 5), a: Steep(0)",
+    "2.bias": "a: Backwards(0)",
+}
+
+
+def perceptron() -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 6))
+    return model.double(), torch.randn(4, 8, dtype=torch.float64)
+
+
+def test_a_model_whose_weights_lie_in_any_manner_computes_the_same(tmp_path: Any) -> None:
+    model, x = perceptron()
+    state = model.state_dict()
+    for rank, (output, whole, own) in enumerate(on_ranks(4, parallel, tmp_path)):
+        torch.testing.assert_close(output, model(x))
+        for name, sharding in SHARDINGS.items():
+            assert torch.equal(whole[name], state[name])
+            held = distribute(state[name], parse_sharding(sharding), MESH, torch.zeros_like)
+            assert torch.equal(own[name], held[rank])
