@@ -13,7 +13,9 @@ from spmdir.checking.jobs import Options, Setup
 from spmdir.checking.pool import Ask, Death, pool
 from spmdir.checking.report import OpReport, RuleReport
 from spmdir.errors import RuleError, SpmdirError, did_you_mean
+from spmdir.placement import parse_placement
 from spmdir.rules import RuleSet, default, load_rules
+from spmdir.tools.plugins import load_module
 
 SAMPLES_OF_AN_OP = 8
 """How many captured calls of an op are checked, of different kinds first."""
@@ -30,6 +32,8 @@ def check_rules(
     world_sizes: Sequence[int] = (2, 3, 4),
     rules: str | Path | None = None,
     samples: str | Path | None = None,
+    placements: Sequence[str] = (),
+    plugins: Sequence[str | Path] = (),
     captured: bool = True,
     missing: bool = True,
     processes: int | None = None,
@@ -44,6 +48,9 @@ def check_rules(
         rules: a .rules file whose lines replace the packaged ones.
         samples: a Python file with a function `samples()` that lists further `spmdir.checking.sample.Sample`s; it may
             register ops.
+        placements: texts of plug-in placements, such as "Cyclic(0, 2)"; the strategies that these add are run, and no
+            others.
+        plugins: Python files that declare placements.
         captured: whether the aten calls of torch's OpInfo samples are checked too.
         missing: whether right strategies that rules leave out are looked for.
         processes: worker processes; None is one a core.
@@ -54,14 +61,19 @@ def check_rules(
         A report with `sound`, `ops`, `totals()`, `table()` and `json()`.
 
     Raises:
-        SpmdirError: an op has no rule, or a file cannot be used.
+        SpmdirError: an op has no rule, a text is no placement, or a file cannot be used.
     """
     rule_set = load_rules(rules) if rules else default()
     wanted = _wanted(ops, rule_set)
     if not world_sizes or any(not isinstance(n, int) or n < 2 for n in world_sizes):
         raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks from 2 on")
-    setup = Setup(*(None if path is None else os.path.abspath(path) for path in (rules, samples)))
-    options = Options(tuple(world_sizes), missing)
+    given = (None if path is None else os.path.abspath(path) for path in (rules, samples))
+    setup = Setup(*given, plugins=tuple(os.path.abspath(path) for path in plugins))
+    for path in setup.plugins:
+        load_module(path)
+    for text in placements:
+        parse_placement(text)
+    options = Options(tuple(world_sizes), missing, tuple(placements))
     show = progress or str
     with pool(setup, processes or os.cpu_count() or 1) as ask:
         if captured:

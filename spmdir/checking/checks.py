@@ -13,10 +13,10 @@ from spmdir.checking.possible import FAILURES, Possible, Trial
 from spmdir.checking.reasons import why_finite, why_left_out, why_undetermined
 from spmdir.checking.report import Fault, Missing, OpReport
 from spmdir.checking.sample import Sample
-from spmdir.checking.soundness import Case, meta, on_one_axis, prepare
+from spmdir.checking.soundness import Case, meta, offered, on_one_axis, prepare
 from spmdir.checking.values import special_variants
 from spmdir.errors import SpmdirError
-from spmdir.placement import Placement, R
+from spmdir.placement import Placement, R, parse_placement
 from spmdir.rules import RuleSet
 
 TRIED_IN = (2, 3)
@@ -33,6 +33,7 @@ def check_op(
     cases: list[tuple[str, list[Case]]] = []
     notes: list[str] = []
     faults: list[Fault] = []
+    extras = tuple(map(parse_placement, options.placements))
     strategies = 0
     for sample in samples:
         text = describe(sample)
@@ -40,20 +41,20 @@ def check_op(
         case = _case(sample, rules, text, notes)
         if case is None:
             continue
-        strategies += len({str(row) for count in options.counts for row in case.rule.strategies(count)})
+        strategies += len({str(row) for count in options.counts for row in offered(case.rule, count, extras)})
         tried = [("", case), *variants(sample, case, rules)]
         cases.append((text, [variant for _, variant in tried]))
         for name, variant in tried:
             shown = f"{text} with {name}" if name else text
             say(f"running {shown}")
-            for verdict in on_one_axis(variant, options.counts):
+            for verdict in on_one_axis(variant, options.counts, extras):
                 if verdict.fault:
                     faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
     if reason := why_undetermined(op):
         notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
-    missing = _missing(op, cases, say) if options.missing else ()
+    missing = _missing(op, cases, say) if options.missing and not extras else ()
     return OpReport(op, _family(op, rules), len(cases), strategies, tuple(faults), missing, tuple(dict.fromkeys(notes)))
 
 
@@ -100,11 +101,11 @@ def telling(case: Case) -> bool:
 def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
     """The assignments that are right and that the rule of `case` does not offer; `others` are its variants."""
     trials = [Trial(c.rule.call, c.operands, c.expected, c.rule.shape_arguments) for c in (case, *others)]
-    offered = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
+    known = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
     ignored = trials[0].ignored()
     found: list[tuple[Placement, ...]] = []
     for operands in trials[0].assignments():
-        if any(_implied(operands, other, ignored) for other in (*offered, *found)):
+        if any(_implied(operands, other, ignored) for other in (*known, *found)):
             continue
         possible = right_in_all(trials, operands)
         if possible:

@@ -19,7 +19,7 @@ from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R
 from spmdir.placement_type import PartialPlacement
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
-from spmdir.rules.lifting import extras_of
+from spmdir.rules.extras import extras_of
 from spmdir.rules.strategy import divided_by
 
 DTYPES = {

@@ -19,6 +19,7 @@ from spmdir.checking.sample import Sample
 from spmdir.checking.samples import all_samples
 from spmdir.errors import SpmdirError
 from spmdir.rules import RuleSet, default
+from spmdir.tools.plugins import load_module
 
 
 class Session:
@@ -26,6 +27,8 @@ class Session:
 
     def __init__(self, setup: Setup, say: Callable[[str], None]):
         self.say = say
+        for path in setup.plugins:
+            load_module(path)
         self.rules: RuleSet = default().with_file(setup.rules) if setup.rules else default()
         self.own: dict[str, list[Sample]] = {}
         given = _samples_of(setup.samples) if setup.samples else []

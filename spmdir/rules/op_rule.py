@@ -12,11 +12,13 @@ import attrs
 from spmdir.call import Call, Local, TensorMeta
 from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import Placement, R
+from spmdir.rules.added import added_rows, combining_rows
 from spmdir.rules.binding import Binding
 from spmdir.rules.expansion import Expansion, Placed, Reduced
 from spmdir.rules.expressions import holds
+from spmdir.rules.extras import Extras, extras_of
 from spmdir.rules.layout import Dims, Layout
-from spmdir.rules.lifting import Extras, added_rows, combining_rows, extras_of, lifted_rows
+from spmdir.rules.lifting import lifted_rows
 from spmdir.rules.placing import place
 from spmdir.rules.rewrite import expand, localize
 from spmdir.rules.rows import PENDING, divide, factor_rows, pending_rows, replicated

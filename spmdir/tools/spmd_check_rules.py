@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from spmdir.errors import SpmdirError
 from spmdir.tools.command import ArgumentParser, guarded, write_text
@@ -15,6 +16,7 @@ examples:
   spmd-check-rules aten.mm aten.add.Tensor        two ops; status 1 if a strategy is wrong
   spmd-check-rules --all --json -o report.json    all ops that have a rule
   spmd-check-rules mylib.scale --rules own.rules --samples own.py
+  spmd-check-rules --all --placement "Cyclic(0, 2)"
 
 Samples are those of spmdir and the aten calls that torch's OpInfo samples make, forward and backward, the latter
 if torch.testing can be loaded. Every op runs in a process of its own, so that one that crashes ends no other.
@@ -38,6 +40,8 @@ def _main(argv: Sequence[str]) -> int:
         world_sizes=options.world,
         rules=options.rules,
         samples=options.samples,
+        placements=options.placement,
+        plugins=options.load_plugin,
         captured=not options.packaged,
         missing=not options.no_missing,
         processes=options.processes,
@@ -68,6 +72,9 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--world", type=_counts, default=(2, 3, 4), help="numbers of ranks (default 2,3,4)")
     parser.add_argument("--rules", metavar="FILE", help="a .rules file whose lines replace the packaged ones")
     parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(); it may register ops")
+    listed: Any = {"action": "append", "default": []}
+    parser.add_argument("--placement", **listed, metavar="TEXT", help="only the strategies that this placement adds")
+    parser.add_argument("--load-plugin", **listed, metavar="FILE", help="a Python file that declares placements")
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
     parser.add_argument("--progress", action="store_true", help="a line to stderr for each op, as terminals get it")

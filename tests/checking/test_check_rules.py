@@ -112,3 +112,59 @@ def test_an_op_that_does_not_end_is_given_up():
     death = worker.ask(("check", "aten.mm", (), Options()), 0.01)
     worker.stop()
     assert isinstance(death, Death) and death.how == "no answer within 0.01 s"
+
+
+BY_TURNS = """
+from typing import ClassVar
+
+import attrs
+
+from spmdir.placement_type import PartialPlacement, ShardPlacement
+
+
+@attrs.frozen
+class ByTurns(ShardPlacement):
+    text: ClassVar[str] = "ByTurns({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        return tuple((at, at + 1) for at in range(index, size, count))
+
+
+@attrs.frozen
+class Credulous(PartialPlacement):
+    text: ClassVar[str] = "Credulous"
+
+    def passes(self, clause, reductions):
+        return True
+
+    def distribute(self, tensor, count, noise):
+        addends = [noise(tensor) for _ in range(count - 1)]
+        return [*addends, tensor - sum(addends)]
+"""
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plugin") / "by_turns.py"
+    path.write_text(BY_TURNS)
+    return path
+
+
+def test_a_plug_in_is_checked_on_its_own_strategies(plugin: Path, capsys: pytest.CaptureFixture[str]):
+    common = ["aten.mm", "--packaged", "--processes", "1", "--world", "2", "--load-plugin", str(plugin), "--json"]
+    assert spmd_check_rules.main([*common, "--placement", "ByTurns(0)"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["ops"]
+    assert (found["samples"], found["strategies"], found["missing"]) == (4, 12, [])
+
+
+def test_a_placement_that_lets_too_much_pass_is_found(plugin: Path):
+    report = spmdir.check_rules(
+        ["aten.relu"], world_sizes=(2,), placements=("Credulous",), plugins=(plugin,), captured=False, processes=1
+    )
+    assert {fault.strategy for fault in report.ops[0].unsound} == {"(Credulous) -> (Credulous)"}
+
+
+def test_what_is_no_placement_is_said_at_once():
+    with pytest.raises(spmdir.SpmdirError, match="unknown placement 'Nonesuch'"):
+        spmdir.check_rules(["aten.mm"], placements=("Nonesuch",))
