@@ -43,13 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     parser = argument_parser()
     options = parser.parse(argv)
-    if options.import_pt2 is not None:
-        if options.mesh is None:
-            parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
-        with load_plugins(options.load_plugin).context.rules:
+    if options.import_pt2 is not None and options.mesh is None:
+        parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
+    with load_plugins(options.load_plugin).context.rules:
+        if options.import_pt2 is not None:
             text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings, options.missing_rule)
-    else:
-        text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
+        else:
+            text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
     write_text(options.output, text)
     return 0
 

@@ -21,7 +21,7 @@ from spmdir.lowering.lockstep import run_lockstep
 from spmdir.lowering.ranges import Positions, take
 from spmdir.lowering.simulate import run_single
 from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, length
+from spmdir.pieces import Ranges, joined, length
 from spmdir.placement_type import Edge, Placement, ShardPlacement, parse_placement
 from spmdir.sharding import Sharding, parse_sharding
 from tests.lowering import placed as declared
@@ -324,3 +324,52 @@ def test_ranges_that_are_no_partition_are_refused() -> None:
     program = Program(Mesh({"a": 2}), "slice", "on [a] dim 0", Sharding(), parse_sharding("a: Overlapping(0)"), (4,))
     with pytest.raises(ShardingError, match=re.escape("Overlapping(0) over 2 ranks is no partition of 4 positions")):
         lower_to_fx(program.parse())
+
+
+def test_a_gather_of_dealt_pieces_may_be_async() -> None:
+    text = """
+    spmd.mesh @mesh <a = 3>
+    func.func @main(%x: tensor<11x2xf64> {spmd.sharding = #spmd.sharding<@mesh, a: Dealt(0, 2)>}) -> tensor<11x2xf64> {
+      %0 = spmd.all_gather %x on [a] dim 0 async : tensor<11x2xf64> <>
+      %1 = aten.neg(%x) : tensor<11x2xf64> <a: Dealt(0, 2)>
+      %2 = spmd.wait %0 : tensor<11x2xf64> <>
+      %3 = spmd.slice %2 on [a] dim 0 : tensor<11x2xf64> <a: Dealt(0, 2)>
+      %4 = aten.add.Tensor(%1, %3) : tensor<11x2xf64> <a: Dealt(0, 2)>
+      return %4 : tensor<11x2xf64>
+    }"""
+    assert not simulate(parse(text), [torch.randn(11, 2, dtype=torch.float64)])[0].any()
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "clauses", "source", "target"),
+    [
+        (1, "convert", "", "a: Thirds", "a: Backwards(0)"),
+        (2, "slice", "on [a] dim 0", "", "a: Steep(0)"),
+        (2, "slice", "on [a] dim 0", "", "a: Scattered(0)"),
+    ],
+)
+def test_constants_and_new_tensors_are_where_the_operand_is(
+    size: int, kind: str, clauses: str, source: str, target: str
+) -> None:
+    program = Program(Mesh({"a": size}), kind, clauses, parse_sharding(source), parse_sharding(target), (40, 2))
+    (result,) = lower_to_fx(program.parse()).to("meta")(torch.empty(40, 2, dtype=torch.float64, device="meta"))
+    assert result.device.type == "meta"
+
+
+@attrs.frozen
+class Scattered(ShardPlacement):
+    """Positions dealt to the ranks by a rule without a pattern."""
+
+    text: ClassVar[str] = "Scattered({dim})"
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        return joined((at, at + 1) for at in range(size) if at * at % 11 % count == index)
+
+
+def test_positions_without_a_pattern_are_a_constant() -> None:
+    mesh, target = Mesh({"a": 2}), parse_sharding("a: Scattered(0)")
+    check(Program(mesh, "slice", "on [a] dim 0", Sharding(), target, (40, 2)), torch.rand(40, 2, dtype=torch.float64))
+    program = Program(mesh, "all_gather", "on [a] dim 0", target, Sharding(), (40, 2))
+    check(program, torch.rand(40, 2, dtype=torch.float64))
+    assert [tuple(b.shape) for _, b in lower_to_fx(program.parse()).named_buffers()] == [(40,)]

@@ -82,6 +82,35 @@ def test_an_op_without_a_rule_is_refused_if_that_is_asked_for_unless_a_plug_in_h
     assert "translated.halve(%x)" in capsys.readouterr().out
 
 
+PLUGIN = """\
+import attrs
+from spmdir.placement_type import ShardPlacement
+
+@attrs.frozen
+class Turned(ShardPlacement):
+    text = "Turned({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        step = size // count
+        return ((size - (index + 1) * step, size - index * step),)
+"""
+
+
+def test_a_plug_in_is_loaded_before_a_program_is_emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin, program = tmp_path / "turned.py", tmp_path / "in.mlir"
+    plugin.write_text(PLUGIN)
+    program.write_text(
+        "spmd.mesh @mesh <tp = 2>\n"
+        "func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4xf32> {\n"
+        "  %y = spmd.slice %x on [tp] dim 0 : tensor<4xf32> <tp: Turned(0)>\n  return %y : tensor<4xf32>\n}\n"
+    )
+    assert spmd_translate.main(["--emit-fx", str(program)]) == 1
+    assert "unknown placement 'Turned(0)'" in capsys.readouterr().err
+    assert spmd_translate.main(["--emit-fx", str(program), "--load-plugin", str(plugin)]) == 0
+    assert "torch.ops.aten.slice.Tensor(x, 0, 2, 4)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
