@@ -152,6 +152,7 @@ class Partial(PartialPlacement):
     def edges(self) -> Iterable[Edge]:
         if self.op == "avg":
             yield Edge(lambda x, group: x / group.size, target="P(sum)")
+            yield Edge(lambda x, group: x * group.size, source="P(sum)")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         truth = str(tensor.dtype) == "torch.bool"

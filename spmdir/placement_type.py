@@ -108,6 +108,11 @@ class Placement:
     def check(self, shape: tuple[int, ...], count: int) -> None:
         """Raise ShardingError if `count` ranks cannot hold a tensor of `shape` so."""
 
+    @property
+    def is_demanding(self) -> bool:
+        """Whether it asks for certain shapes."""
+        return type(self).check is not Placement.check
+
     def holds(self, dtype: str) -> bool:
         """Whether values of an element type, in MLIR's spelling, can be held so."""
         return True

@@ -160,7 +160,7 @@ class Sharding:
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
         self.check(mesh, len(shape))
-        if all(type(placement).check is Placement.check for _, placement in self.entries):
+        if not any(placement.is_demanding for _, placement in self.entries):
             return
         shapes = {shape}
         for axis, placement in self.entries:

@@ -8,6 +8,7 @@ join there want to be innermost, shardings that were given want theirs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,6 +20,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, shardings_attr
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
+from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.planner.problem import Row
@@ -58,9 +60,9 @@ def annotate(
     held: dict[SSAValue, Sharding] = {}
     given: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node in nodes:
-        made = [_assemble(mesh, p, orders, lambda dim, _, v=v: (v, dim)) for v, p in node.results]
+        made = [_assemble(mesh, v, p, orders, lambda dim, _, v=v: (v, dim)) for v, p in node.results]
         held.update(zip((value for value, _ in node.results), made, strict=True))
-        needed = [_assemble(mesh, p, orders, node.factor_key) for _, p in node.operands]
+        needed = [_assemble(mesh, v, p, orders, node.factor_key) for v, p in node.operands]
         if isinstance(node.maker, int):
             given["res_attrs"][node.maker] = needed[0]
         elif isinstance(node.maker, ValueOp):
@@ -195,14 +197,15 @@ class _Orders:
         wishes = self._wishes.setdefault(self._find(key), {})
         wishes[order] = wishes.get(order, 0.0) + weight
 
-    def order(self, key: Key, axes: Order) -> Order:
-        """The nesting order of `axes`, which divide what `key` names."""
+    def order(self, key: Key, axes: Order, fits: Callable[[Order], bool]) -> Order:
+        """The nesting order of `axes`, which divide what `key` names; one that `fits`, if there is one."""
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
         root = self._find(key)
         if root not in self._chosen:
             wishes = self._wishes.get(root, {})
-            self._chosen[root] = max(itertools.permutations(axes), key=lambda order: _granted(order, wishes))
+            orders = itertools.permutations(axes)
+            self._chosen[root] = max(orders, key=lambda order: (fits(order), _granted(order, wishes)))
         return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
 
 
@@ -231,12 +234,19 @@ def _divided(placed: Mapping[str, Placement], least: int = 2) -> dict[int, Order
 
 
 def _assemble(
-    mesh: Mesh, placed: Mapping[str, Placement], orders: _Orders, key: Callable[[int, Order], Key]
+    mesh: Mesh, value: SSAValue, placed: Mapping[str, Placement], orders: _Orders, key: Callable[[int, Order], Key]
 ) -> Sharding:
+    def fits(order: Order) -> bool:
+        meta = meta_of(value.type)
+        with contextlib.suppress(ShardingError):
+            Sharding([(axis, placed[axis]) for axis in order], mesh.name).check_shape(mesh, meta.shape if meta else ())
+            return True
+        return False
+
     entries = [(axis, placement) for axis, placement in placed.items() if placement.dim is None]
     for dim, axes in _divided(placed, 1).items():
         if len(axes) > 1:
-            axes = orders.order(key(dim, axes), axes)
+            axes = orders.order(key(dim, axes), axes, fits)
         entries += [(axis, placed[axis]) for axis in axes]
     return Sharding(entries, mesh.name).merged(mesh)
 

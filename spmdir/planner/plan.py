@@ -91,7 +91,7 @@ def plan_reshard(
     return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=65536)
 def _plan(
     shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
 ) -> Plan:

@@ -16,6 +16,7 @@ from functools import lru_cache
 import attrs
 
 from spmdir.call import TensorMeta
+from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.planner.axis_search import AxisSearch
@@ -99,15 +100,15 @@ class _Try:
 
 def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
     """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
-    cost = 0.0
+    cost, extras = 0.0, bool(shared.extras)
     for part, node in enumerate(shared.nodes):
         left = math.prod(rows[part].fraction for rows in chosen.values())
         cost += shared.weight[part] * node.offer.work * left
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
-        made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()})
+        made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()}, extras)
         wanted = {
-            _sharding(mesh, {axis: rows[user].operands[slot] for axis, rows in chosen.items()}): None
+            _sharding(mesh, {axis: rows[user].operands[slot] for axis, rows in chosen.items()}, extras): None
             for user, slot in shared.users[value]
         }
         cost += shared.value_weight[value] * sum(_wire_bytes(meta, made, target, mesh) for target in wanted)
@@ -117,6 +118,11 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]
 def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
     if made == target:
         return 0.0
+    try:
+        made.check_shape(mesh, meta.shape)
+        target.check_shape(mesh, meta.shape)
+    except ShardingError:
+        return math.inf  # of placements that cannot divide the dimension together
     return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
 
 
@@ -125,8 +131,10 @@ def _sharding_of(entries: tuple[tuple[str, Placement], ...], mesh: str) -> Shard
     return Sharding(entries, mesh)
 
 
-def _sharding(mesh: Mesh, placed: Mapping[str, Placement]) -> Sharding:
-    sharding = _sharding_of(tuple(placed.items()), mesh.name)
+def _sharding(mesh: Mesh, placed: Mapping[str, Placement], extras: bool) -> Sharding:
+    # The order of axes is found later; what asks for a certain size is to see the whole dimension.
+    entries = sorted(placed.items(), key=lambda entry: not entry[1].is_demanding) if extras else placed.items()
+    sharding = _sharding_of(tuple(entries), mesh.name)
     return sharding if mesh.root is None else _merged(sharding, mesh)
 
 

@@ -177,7 +177,7 @@ def transition(
 
 
 def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
-    """Whether one step may move `axes`: for several, pending and other placements are to be the same on their product."""
+    """Whether one step may move `axes`: what is neither whole nor a piece has to be the same on their product."""
     held = (side[axis] for side in sides for axis in axes)
     return len(axes) == 1 or all(p.splits or p.trait in ("replicated", "shard") for p in held)
 
