@@ -353,6 +353,10 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     rows = rule.strategies(2, divided_by([(outer, 2)]), extras)
     assert "(S(1)) -> (Stretches(0, 3))" in map(str, rows)
     assert "(S(1)) -> (Stretches(0, 6))" not in map(str, rows)
+    (inner,) = (row for row in rows if str(row) == "(S(1)) -> (Stretches(0, 3))")
+    assert hold_together(rule, (outer, inner), (2, 2), extras)
+    case = prepare(sample("view", f(6, 8), size=(48,)), default())
+    assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Dealt sequences leave no equal stretches to a further axis.
     (dealt,) = (row for row in rule.strategies(2, extras=extras) if str(row) == "(Dealt(0, 1)) -> (Dealt(0, 8))")
     assert dealt.factor == batch and dealt.cut == Dealt(0, 1)
@@ -434,6 +438,7 @@ def prepared(number: int) -> Case:
 
 
 EXTRAS = st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4, unique=True).map(lambda texts: plugins(*texts))
+DEALT = EXTRAS.map(lambda extras: (*plugins("Dealt(0, 1)"), *extras))
 NUMBERS = st.sampled_from(range(len(SAMPLES)))
 
 
@@ -446,18 +451,22 @@ def test_every_lifted_row_gives_what_the_op_gives(number: int, extras: tuple[Pla
 
 
 @settings(deadline=None, max_examples=60)
-@given(NUMBERS, EXTRAS, st.sampled_from(((2, 2), (2, 3), (3, 2))), st.data())
+@given(NUMBERS, DEALT, st.sampled_from(((2, 2), (2, 3), (3, 2))), st.data())
 def test_lifted_rows_of_two_axes_that_hold_together_are_right(
     number: int, extras: tuple[Placement, ...], counts: tuple[int, int], data: st.DataObject
 ):
     case = prepared(number)
-    outer = data.draw(st.sampled_from(case.rule.strategies(counts[0], extras=extras)))
-    inner = data.draw(st.sampled_from(case.rule.strategies(counts[1], divided_by([(outer, counts[0])]), extras)))
-    assume(outer.factor is not None and inner.factor is not None)
-    assume(hold_together(case.rule, (outer, inner), counts, extras))
+    outer = data.draw(st.sampled_from([row for row in offered(case.rule, counts[0], extras) if row.factor is not None]))
+    inner = case.rule.strategies(counts[1], divided_by([(outer, counts[0])]), extras)
+    pairs = [way for row in inner if row.factor is not None for way in ((outer, row), (row, outer))]
+    assume(
+        pairs := [
+            rows for rows in pairs if hold_together(case.rule, rows, counts, extras) and _fits(case, rows, counts)
+        ]
+    )
+    rows = data.draw(st.sampled_from(pairs))
     mesh = Mesh({"x": counts[0], "y": counts[1]})
-    assume(_fits(case, (outer, inner), counts))
-    assert judge(case, [("x", outer), ("y", inner)], mesh).fault is None
+    assert judge(case, list(zip("xy", rows, strict=True)), mesh).fault is None
 
 
 def _fits(case: Case, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
