@@ -14,6 +14,8 @@ from spmdir.laws.table import LAWS
 from spmdir.placement_type import Placement, parse_placement
 from spmdir.tools.plugins import line_in, load_module
 
+_EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
+
 
 @attrs.frozen
 class Verdict:
@@ -100,7 +102,9 @@ def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
     try:
         found = instances(kind)  # pyright: ignore[reportArgumentType]
     except Exception as error:
-        yield Verdict(kind.__name__, 0, 0, SpmdirError(f"{kind.__name__}: {_told(error)}", _place(kind, path, error)))
+        yield Verdict(
+            kind.__name__, 0, 0, SpmdirError(f"{kind.__name__}: {_EXAMPLES}: {_told(error)}", _place(kind, path, error))
+        )
         return
     for placement in found:
         yield _of_value(placement, path)

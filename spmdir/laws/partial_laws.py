@@ -69,7 +69,23 @@ def _kind(placement: Any, example: Example) -> str | None:
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
 
 
+def _elementwise(placement: Any, example: Example) -> str | None:
+    tensor = example.tensor()
+    if not tensor.dim() or not len(tensor):
+        return None
+    pieces = placement.distribute(tensor, example.ranks, example.noise())
+    half = -(-len(tensor) // 2)
+    before = [(placement.before(piece)[:half], placement.before(piece[:half].clone())) for piece in pieces]
+    reduced = placement.before(tensor.clone())
+    after = (placement.after(reduced, example.ranks)[:half], placement.after(reduced[:half], example.ranks))
+    for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
+        if fault := difference(part, whole, rounding(placement, 1, whole)):
+            return f"`{name}` of the first rows {fault}, as of all rows"
+    return None
+
+
 PARTIAL_LAWS = (
+    Law("elementwise", "`before` and `after` do the same to every element", _pending, _elementwise),
     Law("reduction", "the value is `after` of the reduction of `before`", _pending, _reduction),
     Law("identity", "a rank that holds the identity changes nothing", _pending, _identity),
     Law("kind", "reductions of one kind can be done in any order", _commuting, _kind),

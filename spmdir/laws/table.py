@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from spmdir.laws.partial_laws import PARTIAL_LAWS
 from spmdir.laws.pieces_laws import PARTITION_LAWS, PIECES_LAWS
+from spmdir.laws.rule_laws import RULE_LAWS
+from spmdir.laws.step_laws import STEP_LAWS
 from spmdir.laws.text_laws import TEXT_LAWS
 from spmdir.laws.value_laws import VALUE_LAWS
 
-LAWS = (*TEXT_LAWS, *PARTITION_LAWS, *VALUE_LAWS, *PARTIAL_LAWS, *PIECES_LAWS)
+LAWS = (*TEXT_LAWS, *PARTITION_LAWS, *VALUE_LAWS, *PARTIAL_LAWS, *PIECES_LAWS, *STEP_LAWS, *RULE_LAWS)

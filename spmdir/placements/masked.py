@@ -12,7 +12,10 @@ from typing import Any, ClassVar
 
 import attrs
 
-from spmdir.placement_type import Edge, Noise, PartialPlacement
+from spmdir.placement import Partial
+from spmdir.placement_type import Edge, Noise, PartialPlacement, Placement
+
+SUM = Partial("sum")
 
 LOOKUPS = ("aten.embedding",)
 """Ops that leave zeros where a rank does not hold the row; their sums over ranks are masked."""
@@ -28,6 +31,9 @@ KEEPS_ZERO = (
 def _positive_exponent(rule: Any) -> bool:
     return isinstance(rule.argument("exponent"), (int, float)) and rule.argument("exponent") > 0
 
+
+SCALES = ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
+"""Pointwise ops that pass a pending sum in one of their operands, element by element."""
 
 KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _positive_exponent}
 """Pointwise ops of one tensor that make 0 of 0 for some of their arguments."""
@@ -62,3 +68,11 @@ class Masked(PartialPlacement):
             yield from rule.combining(self)
         if rule.name.removeprefix("aten.") in KEEPS_ZERO or KEEPS_ZERO_IF.get(rule.name, lambda _: False)(rule):
             yield rule.pointwise(self)
+        if rule.name in SCALES:
+            pending = (row for row in rows if SUM in row.operands)
+            yield from (
+                attrs.evolve(row, operands=self._of(row.operands), results=self._of(row.results)) for row in pending
+            )
+
+    def _of(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+        return tuple(self if placement == SUM else placement for placement in placements)

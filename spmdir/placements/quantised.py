@@ -49,16 +49,12 @@ class Quantised(PartialPlacement):
 
 def _gather(x: Any, group: Any) -> Any:
     """[…] → the sum over the ranks, […]."""
-    if not x.numel():
-        return x
     return _summed(group.all_gather(_packed(x[None])[0]), x)
 
 
 def _scatter(x: Any, group: Any) -> Any:
     """[…] → this rank's piece of the sum over the ranks."""
     pieces = group.split(x)
-    if not pieces.numel():
-        return group.keep(pieces[0])
     return group.keep(_summed(group.all_to_all(_packed(pieces)), pieces[0]))
 
 
@@ -67,7 +63,8 @@ def _packed(pieces: Any) -> Any:
     import torch
 
     flat = _wide(pieces).flatten(1)
-    scale = flat.abs().amax(1, keepdim=True) / 127
+    # All groups send something, or ranks that hold elements would wait for those that hold none.
+    scale = flat.abs().amax(1, keepdim=True) / 127 if flat.numel() else flat.new_zeros(len(flat), 1)
     # A scale near the least number is too small by its rounding; the clamp keeps the sign then.
     whole = (flat / scale.where(scale > 0, 1)).round().clamp(-127, 127).to(torch.int8)
     return torch.cat([whole, scale.contiguous().view(torch.int8)], 1)

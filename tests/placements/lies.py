@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import attrs
 
+from spmdir.errors import ShardingError
 from spmdir.placement_type import Edge, PartialPlacement, Placement, ShardPlacement
 
 """
@@ -21,6 +22,7 @@ DEALT = """\
 @attrs.frozen
 class NAME(ShardPlacement):
     text: ClassVar[str] = "NAME({dim}, {block})"
+    examples: ClassVar[tuple[str, ...]] = ("NAME(0, 2)", "NAME(0, 3)")
     dim: int
     block: int = attrs.field(validator=attrs.validators.ge(1))
 
@@ -46,15 +48,28 @@ class NAME(Placement):
 
     text: ClassVar[str] = "NAME"
 
+    def check(self, shape, count):
+        if not shape:
+            raise ShardingError(f"{self} is for tensors of one dimension or more; found one of none")
+
     def local_shape(self, shape, count, index):
-        return shape if index == 0 else (0, *shape)
+        return shape if index == 0 else (0, *shape[1:])
 
     def distribute(self, tensor, count, noise):
-        return [tensor.clone(), *(tensor.new_empty((0, *tensor.shape)) for _ in range(count - 1))]
+        return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
 
     def collect(self, pieces):
         return pieces[0]
 '''
+
+EDGES = """
+    def edges(self):
+        yield Edge(self.spread, target="R", by="broadcast")
+        yield Edge(lambda x, group: x if group.index == 0 else x[:0], source="R")
+
+    def spread(self, x, group):
+        return group.broadcast(x if group.index == 0 else x.new_empty(group.shape), 0)
+"""
 
 
 @attrs.frozen
@@ -99,13 +114,14 @@ LIES = {
         DEALT, "def collect(self, pieces):\n    return super(type(self), self).collect(pieces[::-1])", "inverse"
     ),
     "WrongShape": _with(DEALT, "def local_shape(self, shape, count, index):\n    return shape", "local shape"),
+    "WrongRank": _instead(FIRST, "(0, *shape[1:])", "(0, *shape)", "local shape"),
     "Raising": _with(DEALT, "def collect(self, pieces):\n    return 1 / 0", "inverse"),
     "Mutable": _instead(DEALT, "@attrs.frozen\n", "@attrs.define(unsafe_hash=True)\n", "frozen"),
     "Unhashable": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=True, unsafe_hash=False)\n", "frozen"),
     "Unequal": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=False)\n", "frozen"),
-    "Alike": _with(DEALT, "def __str__(self):\n    return f'Alike({self.dim}, 1)'", "text"),
+    "Alike": _with(DEALT, "def __str__(self):\n    return f'Alike({self.dim}, 2)'", "text"),
     "Unreadable": _with(DEALT, "def __str__(self):\n    return f'Unreadable<{self.dim}>'", "text"),
-    "HalfText": _instead(DEALT, ", {block})", ")", "text"),
+    "HalfText": _instead(DEALT, ", {block})", ")", "examples"),
     "Traitor": _field(DEALT, "trait: ClassVar[str] = 'partial'", "declaration"),
     "NanError": _field(DEALT, "error: ClassVar[float] = math.nan", "declaration"),
     "NoReduction": _field(TOTAL, "reduce = 'mean'", "declaration"),
@@ -158,6 +174,17 @@ LIES = {
         """,
         "inverse",
     ),
+    "Turning": _with(
+        TOTAL,
+        """
+        def before(self, piece):
+            return piece.flip(0) if piece.dim() else piece
+
+        def after(self, reduced, count):
+            return reduced.flip(0) if reduced.dim() else reduced
+        """,
+        "elementwise",
+    ),
     "HoldsAll": _with(TOTAL, "def holds(self, dtype):\n    return True", "local shape"),
     "Rounded": _instead(FIRST, "[tensor.clone(),", "[(tensor * 1.0000001).to(tensor.dtype),", "inverse"),
     "UnsignedZero": _instead(FIRST, "[tensor.clone(),", "[tensor.where(tensor != 0, tensor.new_zeros(())),", "inverse"),
@@ -168,6 +195,19 @@ LIES = {
     "NoSuchCost": _edge("target='R', by='pigeon'"),
     "NegativeCost": _edge("target='R', by='broadcast', itemsize=-1"),
     "NanCost": _edge("target='R', by='broadcast', itemsize=math.nan"),
+    "OtherNumbers": _instead(FIRST + EDGES, "group.shape), 0)", "group.shape), 0) + 1", "edge"),
+    "OtherShape": _instead(FIRST + EDGES, "else x[:0]", "else x", "edge"),
+    "OtherType": _instead(
+        FIRST + EDGES, "Edge(lambda x, group: x if", "Edge(lambda x, group: x.double() + 0j if", "edge"
+    ),
+    "Peeking": _instead(FIRST + EDGES, "x if group.index == 0 else x.new", "x if x.sum() > 0 else x.new", "edge"),
+    "Failing": _instead(FIRST + EDGES, "group.broadcast", "group.no_such_method", "edge"),
+    "Alone": _instead(
+        FIRST + EDGES, "return group", "if group.index: return x.new_zeros(group.shape)\n        return group", "edge"
+    ),
+    "Free": _instead(FIRST + EDGES, ', by="broadcast"', "", "cost"),
+    "Cheap": _instead(FIRST + EDGES, ', by="broadcast"', ', by="broadcast", itemsize=0.5', "cost"),
+    "Unsound": _with(TOTAL, "def lift(self, rule, rows):\n    yield rule.pointwise(self)", "rules"),
 }
 """Name → the lie; NAME stands for the name."""
 

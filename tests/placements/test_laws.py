@@ -10,7 +10,7 @@ import pytest
 from spmdir.errors import SpmdirError
 from spmdir.laws import LAWS, check_file, check_placement
 from spmdir.tools import spmd_check_placement
-from tests.placements.lies import DEALT, FIRST, LIES, TOTAL, source
+from tests.placements.lies import DEALT, LIES, TOTAL, source
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:
@@ -26,7 +26,7 @@ def test_a_lie_breaks_its_law(tmp_path: Path, name: str) -> None:
     assert named == {LIES[name].law}, str(report)
 
 
-@pytest.mark.parametrize(("name", "text"), [("HonestDealt", DEALT), ("HonestTotal", TOTAL), ("HonestFirst", FIRST)])
+@pytest.mark.parametrize(("name", "text"), [("HonestDealt", DEALT), ("HonestTotal", TOTAL)])
 def test_what_the_lies_are_made_from_is_honest(tmp_path: Path, name: str, text: str) -> None:
     report = check_file(written(tmp_path, text, name))
     assert report.sound, str(report)
@@ -39,9 +39,7 @@ def test_shipped_placements_hold_every_law(name: str) -> None:
 
 
 def test_standard_placements_hold_every_law() -> None:
-    report = check_placement(
-        "R", "S(0)", "S(2)", *(f"P({op})" for op in ("sum", "avg", "max", "min", "product", "any"))
-    )
+    report = check_placement("R", "S(0)", "S(2)", *(f"P({op})" for op in ("sum", "avg", "max", "any")))
     assert report.sound, str(report)
 
 
@@ -70,7 +68,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME({n})'\n"
             "    n: int = attrs.field(validator=attrs.validators.ge(100))\n",
             "@attrs",
-            "NAME: NAME takes none of the values that were tried for its fields; give it some",
+            "NAME: law 'examples' (its `examples` are texts of it, or it takes usual values) is broken: NAME ",
         ),
         ("1 / 0\n", "1 / 0", "plug-in failed: ZeroDivisionError"),
         (
