@@ -1,9 +1,11 @@
-"""Which factors of a call an axis can divide, where other axes divide some already."""
+"""The factors of a call, and which of them an axis can divide where other axes divide some already."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import attrs
 
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import RuleError
@@ -11,7 +13,32 @@ from spmdir.rules.strategy import lifted_factors
 from spmdir.rules.syntax import Function, walk
 
 if TYPE_CHECKING:
-    from spmdir.rules.op_rule import Factor, OpRule
+    from spmdir.rules.op_rule import OpRule
+
+
+@attrs.frozen
+class Factor:
+    """A dimension that operands and results share.
+
+    Attributes:
+        name, size: the size is global.
+        kind: "plain", "whole" (never divided), "same" (results without it do not depend on it), or the reduction that
+            is pending in the results without it.
+        rewrite: "expand" or "local" when dividing it replaces the op.
+        least: how much of it every rank must hold.
+        aligned: every rank must hold whole rows of 16 bytes of it.
+        clause: which of the rule's clauses gives the rewrite.
+        alone: the rewrite deals with one of the clause's factors at a time.
+    """
+
+    name: str
+    size: int
+    kind: str = "plain"
+    rewrite: str | None = None
+    least: int = 0
+    aligned: bool = False
+    clause: int | None = None
+    alone: bool = False
 
 
 def dividable(rule: OpRule, index: int, count: int, divided: Mapping[int, int], least: int = 0) -> bool:

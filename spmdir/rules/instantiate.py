@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from spmdir.call import Call, Literal, TensorMeta
 from spmdir.rules.binding import Binding, bind
+from spmdir.rules.dividing import Factor
 from spmdir.rules.dtypes import refused_dtype, result_dtype
 from spmdir.rules.expressions import evaluate, holds
 from spmdir.rules.functions import SINGLE
 from spmdir.rules.layout import Layout
-from spmdir.rules.op_rule import Factor, OpRule
+from spmdir.rules.op_rule import OpRule
 from spmdir.rules.scope import Scope
 from spmdir.rules.syntax import Function, Rule, Statement, walk
 from spmdir.rules.windows import slide

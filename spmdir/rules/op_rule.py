@@ -14,6 +14,7 @@ from spmdir.errors import ParseError, SpmdirError
 from spmdir.placement import Placement, R
 from spmdir.rules.added import added_rows, combining_rows
 from spmdir.rules.binding import Binding
+from spmdir.rules.dividing import Factor
 from spmdir.rules.expansion import Expansion, Placed, Reduced
 from spmdir.rules.expressions import holds
 from spmdir.rules.extras import Extras, extras_of
@@ -30,31 +31,6 @@ if TYPE_CHECKING:
     from spmdir.rules.rule_set import RuleSet
 
 _NONE = Extras()
-
-
-@attrs.frozen
-class Factor:
-    """A dimension that operands and results share.
-
-    Attributes:
-        name, size: the size is global.
-        kind: "plain", "whole" (never divided), "same" (results without it do not depend on it), or the reduction that
-            is pending in the results without it.
-        rewrite: "expand" or "local" when dividing it replaces the op.
-        least: how much of it every rank must hold.
-        aligned: every rank must hold whole rows of 16 bytes of it.
-        clause: which of the rule's clauses gives the rewrite.
-        alone: the rewrite deals with one of the clause's factors at a time.
-    """
-
-    name: str
-    size: int
-    kind: str = "plain"
-    rewrite: str | None = None
-    least: int = 0
-    aligned: bool = False
-    clause: int | None = None
-    alone: bool = False
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
@@ -102,7 +78,7 @@ class OpRule:
             self._rows[key] = None  # so that an expansion that leads back here is found out
             try:
                 with self.rules.clock:
-                    self._rows[key] = tuple(dict.fromkeys(self._finishing(count, divided, plugins)))
+                    self._rows[key] = tuple(dict.fromkeys(self._list(count, divided, plugins)))
             except SpmdirError:
                 del self._rows[key]
                 raise
@@ -111,17 +87,23 @@ class OpRule:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return found
 
-    def _finishing(self, count: int, divided: Mapping[int, int], plugins: Extras) -> list[Strategy]:
+    def _list(self, count: int, divided: Mapping[int, int], plugins: Extras) -> Iterator[Strategy]:
         """The rows; where a minor factor is divided and a major one is not finished, those that finish it."""
-        rows = [replicated(self), *factor_rows(self, count, divided), *pending_rows(self)]
         unfinished = self._unfinished(divided)
-        if unfinished:
-            return [r for r in rows if unfinished == {r.factor: self.factors[r.factor or 0].size // count}]
-        if plugins:
-            rows += lifted_rows(self, count, divided, plugins.shards)
-            rows += pending_rows(self, plugins.partials)
-            rows += added_rows(self, count, divided, self.strategies(count, divided), plugins.lifting)
-        return rows
+        if not plugins:
+            rows = (replicated(self), *factor_rows(self, count, divided), *pending_rows(self))
+            yield from (r for r in rows if not unfinished or unfinished == self._finished_by(r, count))
+            return
+        own = self.strategies(count, divided)
+        yield from own
+        if not unfinished:
+            yield from lifted_rows(self, count, divided, plugins.shards)
+            yield from pending_rows(self, plugins.partials)
+            yield from added_rows(self, count, divided, own, plugins.lifting)
+
+    def _finished_by(self, row: Strategy, count: int) -> dict[int | None, int]:
+        """What `_unfinished` may say for `row` to finish it."""
+        return {row.factor: self.factors[row.factor or 0].size // count}
 
     def _unfinished(self, divided: Mapping[int, int]) -> dict[int | None, int]:
         """The factors that still hold several elements but are major to one that S divides, and what divides them."""
