@@ -59,11 +59,9 @@ def reduction_of(site: Site) -> Reduction:
     Raises:
         UnsupportedError: process groups do not do it.
     """
-    pending = [site.source[axis] for axis in site.named]
-    placements = [p for p in dict.fromkeys(pending) if isinstance(p, PartialPlacement)]
+    pending = dict.fromkeys(site.source[axis] for axis in site.named)
+    placements = [placement for placement in pending if isinstance(placement, PartialPlacement)]
     first = placements[0]
-    if len(pending) > 1 and not all(placement.splits for placement in placements):
-        raise UnsupportedError(f"{first} over {' and '.join(site.named)} is not reduced at once; reduce axis by axis")
     native = len(placements) == 1 and first.op in REDUCTIONS
     name = str(first.op) if native else first.reduce
     if site.dtype == "i1" and name not in ON_BOOL:

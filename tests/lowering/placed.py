@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import torch
 
+from spmdir.errors import ShardingError
 from spmdir.pieces import Ranges, chunk, joined
 from spmdir.placement_type import Edge, Noise, PartialPlacement, Placement, ShardPlacement
 
@@ -18,7 +19,7 @@ class Dealt(ShardPlacement):
 
     text: ClassVar[str] = "Dealt({dim}, {block})"
     dim: int
-    block: int
+    block: int = attrs.field(validator=attrs.validators.ge(1))
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         starts = range(index * self.block, size, count * self.block)
@@ -64,6 +65,9 @@ class Root(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced.sqrt() / self.scale
 
+    def holds(self, dtype: str) -> bool:
+        return dtype in ("f32", "f64")
+
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor / count**0.5 for _ in range(count)]
 
@@ -73,6 +77,10 @@ class First(Placement):
     """The first rank holds the value, the others none of it."""
 
     text: ClassVar[str] = "First"
+
+    def check(self, shape: tuple[int, ...], count: int) -> None:
+        if not shape:
+            raise ShardingError("First leaves ranks without rows; expected a tensor of at least one dimension")
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
         return shape if index == 0 else (0, *shape[1:])
@@ -101,6 +109,9 @@ class Thirds(PartialPlacement):
 
     def before(self, piece: Any) -> Any:
         return piece.mul_(3)
+
+    def holds(self, dtype: str) -> bool:
+        return dtype in ("f32", "f64")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor / 3, *(tensor.new_zeros(tensor.shape) for _ in range(count - 1))]

@@ -118,7 +118,7 @@ def test_reductions_do_before_and_after_what_placements_declare(source: str, mes
 def test_what_axes_hold_one_after_the_other_is_not_reduced_at_once() -> None:
     source = parse_sharding("a: Thirds, b: Thirds")
     program = Program(MESHES[2], "all_reduce", 'on [a, b] op "Thirds"', source, Sharding(), (4,))
-    with pytest.raises(SpmdirError, match="axis by axis"):
+    with pytest.raises(SpmdirError, match="goes by one axis after the other"):
         lower_to_fx(program.parse())
 
 
@@ -318,6 +318,14 @@ class Overlapping(ShardPlacement):
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         return ((0, size),) if count == 1 else ((index, size - 1 + index),)
+
+
+def test_pieces_are_not_gathered_where_ranks_hold_shapes_of_their_own() -> None:
+    source, target = parse_sharding("b: S(0), a: First"), parse_sharding("a: First")
+    program = Program(MESHES[2], "all_gather", "on [b] dim 0", source, target, (4, 2))
+    for rank in range(4):
+        with pytest.raises(UnsupportedError, match="First on 'a' gives ranks shapes of its own; move 'a' first"):
+            lower_to_fx(program.parse(), rank)
 
 
 def test_ranges_that_are_no_partition_are_refused() -> None:
