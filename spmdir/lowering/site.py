@@ -10,7 +10,6 @@ import attrs
 import torch
 from torch.fx import Node
 
-from spmdir.errors import UnsupportedError
 from spmdir.lowering.cut import Cut, cut_of
 from spmdir.lowering.groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
@@ -100,15 +99,7 @@ class Site:
         return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
 
     def cut(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> Cut:
-        """How `axes`, by default those that the op names, cut `dim` under `sharding`.
-
-        Raises:
-            UnsupportedError: ranks hold other shapes than what divides dimensions leaves them.
-        """
-        for axis, placement in sharding.entries:
-            ranks = range(self.mesh.sizes[axis]) if placement.trait == "other" else ()
-            if any(placement.local_shape(self.shape, len(ranks), index) != self.shape for index in ranks):
-                raise UnsupportedError(f"{placement} on '{axis}' gives ranks shapes of its own; move '{axis}' first")
+        """How `axes`, by default those that the op names, cut `dim` under `sharding`."""
         axes = self.named if axes is None else axes
         nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
         return cut_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)

@@ -222,8 +222,9 @@ class PropagatePass(ModulePass):
             refused = error
         wider = wanted_splits(_wishes(problem, solution), given) if self.sub_axes == "auto" else given
         if wider != given:
-            finer = problem.on(wider)
-            with contextlib.suppress(Unsolvable):
+            # Placements that are others on sub-axes do not go with them.
+            with contextlib.suppress(Unsolvable, ShardingError):
+                finer = problem.on(wider)
                 other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.rows):
                     return makers, finer, other.rows

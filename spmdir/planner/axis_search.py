@@ -92,7 +92,7 @@ class AxisSearch:
                 continue
             operands = tuple(self.index[p] for p in row.operands)
             results = tuple(self.index[p] for p in row.results)
-            if strict and self._mixes(index, operands, results):
+            if strict and (self._mixes(index, operands, results) or not self._leaves_lifted(index, node, row)):
                 continue
             inner = 0.0
             for size, factors in row.inner_bytes:
@@ -125,6 +125,16 @@ class AxisSearch:
         if candidate.row.factor is not None or all(self.kind[placement] is None for placement in candidate.operands):
             return False
         return not any(candidate.operands[slot] in pending[value] for slot, value in self.shared.uses[index])
+
+    def _leaves_lifted(self, index: int, node: Node, row: Row) -> bool:
+        """Whether the firm rows of plug-in placements, which turn on what else is divided, are still to be had."""
+        firm = {axis: rows[index] for axis, rows in self.firm.items()}
+        for axis in (axis for axis, other in firm.items() if other.cut is not None):
+            beside = [(other, self.mesh.sizes[name]) for name, other in firm.items() if name != axis]
+            divided = divided_by([(row, self.count), *beside])
+            if firm[axis] not in node.offer.rows(axis, self.mesh.sizes[axis], divided):
+                return False
+        return True
 
     def _mixes(self, index: int, operands: tuple[int, ...], results: tuple[int, ...]) -> bool:
         """Whether a row would make a value pend by two kinds of reduction."""

@@ -27,6 +27,7 @@ from spmdir.planner.steps import (
     moves_jointly,
     permuted_axes,
     refinement,
+    reshaped_axes,
     senders,
     splits_evenly,
     unmovable,
@@ -173,6 +174,8 @@ def _search(
     pending = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
     least = functools.cache(lambda here, there: _at_least(shape, itemsize, here, there, mesh, topology))
     rest = functools.partial(least, there=target)
+    reshaped = bool(reshaped_axes(source, target))
+    demanding = any(place.is_demanding for place in places)
     best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
     reached_by: dict[Sharding, Step] = {}
     order = itertools.count()
@@ -185,6 +188,10 @@ def _search(
             continue
         steps = _moves(here, pending, free, places, len(shape), mesh)
         for step in (*steps, *_exchanges(here, target, mesh)):
+            if reshaped and reshaped_axes(here, step.target) - set(step.axes):
+                continue
+            if demanding and not _is_possible(step.target, mesh, shape):
+                continue
             if best.get(step.target, _UNREACHED) <= key or _sum(key, rest(step.target)) >= best.get(target, _UNREACHED):
                 continue
             if mesh.root is not None and not splits_evenly(step.target, mesh, shape):
@@ -206,6 +213,16 @@ def _search(
         steps.append(reached_by[here])
         here = steps[-1].source
     return tuple(reversed(steps))
+
+
+@functools.cache
+def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of `shape` can be held so, where placements ask for certain shapes."""
+    try:
+        sharding.check_shape(mesh, shape)
+    except ShardingError:
+        return False
+    return True
 
 
 def _sum(a: Reached, b: Reached) -> Reached:

@@ -173,6 +173,7 @@ def transition(
     result = Sharding(rest, source.mesh)
     result.check(mesh, len(shape))
     _check_joint(kind, axes, (source, result))
+    _check_own_steps(kind, axes, source, result)
     return result
 
 
@@ -180,6 +181,26 @@ def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
     """Whether one step may move `axes`: what is neither whole nor a piece has to be the same on their product."""
     held = (side[axis] for side in sides for axis in axes)
     return len(axes) == 1 or all(p.splits or p.trait in ("replicated", "shard") for p in held)
+
+
+def reshaped_axes(*sides: Sharding) -> set[str]:
+    """The axes whose placement says for itself what shape ranks hold, so that no step on other axes knows it."""
+    entries = (entry for side in sides for entry in side.entries)
+    return {axis for axis, p in entries if p.trait == "other" and type(p).local_shape is not Placement.local_shape}
+
+
+def _check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
+    """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
+    for axis in axes if kind != "convert" else ():
+        if edge_between(source[axis], target[axis]) is not None:
+            raise ShardingError(
+                f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
+            )
+    for axis in reshaped_axes(source, target) - set(axes):
+        held = source[axis]
+        raise ShardingError(
+            f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
+        )
 
 
 def _check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
@@ -339,6 +360,7 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
 def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
+    _check_own_steps(kind, tuple(axis for axis, _ in source.entries if source[axis] != target[axis]), source, target)
     if what := unmovable(kind, source, target):
         raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
 
@@ -365,6 +387,7 @@ def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
     if edge_between(leaving, joining) is None:
         raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
     _check_joint("convert", axes, (before, after))
+    _check_own_steps("convert", axes, before, after)
     for side, placement in ((before, leaving), (after, joining)):
         if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
             raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")

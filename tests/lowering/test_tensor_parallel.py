@@ -165,7 +165,7 @@ def test_linear_layers_are_found_in_decomposed_programs_too(x):
 
 def test_open_sizes_are_refused():
     exported = torch.export.export(MLP(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    with pytest.raises(spmdir.SpmdirError, match="the program has open sizes.*without dynamic_shapes"):
+    with pytest.raises(spmdir.SpmdirError, match=r"the program has open sizes.*without dynamic_shapes"):
         spmdir.tensor_parallel(exported, BOTH, MESH, 0)
 
 
