@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.laws.law import Example
 from spmdir.placement_type import Placement
 
@@ -102,6 +102,6 @@ def takes(placement: Placement, shape: tuple[int, ...], count: int) -> bool:
     """Whether `count` ranks can hold a tensor of `shape` so."""
     try:
         placement.check(shape, count)
-    except ShardingError:
+    except SpmdirError:
         return False
     return True

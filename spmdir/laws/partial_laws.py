@@ -41,7 +41,7 @@ def _identity(placement: Any, example: Example) -> str | None:
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
         return None
     nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
-    reduced = placement.before(tensor)
+    reduced = placement.before(tensor.clone())
     for _ in range(example.ranks - 1):
         reduced = combine(reduced, nothing)
     fault = difference(placement.after(reduced, example.ranks), tensor, rounding(placement, example.ranks, tensor))
@@ -75,9 +75,10 @@ def _elementwise(placement: Any, example: Example) -> str | None:
         return None
     pieces = placement.distribute(tensor, example.ranks, example.noise())
     half = -(-len(tensor) // 2)
-    before = [(placement.before(piece)[:half], placement.before(piece[:half].clone())) for piece in pieces]
+    # They may work in place.
+    before = [(placement.before(piece.clone())[:half], placement.before(piece[:half].clone())) for piece in pieces]
     reduced = placement.before(tensor.clone())
-    after = (placement.after(reduced, example.ranks)[:half], placement.after(reduced[:half], example.ranks))
+    after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
     for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
         if fault := difference(part, whole, rounding(placement, 1, whole)):
             return f"`{name}` of the first rows {fault}, as of all rows"

@@ -61,8 +61,8 @@ def _splits(placement: Any, example: Example) -> str | None:
         return None
     tensor = example.tensor()
     pieces = placement.distribute(tensor, 4, example.noise())
-    nested = placement.collect([placement.collect(pieces[:2]), placement.collect(pieces[2:])])
-    return difference(nested, placement.collect(pieces), rounding(placement, 4, tensor))
+    halves = [placement.collect([piece.clone() for piece in half]) for half in (pieces[:2], pieces[2:])]
+    return difference(placement.collect(halves), placement.collect(pieces), rounding(placement, 4, tensor))
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:

@@ -9,7 +9,7 @@ from itertools import islice
 import attrs
 import torch
 
-from spmdir.errors import ShardingError
+from spmdir.errors import SpmdirError
 from spmdir.laws.comparing import difference, rounding
 from spmdir.laws.examples import FLOATS, even_sizes, layouts, ordinary, takes
 from spmdir.laws.law import Example, Law
@@ -102,7 +102,7 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Pla
         if kind == "convert":
             transition(kind, source, mesh, example.shape, target=target)
         plan_reshard(example.shape, example.dtype, source, target, mesh)
-    except ShardingError:
+    except SpmdirError:
         return
     exact = not any(placement.trait == "partial" or placement.error for placement in held)
     yield Move(

@@ -32,6 +32,7 @@ TOOLS = {
     "spmd-plan": "spmd_plan",
     "spmd-run": "spmd_run",
     "spmd-translate": "spmd_translate",
+    "spmd-check-placement": "spmd_check_placement",
     "spmd-check-rules": "spmd_check_rules",
 }
 _BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
