@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 import attrs
+import torch
 
 from spmdir.errors import Location, SpmdirError, require_type
 from spmdir.laws.instances import instances
@@ -113,7 +114,9 @@ def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
 def _of_value(placement: Placement, path: str | None) -> Verdict:
     tried = examples = 0
     for law in LAWS:
-        count, broken = _try(law, placement, path)
+        # What users draw afterwards does not depend on how often laws draw.
+        with torch.random.fork_rng(()):
+            count, broken = _try(law, placement, path)
         tried, examples = tried + bool(count), examples + count
         if broken is not None:
             return Verdict(_name(placement), tried, examples, broken)

@@ -27,9 +27,9 @@ from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value
 from spmdir.passes.typing import match, rule_of
-from spmdir.placement import Partial, Shard
+from spmdir.placement import Shard
 from spmdir.planner.cost import TRAFFIC, billed, local_bytes, step_sizes
-from spmdir.planner.steps import MOVES, Step, make_step, refinement
+from spmdir.planner.steps import MOVES, Step, make_step, pending_placement, refinement
 from spmdir.rules import OpRule, RuleSet
 from spmdir.sharding import Sharding
 
@@ -362,7 +362,7 @@ def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str,
     if trait == "shard":
         rest += [(axis, Shard(given["dim"])) for axis in parts]
     if trait == "partial":
-        rest += [(axis, Partial(given["op"])) for axis in parts]
+        rest += [(axis, pending_placement(given["op"])) for axis in parts]
     return Sharding(rest, target.mesh).merged(mesh)
 
 

@@ -1,8 +1,8 @@
 """`Quantised`: a pending sum that is sent as 8-bit integers.
 
 Ranks hold addends as for `P(sum)`, in full. Where the sum is done, each rank sends its addend as integers of one byte,
-with one scale for what it sends to a rank, and adds up what it gets in full precision: a quarter of the bytes of 32-bit
-floats. It is declared inexact, so it occurs only where it is asked for.
+with one f32 scale for what it sends to a rank, and adds up what it gets in f32: a quarter of the bytes of that. It is
+declared inexact, so it occurs only where it is asked for.
 
 An addend x is sent as q = round(x / s) with s = max |x| / 127, so each of its elements is off by at most s / 2, and the
 sum over n ranks by at most n · m / 254, where m is the largest absolute value that a rank holds. `error` is that for
@@ -59,10 +59,11 @@ def _scatter(x: Any, group: Any) -> Any:
 
 
 def _packed(pieces: Any) -> Any:
-    """[n, …] → [n, bytes]: of each piece, its elements as integers of one byte and then its scale."""
+    """[n, …] → [n, bytes]: of each piece, its elements as integers of one byte and then its scale, an f32."""
     import torch
 
-    flat = _wide(pieces).flatten(1)
+    # Copied, not converted: a program may run in another precision than the one that it was traced in.
+    flat = pieces.new_empty(pieces.shape, dtype=torch.float32).copy_(pieces).flatten(1)
     # All groups send something, or ranks that hold elements would wait for those that hold none.
     scale = flat.abs().amax(1, keepdim=True) / 127 if flat.numel() else flat.new_zeros(len(flat), 1)
     # A scale near the least number is too small by its rounding; the clamp keeps the sign then.
@@ -72,11 +73,8 @@ def _packed(pieces: Any) -> Any:
 
 def _summed(packed: Any, like: Any) -> Any:
     """[n, bytes] → the sum of the n pieces, of the shape and type of `like`."""
+    import torch
+
     size = math.prod(like.shape)
-    scale = packed[:, size:].contiguous().view(_wide(like.new_empty(0)).dtype)
-    return (packed[:, :size] * scale).sum(0).reshape(like.shape).to(like.dtype)
-
-
-def _wide(x: Any) -> Any:
-    """`x` in a type in which scales are exact enough and do not vanish."""
-    return x.float() if x.element_size() < 4 else x
+    scale = packed[:, size:].contiguous().view(torch.float32)
+    return like.new_empty(like.shape).copy_((packed[:, :size] * scale).sum(0).reshape(like.shape))
