@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import attrs
@@ -58,7 +58,19 @@ class Sharding:
 
     def dim_axes(self, dim: int) -> tuple[str, ...]:
         """The axes that divide `dim`, major first."""
-        return tuple(axis for axis, placement in self.entries if placement.dim == dim)
+        return self._axes_by_dim.get(dim, ())
+
+    @cached_property
+    def _axes_by_dim(self) -> dict[int, tuple[str, ...]]:
+        found: dict[int, tuple[str, ...]] = {}
+        for axis, placement in self.entries:
+            if placement.dim is not None:
+                found[placement.dim] = (*found.get(placement.dim, ()), axis)
+        return found
+
+    def cuts(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
+        """How the axes that divide `dim` do so and among how many ranks each, major first."""
+        return tuple((self._placements[axis], mesh.sizes[axis]) for axis in self.dim_axes(dim))
 
     @cached_property
     def partial(self) -> tuple[tuple[str, str], ...]:
@@ -126,11 +138,10 @@ class Sharding:
 
     def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
-        held: Ranges = ((0, size),)
-        for axis, placement in self.entries:
-            if placement.dim == dim and isinstance(placement, ShardPlacement):
-                held = select(held, placement.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
-        return joined(held)
+        at = 0
+        for axis in self.dim_axes(dim):
+            at = at * mesh.sizes[axis] + coordinate[axis]
+        return piece_ranges(self.cuts(dim, mesh), size)[at]
 
     def local_range(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, int]:
         """Offset and length of what the rank at `coordinate` holds of dimension `dim` with `size` elements."""
@@ -151,7 +162,7 @@ class Sharding:
 
     def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
         """How much of dimension `dim` with `size` elements the ranks hold."""
-        return piece_lengths(tuple((p, mesh.sizes[axis]) for axis, p in self.entries if p.dim == dim), size)
+        return piece_lengths(self.cuts(dim, mesh), size)
 
     def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
         """Whether all ranks hold as much of dimension `dim` with `size` elements."""
@@ -188,6 +199,17 @@ class Sharding:
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+@lru_cache(maxsize=4096)
+def piece_ranges(cuts: tuple[tuple[Any, int], ...], size: int) -> tuple[Ranges, ...]:
+    """What each rank holds of `size` elements, divided by each (shard placement, ranks) in turn, major first."""
+    pieces: tuple[Ranges, ...] = (((0, size),),)
+    for placement, count in cuts:
+        pieces = tuple(
+            select(held, placement.ranges(length(held), count, index)) for held in pieces for index in range(count)
+        )
+    return tuple(map(joined, pieces))
 
 
 def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:

@@ -11,17 +11,16 @@ bounds the bytes of the busiest rank, and so do what a needer receives at the le
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+from typing import Any
 
 import attrs
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, common, joined, length, select
-from spmdir.placement_type import ShardPlacement
+from spmdir.pieces import common, length
 from spmdir.planner.steps import refinement, splits_evenly
-from spmdir.sharding import Sharding
+from spmdir.sharding import Sharding, piece_ranges
 
 
 @functools.cache
@@ -90,54 +89,54 @@ class _Overlaps:
 def _overlaps(
     shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, moving: list[str], left: list[str]
 ) -> _Overlaps:
-    tables = []
+    axes = tuple((axis, mesh.sizes[axis]) for axis in moving)
+    points = math.prod(count for _, count in axes)
+    both, own, need = [1] * points, [1] * points, [1] * points
     for dim, size in enumerate(shape):
-        before, after = source.dim_axes(dim), target.dim_axes(dim)
-        tables.append((before, _ranges(source, dim, size, mesh), after, _ranges(target, dim, size, mesh)))
-    total = 0
-    held: dict[tuple[int, ...], int] = {}
-    needed: dict[tuple[int, ...], int] = {}
-    owned: dict[tuple[int, ...], int] = {}
-    staying: dict[tuple[int, ...], int] = {}
-    telling = [axis for axis in moving if source[axis].trait != "replicated"]
-    for point in itertools.product(*(range(mesh.sizes[axis]) for axis in moving)):
-        here = dict(zip(moving, point, strict=True))
-        both = need = own = 1
-        for before, held_ranges, after, needed_ranges in tables:
-            (holding, held_length) = held_ranges[tuple([here[axis] for axis in before])]
-            (needing, needed_length) = needed_ranges[tuple([here[axis] for axis in after])]
-            both *= length(common(holding, needing)) if both else 0
-            need *= needed_length
-            own *= held_length
-        needer = tuple([here[axis] for axis in moving if axis not in left])
-        holder = tuple([here[axis] for axis in telling])
-        total += both
-        held[needer] = held.get(needer, 0) + both
-        needed[needer] = need
-        owned[holder] = own
-        staying[holder] = staying.get(holder, 0) + both
-    return _Overlaps(
-        total,
-        max(needed[needer] - held[needer] for needer in needed),
-        max(needed.values()),
-        max(owned.values()),
-        max(owned[holder] - staying[holder] for holder in owned),
-    )
+        before, after = (tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target))
+        meeting = _meeting(before, after, size)
+        at = _numbers(axes, tuple(dict.fromkeys(axis for axis, _ in (*before, *after))))
+        both = [numel * meeting[number][0] for numel, number in zip(both, at, strict=True)]
+        own = [numel * meeting[number][1] for numel, number in zip(own, at, strict=True)]
+        need = [numel * meeting[number][2] for numel, number in zip(need, at, strict=True)]
+    holders = _numbers(axes, tuple(axis for axis in moving if source[axis].trait != "replicated"))
+    needers = _numbers(axes, tuple(axis for axis in moving if axis not in left))
+    staying, held = dict(zip(holders, own, strict=True)), dict(zip(needers, need, strict=True))
+    for holder, needer, numel in zip(holders, needers, both, strict=True):
+        staying[holder] -= numel
+        held[needer] -= numel
+    return _Overlaps(sum(both), max(held.values()), max(need), max(own), max(staying.values()))
+
+
+@functools.lru_cache(maxsize=65536)
+def _numbers(moving: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """For each point along `moving`, (axis, ranks) pairs, its number along `axes` alone, the first one major."""
+    sizes, strides, stride = dict(moving), {}, 1
+    for axis in reversed(axes):
+        strides[axis] = stride
+        stride *= sizes[axis]
+    numbers = [0]
+    for axis, size in moving:
+        numbers = [number + strides.get(axis, 0) * index for number in numbers for index in range(size)]
+    return tuple(numbers)
+
+
+_Cuts = tuple[tuple[str, tuple[Any, int]], ...]
+"""The axes that divide a dimension, major first, how each does and among how many ranks."""
+
+
+@functools.lru_cache(maxsize=65536)
+def _meeting(before: _Cuts, after: _Cuts, size: int) -> tuple[tuple[int, int, int], ...]:
+    """What each rank has in both cuts of `size` elements, in the one `before` and in the one `after`.
+
+    Ranks are told apart along the axes that divide it before, and then those that only do so after.
+    """
+    held, needed = (piece_ranges(tuple(cut for _, cut in cuts), size) for cuts in (before, after))
+    axes = tuple({axis: count for axis, (_, count) in (*before, *after)}.items())
+    numbers = zip(*(_numbers(axes, tuple(axis for axis, _ in cuts)) for cuts in (before, after)), strict=True)
+    meeting = [(held[holding], needed[needing]) for holding, needing in numbers]
+    return tuple((length(common(own, need)), length(own), length(need)) for own, need in meeting)
 
 
 def _sharded(sharding: Sharding) -> list[str]:
     return [axis for axis, placement in sharding.entries if placement.trait == "shard"]
-
-
-def _ranges(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> dict[tuple[int, ...], tuple[Ranges, int]]:
-    """Coordinates along the axes that divide a dimension of `size` elements → the piece there, and its length."""
-    pieces: dict[tuple[int, ...], Ranges] = {(): ((0, size),)}
-    for axis in sharding.dim_axes(dim):
-        placement, count = sharding[axis], mesh.sizes[axis]
-        assert isinstance(placement, ShardPlacement)
-        pieces = {
-            (*at, index): select(held, placement.ranges(length(held), count, index))
-            for at, held in pieces.items()
-            for index in range(count)
-        }
-    return {at: (joined(held), length(held)) for at, held in pieces.items()}

@@ -13,37 +13,29 @@ parts. Then the busiest rank moves no more than the lower bound asks where divis
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, common, length, select
+from spmdir.pieces import Ranges, common
+from spmdir.planner.parts import Grid, Loads, Part, Piece, Share, in_order, moved, shared, split
 from spmdir.planner.steps import exchanged_axes, refinement
 from spmdir.sharding import Sharding
 
-Grid = tuple[Ranges, ...]
-"""For each dimension, ranges of global positions: the elements at which these cross."""
-
-Loads = dict[tuple[int, int], int]
-"""(sender, receiver) → elements."""
-
-
-@attrs.frozen
-class Part:
-    """What one rank gives another, or keeps: the elements of a grid, of one addend."""
-
-    sender: int
-    receiver: int
-    addend: int
-    grid: Grid
-
-    @property
-    def numel(self) -> int:
-        return math.prod(map(length, self.grid))
+__all__ = [
+    "Cell",
+    "Grid",
+    "Loads",
+    "Part",
+    "cells_of",
+    "exchange",
+    "exchange_loads",
+    "grid_of",
+    "loads_of",
+    "pending_axes",
+    "reduced_axes",
+]
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
@@ -60,20 +52,23 @@ def pending_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
     """All parts that the ranks of the group of `rank` give each other and keep, by receiver, addend and position."""
     fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return exchange(source.refined(fine), target.refined(fine), fine, shape, rank)
+    return in_order(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     pending = pending_axes(source, target)
     cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending)
-    straight = _parts(cells, 0, {})
+    straight = _shared_out(cells, 0, {})
     if not pending:
         return straight
-    received = dict(zip(group, moved(straight, group, "receiver"), strict=True))
-    aside = _parts(cells, _SHARES, received)
-    ends = [(moved(straight, group, side), moved(aside, group, side)) for side in ("sender", "receiver")]
-    loads = {pair for before, after in ends for pair in zip(before, after, strict=True)}
+    before = moved(straight, group)
+    received = dict(zip(group, before[1], strict=True))
+    after = moved(_shared_out(cells, _SHARES, received), group)
+    loads = {pair for sides in zip(before, after, strict=True) for pair in zip(*sides, strict=True)}
     best = min(range(_SHARES), key=lambda n: max((_SHARES - n) * a + n * b for a, b in loads))
-    return _parts(cells, best, received) if best else straight
+    return _shared_out(cells, best, received) if best else straight
 
 
 @attrs.frozen
@@ -81,12 +76,12 @@ class Cell:
     """Where source and target pieces meet.
 
     Attributes:
-        grid: its elements.
+        piece: its elements.
         holders: for each addend, the ranks that hold it.
         places: for each position along the axes that are left pending, the ranks that may hold the addend there.
     """
 
-    grid: Grid
+    piece: Piece
     holders: list[list[int]]
     places: list[list[int]]
 
@@ -112,33 +107,35 @@ def cells_of(
         ):
             found = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
             found[mesh.index(member, axes)].append(member)
-    return [Cell(cell, holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)]
+    return [
+        Cell(Piece.of(cell), holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)
+    ]
 
 
 _SHARES = 12
 """Into as many shares a cell may go that is divided between the places that have it and the others."""
 
 
-def _parts(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> tuple[Part, ...]:
-    """All parts, where `aside` of the shares of each cell that all places lack go to those that lack more of it.
+def _shared_out(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> list[Share]:
+    """All shares, where `aside` of _SHARES of each cell that all places lack go to those that lack more of it.
 
     Of these they go to the ones whose ranks have `received` least.
     """
-    parts: list[Part] = []
+    shares: list[Share] = []
     for cell in cells:
         for addend, own in enumerate(cell.holders):
             having = set(own)
             lacking = [sum(member not in having for member in members) for members in cell.places]
             fewest = min(lacking)
             near = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks == fewest]
-            others = [members for members in cell.places if members not in near]
+            others = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks > fewest]
             far = _idlest(others, received) if aside and fewest and others else []
             chosen = [(members, (_SHARES - aside) * len(far) if far else 1) for members in near]
             chosen += [(members, aside * len(near)) for members in far]
-            for piece, members in split(cell.grid, chosen):
-                parts += [Part(member, member, addend, piece) for member in members if member in having]
-                parts += shared(addend, [(member, piece) for member in members if member not in having], own)
-    return in_order(parts)
+            for piece, members in split(cell.piece, chosen):
+                shares += [Share(member, member, addend, piece) for member in members if member in having]
+                shares += shared(addend, [(member, piece) for member in members if member not in having], own)
+    return shares
 
 
 def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
@@ -146,29 +143,13 @@ def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[li
     return [members for members, load in zip(places, most, strict=True) if load == min(most)]
 
 
-def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Those of the `parts` that are not empty, by receiver, addend and position."""
-    return tuple(
-        sorted((part for part in parts if part.numel), key=lambda part: (part.receiver, part.addend, part.grid))
-    )
-
-
-def moved(parts: Sequence[Part], group: Sequence[int], side: str) -> list[int]:
-    """Elements that each rank of `group` sends or receives."""
-    total = dict.fromkeys(group, 0)
-    for part in parts:
-        if part.sender != part.receiver:
-            total[getattr(part, side)] += part.numel
-    return list(total.values())
-
-
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """(sender, receiver) → elements, in the one round of an exchange."""
-    return [loads_of(exchange, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
+    return [loads_of(_shares, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
 
 
 def loads_of(
-    parts_of: Callable[[Sharding, Sharding, Mesh, tuple[int, ...], int], Iterable[Part]],
+    shares_of: Callable[[Sharding, Sharding, Mesh, tuple[int, ...], int], Iterable[Share]],
     axes: Sequence[str],
     source: Sharding,
     target: Sharding,
@@ -177,12 +158,12 @@ def loads_of(
 ) -> Loads:
     """(sender, receiver) → elements, over the whole mesh; under even division, over one group that stands for all.
 
-    `parts_of` gives the parts of the group of a rank along `axes`.
+    `shares_of` gives the shares of the group of a rank along `axes`.
     """
     fine = refinement(mesh, source, target)
     if fine is not mesh:
         parts = [part for axis in axes for part in fine.parts(axis)]
-        return loads_of(parts_of, parts, source.refined(fine), target.refined(fine), fine, shape)
+        return loads_of(shares_of, parts, source.refined(fine), target.refined(fine), fine, shape)
     even = all(
         sharding.is_even(dim, size, mesh) for sharding in (source, target) for dim, size in enumerate(shape)
     ) and all(placement.splits for _, placement in (*source.entries, *target.entries))
@@ -190,10 +171,10 @@ def loads_of(
     ranks = [r for r in range(mesh.world_size) if mesh.index(r, axes) == 0 and (not even or mesh.index(r, fixed) == 0)]
     loads: Loads = {}
     for rank in ranks:
-        for part in parts_of(source, target, mesh, shape, rank):
-            if part.sender != part.receiver:
-                pair = part.sender, part.receiver
-                loads[pair] = loads.get(pair, 0) + part.numel
+        for one in shares_of(source, target, mesh, shape, rank):
+            if one.sender != one.receiver and one.piece.numel:
+                pair = one.sender, one.receiver
+                loads[pair] = loads.get(pair, 0) + one.piece.numel
     return loads
 
 
@@ -212,37 +193,3 @@ def _cells(grid: Grid, cuts: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid,
         if owner and grid[0] and (both := common(grid[0], owner)):
             for cell, owners in _cells(grid[1:], cuts[1:]):
                 yield (both, *cell), (owner, *owners)
-
-
-def split(grid: Grid, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Grid, Any]]:
-    """`grid` cut along its longest dimension into a piece for each of `weighted`, as long as its weight says."""
-    edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
-    for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
-        yield _stretch(grid, begin, end, edges[-1]), item
-
-
-def _stretch(grid: Grid, begin: int, end: int, count: int) -> Grid:
-    """What lies from `begin` to `end` if `grid` is `count` units long in its longest dimension; it may be empty."""
-    if not grid:
-        return grid if begin == 0 < end else ((),)
-    dim = max(range(len(grid)), key=lambda dim: length(grid[dim]))
-    extent = length(grid[dim])
-    part = select(grid[dim], ((extent * begin // count, extent * end // count),))
-    return (*grid[:dim], part, *grid[dim + 1 :])
-
-
-def shared(addend: int, wanted: Sequence[tuple[int, Grid]], holders: Sequence[int]) -> Iterator[Part]:
-    """What each rank of `wanted` gets of the grid that it wants from each of the `holders`.
-
-    Laid end to end, what all get is cut into one stretch for each holder.
-    """
-    if not wanted:
-        return
-    # The line is as many units long as both numbers divide.
-    line = math.lcm(len(wanted), len(holders))
-    whole, share = line // len(wanted), line // len(holders)
-    edges = sorted({*range(0, line, share), *range(0, line, whole), line})
-    for low, high in itertools.pairwise(edges):
-        receiver, grid = wanted[low // whole]
-        first = low - low % whole
-        yield Part(holders[low // share], receiver, addend, _stretch(grid, low - first, high - first, whole))

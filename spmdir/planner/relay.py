@@ -11,12 +11,13 @@ Which ranks are relays is one of POOLS, whichever moves fewest elements; they sh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from spmdir.mesh import Mesh
-from spmdir.planner.exchange import Cell, Loads, Part, cells_of, in_order, loads_of, moved, shared, split
+from spmdir.planner.exchange import Cell, cells_of, loads_of
+from spmdir.planner.parts import Loads, Part, Piece, Share, in_order, moved, shared, split
 from spmdir.planner.steps import refinement, relayed_axes
 from spmdir.sharding import Sharding
 
@@ -36,29 +37,42 @@ class Relayed:
     spread: tuple[Part, ...]
     kept: tuple[Part, ...]
 
-    def busiest(self, group: Sequence[int]) -> int:
-        """Elements that the busiest rank sends or receives in one round and in the other."""
-        rounds = (self.gathered, self.spread)
-        return sum(max(max(moved(parts, group, side)) for side in ("sender", "receiver")) for parts in rounds)
-
 
 @functools.lru_cache(maxsize=4096)
 def relay(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> Relayed:
     """What the ranks of the group of `rank` give each other and keep."""
     fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return relay(source.refined(fine), target.refined(fine), fine, shape, rank)
+    shares = _shares(source.refined(fine), target.refined(fine), fine, shape, rank)
+    return Relayed(in_order(shares.gathered), in_order(shares.spread), in_order(shares.kept))
+
+
+@attrs.frozen(eq=False)
+class _Shares:
+    """What will be the parts of a Relayed."""
+
+    gathered: list[Share] = attrs.field(factory=list)
+    spread: list[Share] = attrs.field(factory=list)
+    kept: list[Share] = attrs.field(factory=list)
+
+    def busiest(self, group: Sequence[int]) -> int:
+        """Elements that the busiest rank sends or receives in one round and in the other."""
+        return sum(max(map(max, moved(shares, group))) for shares in (self.gathered, self.spread))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> _Shares:
     group = mesh.group(rank, relayed_axes(source, target, mesh))
     addends, places = ([axis for axis, _ in side.partial] for side in (source, target))
-    cells = cells_of(source, target, mesh, shape, group, addends, places)
-    return min((_relayed(cells, pool) for pool in POOLS), key=lambda relayed: relayed.busiest(group))
+    moves = [_Move.of(cell) for cell in cells_of(source, target, mesh, shape, group, addends, places)]
+    choices = dict.fromkeys(tuple(move.relays(pool) for move in moves) for pool in POOLS)
+    return min((_relayed(moves, relays) for relays in choices), key=lambda shares: shares.busiest(group))
 
 
 def relay_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """(sender, receiver) → elements, in each of the two rounds of a relay."""
     axes = relayed_axes(source, target, mesh)
-    rounds = (lambda *given: relay(*given).gathered, lambda *given: relay(*given).spread)
-    return [loads_of(parts_of, axes, source, target, mesh, shape) for parts_of in rounds]
+    rounds = (lambda *given: _shares(*given).gathered, lambda *given: _shares(*given).spread)
+    return [loads_of(shares_of, axes, source, target, mesh, shape) for shares_of in rounds]
 
 
 Pool = Callable[[set[int], set[int], set[int]], set[int]]
@@ -71,36 +85,64 @@ POOLS: tuple[Pool, ...] = (
 """(ranks that hold an addend, ranks that may hold the sum, those of them that alone lack the one addend) → relays."""
 
 
-def _relayed(cells: Iterable[Cell], pool: Pool) -> Relayed:
-    gathered: list[Part] = []
-    spread: list[Part] = []
-    kept: list[Part] = []
-    for cell in cells:
+@attrs.frozen(eq=False)
+class _Move:
+    """What there is to do with one cell.
+
+    Attributes:
+        homes: the addends that can stay, and the place of each.
+        left: the addends that cannot.
+        served: who holds the one addend that moves, and needs no sum.
+        lacking: for each place, the ranks that need the sum.
+    """
+
+    cell: Cell
+    homes: dict[int, int]
+    left: list[int]
+    served: set[int]
+    lacking: list[set[int]]
+
+    @staticmethod
+    def of(cell: Cell) -> _Move:
         homes = _homes(cell)
-        kept += [Part(rank, rank, 0, cell.grid) for place in homes.values() for rank in cell.places[place]]
         left = [addend for addend in range(len(cell.holders)) if addend not in homes]
-        if not left:
-            continue
-        # Who holds the one addend that moves needs no sum.
         served = set(cell.holders[left[0]]) if len(left) == 1 else set()
-        lacking = [set(place) - served for place in cell.places]
-        fewest = min(map(len, lacking))
-        near = {rank for ranks in lacking if served and len(ranks) == fewest for rank in ranks}
-        holders = {rank for addend in left for rank in cell.holders[addend]}
-        relays = sorted(pool(holders, {rank for place in cell.places for rank in place}, near))
-        pieces = list(split(cell.grid, [(rank, 1) for rank in relays]))
-        for addend in left:
+        return _Move(cell, homes, left, served, [set(place) - served for place in cell.places])
+
+    def relays(self, pool: Pool) -> tuple[int, ...]:
+        """The ranks to which the addends go, none if all stay."""
+        if not self.left:
+            return ()
+        fewest = min(map(len, self.lacking))
+        near = {rank for ranks in self.lacking if self.served and len(ranks) == fewest for rank in ranks}
+        holders = {rank for addend in self.left for rank in self.cell.holders[addend]}
+        return tuple(sorted(pool(holders, {rank for place in self.cell.places for rank in place}, near)))
+
+
+def _relayed(moves: Sequence[_Move], relays: Sequence[tuple[int, ...]]) -> _Shares:
+    shares = _Shares()
+    for move, by in zip(moves, relays, strict=True):
+        cell, staying = move.cell, set(move.homes.values())
+        shares.kept.extend(Share(rank, rank, 0, cell.piece) for place in staying for rank in cell.places[place])
+        pieces = list(split(cell.piece, [(rank, 1) for rank in by]))
+        for addend in move.left:
             own = cell.holders[addend]
-            gathered += [Part(rank, rank, addend, piece) for piece, rank in pieces if rank in own]
-            gathered += shared(addend, [(rank, piece) for piece, rank in pieces if rank not in own], own)
-        for piece, by in pieces:
-            sent = [ranks - {by} for ranks in lacking]
-            best = [place for place, ranks in enumerate(sent) if len(ranks) == min(map(len, sent))]
-            for stretch, place in split(piece, [(place, 1) for place in best]):
-                addend = int(place in homes.values())
-                kept += [Part(rank, rank, addend, stretch) for rank in served.intersection(cell.places[place])]
-                spread += [Part(by, rank, addend, stretch) for rank in lacking[place]]
-    return Relayed(in_order(gathered), in_order(spread), in_order(kept))
+            shares.gathered.extend(Share(rank, rank, addend, piece) for piece, rank in pieces if rank in own)
+            shares.gathered.extend(shared(addend, [(rank, piece) for piece, rank in pieces if rank not in own], own))
+        for piece, rank in pieces:
+            _spread(move, piece, rank, staying, shares)
+    return shares
+
+
+def _spread(move: _Move, piece: Piece, by: int, staying: set[int], shares: _Shares) -> None:
+    """Add what the relay `by` sends on of `piece`, and what stays instead: to the places that lack it least."""
+    sent = [len(ranks) - (by in ranks) for ranks in move.lacking]
+    best = [place for place, lack in enumerate(sent) if lack == min(sent)]
+    for stretch, place in split(piece, [(place, 1) for place in best]):
+        addend = int(place in staying)
+        kept = move.served.intersection(move.cell.places[place])
+        shares.kept.extend(Share(rank, rank, addend, stretch) for rank in kept)
+        shares.spread.extend(Share(by, rank, addend, stretch) for rank in move.lacking[place])
 
 
 def _homes(cell: Cell) -> dict[int, int]:
