@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from spmdir.errors import SpmdirError
 from spmdir.passes import PASSES, parse_pipeline
+from spmdir.placement_type import parse_placement
 from spmdir.tools import spmd_opt
-from spmdir.tools.plugins import load_plugins
+from spmdir.tools.plugins import load_module, load_plugins
 
 RENAME = '''\
 from __future__ import annotations
@@ -123,3 +125,40 @@ def test_a_rule_file_that_is_no_text_is_refused_at_the_byte(tmp_path: Path) -> N
     with pytest.raises(SpmdirError, match="no UTF-8 text") as caught:
         load_plugins([str(path)])
     assert str(caught.value.location) == f"{path}:2:2"
+
+
+PLACED = """\
+from typing import ClassVar
+import attrs
+from spmdir.placement_type import ShardPlacement
+
+@attrs.frozen
+class Halved(ShardPlacement):
+    text: ClassVar[str] = "Halved({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        return ((0, size),) if index == 0 else ()
+"""
+
+
+def test_placements_of_a_plugin_are_made_once_and_anew_when_it_changes(tmp_path: Path) -> None:
+    path = write(tmp_path, "halved.py", PLACED)
+    load_plugins([path])
+    first = parse_placement("Halved(0)")
+    load_plugins([str(tmp_path / "." / "halved.py")])
+    assert parse_placement("Halved(0)") == first
+    write(tmp_path, "halved.py", PLACED + "\n")
+    load_plugins([path])
+    assert type(parse_placement("Halved(0)")) is not type(first)
+
+
+def test_a_plugin_that_comes_with_the_package_is_the_package_s() -> None:
+    assert load_module("spmdir/placements/cyclic.py") is sys.modules["spmdir.placements.cyclic"]
+
+
+def test_two_plugins_that_declare_one_name_are_refused_at_the_second(tmp_path: Path) -> None:
+    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "Twice"))])
+    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as refusal:
+        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
+    assert str(refusal.value.location) == f"{tmp_path / 'two.py'}:6:1"
