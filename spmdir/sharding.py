@@ -70,7 +70,7 @@ class Sharding:
 
     def cuts(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
         """How the axes that divide `dim` do so and among how many ranks each, major first."""
-        return tuple((self._placements[axis], mesh.sizes[axis]) for axis in self.dim_axes(dim))
+        return tuple([(self._placements[axis], mesh.sizes[axis]) for axis in self.dim_axes(dim)])
 
     @cached_property
     def partial(self) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,9 @@ import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.placement_type import edge_between
-from spmdir.planner.exchange import Loads, exchange_loads
+from spmdir.planner.bound import lower_bound
+from spmdir.planner.exchange import exchange_loads, least_received
+from spmdir.planner.parts import Loads
 from spmdir.planner.relay import relay_loads
 from spmdir.planner.steps import Step
 from spmdir.planner.topology import H100X8, Topology
@@ -33,7 +35,7 @@ class Sizes:
             both borders.
         dim, to_dim: as in Step.
         moved, crossing: for exchange and relay, bytes that the busiest rank sends or receives, in all and to or from
-            other nodes; over all rounds.
+            other nodes; over all rounds. What crosses in other steps follows from what they send.
     """
 
     group: int
@@ -43,7 +45,7 @@ class Sizes:
     dim: int | None = None
     to_dim: int | None = None
     moved: float = 0
-    crossing: float = 0
+    crossing: float | None = None
 
 
 @attrs.frozen
@@ -158,7 +160,7 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
     wire = traffic.wire(sizes)
-    crossing = sizes.crossing or wire * traffic.crossing(sizes.group, nodes)
+    crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
     return Cost(wire, traffic.rounds * latency + transfer + copies)
 
@@ -177,8 +179,29 @@ def node_count(axes: Sequence[str], mesh: Mesh) -> int:
     return fine.group_size(part for part in parts if part not in (fine.intra_node or ()))
 
 
+def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, topology: Topology) -> Cost:
+    """The cost of an exchange or relay that sends as little as any, none of it to other nodes.
+
+    It is quick to find, for what each rank gives each other one is not. Bytes are those of the lower bound, or, in the
+    one round of an exchange, all addends of what some rank needs.
+    """
+    wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh)
+    if step.kind == "exchange":
+        wire = max(wire, itemsize * least_received(step.source, step.target, mesh, shape))
+    sizes = attrs.evolve(_sizes(step, shape, itemsize, mesh), moved=wire, crossing=0.0)
+    return cost(step.kind, sizes, node_count(step.axes, mesh), topology)
+
+
 def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
     """What `step` handles of a tensor of global `shape` with elements of `itemsize` bytes."""
+    sizes = _sizes(step, shape, itemsize, mesh)
+    if step.kind not in LOADS:
+        return sizes
+    moved, crossing = _exchanged(step, tuple(shape), mesh)
+    return attrs.evolve(sizes, moved=moved * itemsize, crossing=crossing * itemsize)
+
+
+def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
     source = local_bytes(step.source, shape, itemsize, mesh)
     target = local_bytes(step.target, shape, itemsize, mesh)
     piece = 0
@@ -189,10 +212,7 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) ->
         # A piece is what a rank ends up with, or of what it has, if it has a piece, a part for each rank.
         pieces = mesh.group_size(step.axes) if all(end.trait == "shard" for end in step.ends(mesh)) else 1
         piece = min(source, target) / pieces
-    moved, crossing = _exchanged(step, tuple(shape), mesh) if step.kind in LOADS else (0, 0)
-    return Sizes(
-        mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim, moved * itemsize, crossing * itemsize
-    )
+    return Sizes(mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim)
 
 
 LOADS: dict[str, Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]]] = {

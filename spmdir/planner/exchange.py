@@ -13,6 +13,7 @@ parts. Then the busiest rank moves no more than the lower bound asks where divis
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -32,6 +33,7 @@ __all__ = [
     "exchange",
     "exchange_loads",
     "grid_of",
+    "least_received",
     "loads_of",
     "pending_axes",
     "reduced_axes",
@@ -146,6 +148,16 @@ def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[li
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """(sender, receiver) → elements, in the one round of an exchange."""
     return [loads_of(_shares, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
+
+
+def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequence[int]) -> float:
+    """Elements that some rank receives at the least: all addends of what it needs but its own."""
+    fine = refinement(mesh, source, target)
+    source, target = source.refined(fine), target.refined(fine)
+    pending = pending_axes(source, target)
+    addends = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in pending)
+    needed = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
+    return (addends - 1) * needed / fine.group_size(pending)
 
 
 def loads_of(

@@ -19,7 +19,7 @@ from spmdir.pieces import length
 from spmdir.placement import R, Shard
 from spmdir.placement_type import TRAITS, PartialPlacement, Placement, ShardPlacement, edge_between, parse_placement
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.cost import step_cost
+from spmdir.planner.cost import LOADS, Cost, least_cost, step_cost
 from spmdir.planner.steps import (
     WHOLE_MOVES,
     Step,
@@ -172,16 +172,28 @@ def _search(
 ) -> tuple[Step, ...]:
     free, places = _free_axes(source, target, mesh), _useful_places(shape, source, target, mesh)
     pending = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
-    least = functools.cache(lambda here, there: _at_least(shape, itemsize, here, there, mesh, topology))
-    rest = functools.partial(least, there=target)
+    rest = functools.cache(lambda here: _at_least(shape, itemsize, here, target, mesh, topology))
     reshaped = bool(reshaped_axes(source, target))
     demanding = any(place.is_demanding for place in places)
     best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
     reached_by: dict[Sharding, Step] = {}
     order = itertools.count()
-    queue = [(rest(source), next(order), best[source], source)]
+    queue: list[tuple[Reached, int, Reached, Sharding, Step | None]] = []
+
+    def enqueue(key: Reached, step: Step) -> None:
+        """Take the way by `step`, whose source is reached at `key`, if it is the best one to its target so far."""
+        cost = step_cost(step, shape, itemsize, mesh, topology)
+        reached = _sum(key, _charged(step, cost))
+        if reached < best.get(step.target, _UNREACHED):
+            best[step.target], reached_by[step.target] = reached, step
+            heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target, None))
+
+    heapq.heappush(queue, (rest(source), next(order), best[source], source, None))
     while queue:
-        _, _, key, here = heapq.heappop(queue)
+        _, _, key, here, unpriced = heapq.heappop(queue)
+        if unpriced is not None:
+            enqueue(key, unpriced)
+            continue
         if here == target:
             break
         if key > best[here]:
@@ -198,14 +210,14 @@ def _search(
                 continue
             if step.kind == "permute" and not _permutes(step.source, step.target, shape, mesh):
                 continue
-            extra = _RELAY_GAIN if step.kind == "relay" else 0
-            if extra and best.get(step.target, _UNREACHED)[0] <= key[0] + extra + least(step.source, step.target)[0]:
+            if step.kind not in LOADS:
+                enqueue(key, step)
                 continue
-            cost = step_cost(step, shape, itemsize, mesh, topology)
-            reached = _sum(key, (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1))
-            if reached < best.get(step.target, _UNREACHED):
-                best[step.target], reached_by[step.target] = reached, step
-                heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target))
+            # What an exchange moves is long to find, so that is put off until no other way can be as good.
+            least = _sum(key, _charged(step, least_cost(step, shape, itemsize, mesh, topology)))
+            soonest = _sum(least, rest(step.target))
+            if least < best.get(step.target, _UNREACHED) and soonest < best.get(target, _UNREACHED):
+                heapq.heappush(queue, (soonest, next(order), key, step.target, step))
     if target not in best:
         raise ShardingError(f"no step leads from <{source}> to <{target}>; a placement declares too few edges")
     steps, here = [], target
@@ -223,6 +235,11 @@ def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool
     except ShardingError:
         return False
     return True
+
+
+def _charged(step: Step, cost: Cost) -> Reached:
+    extra = _RELAY_GAIN if step.kind == "relay" else 0
+    return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
 
 def _sum(a: Reached, b: Reached) -> Reached:
