@@ -53,16 +53,20 @@ class LowerReshardPass(ModulePass):
         for reshard in function.body.block.ops:
             if isinstance(reshard, (ReshardOp, ConstraintOp)):
                 reshards.setdefault(_origin(reshard), []).append(reshard)
-        for value, of_value in reshards.items():
-            _lower(value, of_value, mesh, topology)
+        for of_value in reshards.values():
+            _lower(_origin(of_value[0]), of_value, mesh, topology)
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """The value that `op` reshards, earlier reshards looked through."""
+    """The value that `op` reshards, earlier reshards looked through; but not those that make it inexact, as asked."""
     value = op.operands[0]
-    while isinstance(value.owner, (ReshardOp, ConstraintOp)):
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not _is_inexact(value.owner.target):
         value = value.owner.operands[0]
     return value
+
+
+def _is_inexact(sharding: Sharding | None) -> bool:
+    return sharding is not None and any(placement.error for _, placement in sharding.entries)
 
 
 def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: Topology) -> None:
@@ -110,7 +114,8 @@ def _cheapest_tree(
         tree: Tree = {}
         wire, sends, seconds = 0.0, 0, 0.0
         for target in order:
-            plans = (plan_reshard(meta.shape, meta.dtype, s, target, mesh, topology) for s in (source, *tree))
+            starts = (source, *(reached for reached in tree if not _is_inexact(reached)))
+            plans = (plan_reshard(meta.shape, meta.dtype, start, target, mesh, topology) for start in starts)
             plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
             tree.update((step.target, step) for step in plan.steps if step.target not in tree)
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds

@@ -1,0 +1,24 @@
+// RUN: --propagate --insert-reshard --lower-reshard
+spmd.mesh @mesh <tp = 2>
+
+// What follows the constraint takes the sum as bytes; what takes the product itself has it exactly.
+func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+             %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
+    -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.mm(%x, %w) : tensor<64x16xf32>
+  %1 = spmd.constraint %0 : tensor<64x16xf32> <tp: Quantised>
+  %2 = aten.relu(%1) : tensor<64x16xf32>
+  return %2, %0 : tensor<64x16xf32>, tensor<64x16xf32>
+}
+
+// | spmd.mesh @mesh <tp = 2>
+// |
+// | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+// |              %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |   %0 = aten.mm(%x, %w) : tensor<64x16xf32> <tp: P(sum)>
+// |   %1 = spmd.convert %0 : tensor<64x16xf32> <tp: Quantised>
+// |   %2 = spmd.convert %1 : tensor<64x16xf32> <>
+// |   %3 = aten.relu(%2) : tensor<64x16xf32> <>
+// |   %4 = spmd.all_reduce %0 on [tp] op sum : tensor<64x16xf32> <>
+// |   return %3, %4 : tensor<64x16xf32>, tensor<64x16xf32>
+// | }
