@@ -54,8 +54,9 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
         raise ShardingError(f"has the sharding <{sharding}> but is no tensor of a known element type")
     if sharding.mesh != mesh.name:
         raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
-    sharding.check(mesh, meta.rank)
-    if not local:
+    if local:
+        sharding.check(mesh, meta.rank)
+    else:
         sharding.check_shape(mesh, meta.shape)
     for axis, placement in sharding.entries:
         if not placement.holds(meta.dtype):

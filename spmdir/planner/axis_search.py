@@ -67,6 +67,7 @@ class AxisSearch:
         count = mesh.sizes[axis]
         self.shared, self.mesh, self.others = shared, mesh, others
         self.firm = {other: rows for other, rows in others.items() if other in firm}
+        self.lifted = [other for other, rows in self.firm.items() if any(row.cut is not None for row in rows)]
         self.axis, self.count = axis, count
         self.bills = Bills(mesh, shared, count, others)
         self.offset = self.bills.offset
@@ -88,10 +89,10 @@ class AxisSearch:
         )
         found = []
         for row in node.offer.rows(self.axis, self.count, divided):
-            if not all(p in self.index for p in (*row.operands, *row.results)):
+            operands = tuple([self.index.get(p, -1) for p in row.operands])
+            results = tuple([self.index.get(p, -1) for p in row.results])
+            if -1 in operands or -1 in results:
                 continue
-            operands = tuple(self.index[p] for p in row.operands)
-            results = tuple(self.index[p] for p in row.results)
             if strict and (self._mixes(index, operands, results) or not self._leaves_lifted(index, node, row)):
                 continue
             inner = 0.0
@@ -128,11 +129,13 @@ class AxisSearch:
 
     def _leaves_lifted(self, index: int, node: Node, row: Row) -> bool:
         """Whether the firm rows of plug-in placements, which turn on what else is divided, are still to be had."""
-        firm = {axis: rows[index] for axis, rows in self.firm.items()}
-        for axis in (axis for axis, other in firm.items() if other.cut is not None):
-            beside = [(other, self.mesh.sizes[name]) for name, other in firm.items() if name != axis]
+        for axis in self.lifted:
+            firm = self.firm[axis][index]
+            if firm.cut is None:
+                continue
+            beside = [(rows[index], self.mesh.sizes[other]) for other, rows in self.firm.items() if other != axis]
             divided = divided_by([(row, self.count), *beside])
-            if firm[axis] not in node.offer.rows(axis, self.mesh.sizes[axis], divided):
+            if firm not in node.offer.rows(axis, self.mesh.sizes[axis], divided):
                 return False
         return True
 
