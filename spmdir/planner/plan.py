@@ -302,7 +302,7 @@ def _moves(
 
     def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
         target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-        if moves_jointly(axes, [source, *([target] if target else [])]):
+        if not reshaped_axes(source) and moves_jointly(axes, [source, *([target] if target else [])]):
             steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
 
     def of_trait(trait: str, to: Placement) -> list[str]:
