@@ -79,8 +79,8 @@ class Reduction:
     Attributes:
         combine: (a, b) → the reduction of both.
         linear: sums of such values are such values (sum, avg).
-        identity: what leaves the other operand as it is; integers have their least and greatest for the infinities. An
-            average has none, since it counts every value.
+        identity: what leaves the other operand as it is, zero with its sign: -0.0 + -0.0 is -0.0, -0.0 + 0.0 is not.
+            Integers have their least and greatest for the infinities. An average has none, since it counts every value.
         scatter: (value, noise) → (value of one rank, value of another) whose reduction is `value`.
     """
 
@@ -99,7 +99,7 @@ def _minimum(a: Any, b: Any) -> Any:
 
 
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction(lambda a, b: a + b, True, 0, lambda value, noise: (noise, value - noise)),
+    "sum": Reduction(lambda a, b: a + b, True, -0.0, lambda value, noise: (noise, value - noise)),
     "avg": Reduction(lambda a, b: a + b, True, None, lambda value, noise: (noise, value - noise)),
     "max": Reduction(_maximum, False, -math.inf, lambda value, noise: (value.minimum(value - abs(noise)), value)),
     "min": Reduction(_minimum, False, math.inf, lambda value, noise: (value.maximum(value + abs(noise)), value)),

@@ -214,7 +214,8 @@ class PartialPlacement(Placement):
 
     Attributes:
         reduce: the reduction that process groups do, a key of `spmdir.placement.REDUCTIONS`.
-        identity: what ranks may hold beside one that holds the value; None if there is no such number.
+        identity: what ranks may hold beside one that holds the value, by default that of a sum; None if there is no
+            such number.
         copies: whether the value is also held by all ranks holding it.
         kind: placements of one kind commute, so they may be pending together on several axes and be reduced together.
     """
@@ -222,7 +223,7 @@ class PartialPlacement(Placement):
     trait: ClassVar[str] = "partial"
     splits: ClassVar[bool] = True
     reduce: str = "sum"
-    identity: float | None = 0.0
+    identity: float | None = -0.0
     copies: bool = False
 
     @property

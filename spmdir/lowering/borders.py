@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+import torch
 from torch.fx import Node
 
 from spmdir.dialects.borders import FILLS
 from spmdir.lowering.groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
+from spmdir.lowering.wire import packed
 from spmdir.mesh import Mesh
 
 
@@ -46,12 +48,12 @@ def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName)
     )
 
 
-def halo(emit: Emit, line: Line, x: Node, argument: Mapping[str, Any]) -> Node:
+def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, argument: Mapping[str, Any]) -> Node:
     """`x` between the borders of its neighbours."""
     dim, before, after = argument["dim"], argument["before"], argument["after"]
     rows = _swap(emit, x, dim)
     sent = {line.previous: _head(emit, rows, after), line.following: _tail(emit, rows, before)}
-    got = _exchange(emit, line, rows, sent, (after, before))
+    got = _exchange(emit, line, rows, dtype, sent, (after, before))
     parts = [got[line.previous], rows, got[line.following]]
     rows = emit(aten.cat.default, [part for part in parts if part is not None])
     missing = [before if got[line.previous] is None else 0, after if got[line.following] is None else 0]
@@ -63,12 +65,12 @@ def halo(emit: Emit, line: Line, x: Node, argument: Mapping[str, Any]) -> Node:
     return emit(aten.contiguous.default, x)
 
 
-def fold(emit: Emit, line: Line, x: Node, argument: Mapping[str, Any]) -> Node:
+def fold(emit: Emit, line: Line, x: Node, dtype: torch.dtype, argument: Mapping[str, Any]) -> Node:
     """`x` without its borders, which are added to what the neighbours have there."""
     dim, before, after = argument["dim"], argument["before"], argument["after"]
     rows = _swap(emit, x, dim)
     sent = {line.previous: _head(emit, rows, before), line.following: _tail(emit, rows, after)}
-    got = _exchange(emit, line, rows, sent, (before, after))
+    got = _exchange(emit, line, rows, dtype, sent, (before, after))
     rows = emit(aten.slice.Tensor, rows, 0, before, -after or sys.maxsize)
     if (first := got[line.previous]) is not None:
         own = emit(aten.add.Tensor, _head(emit, rows, after), first)
@@ -80,7 +82,7 @@ def fold(emit: Emit, line: Line, x: Node, argument: Mapping[str, Any]) -> Node:
 
 
 EMITTERS = {"spmd.halo": halo, "spmd.fold": fold}
-"""Op → (emit, line, operand, arguments) → its value."""
+"""Op → (emit, line, operand, its element type, arguments) → its value."""
 
 
 def _swap(emit: Emit, x: Node, dim: int) -> Node:
@@ -97,7 +99,12 @@ def _tail(emit: Emit, rows: Node, count: int) -> Node | None:
 
 
 def _exchange(
-    emit: Emit, line: Line, rows: Node, sent: Mapping[int | None, Node | None], counts: tuple[int, int]
+    emit: Emit,
+    line: Line,
+    rows: Node,
+    dtype: torch.dtype,
+    sent: Mapping[int | None, Node | None],
+    counts: tuple[int, int],
 ) -> dict[int | None, Node | None]:
     """What comes from each neighbour; None where there is none, or nothing comes.
 
@@ -111,10 +118,11 @@ def _exchange(
     sizes = dict(zip((line.previous, line.following), reversed(counts), strict=True))
     receives = [sizes.get(member, 0) for member in line.members]
     parts = [part for member in line.members if (part := sent.get(member)) is not None]
-    packed = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, rows, 0, 0, 0)
-    packed = emit(aten.contiguous.default, packed)
-    started = emit(functional.all_to_all_single.default, packed, receives, sends, line.group)
-    received, at = emit(WAIT, started), 0
+    joined = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, rows, 0, 0, 0)
+    joined, unpack = packed(emit, joined, dtype)
+    contiguous = emit(aten.contiguous.default, joined)
+    started = emit(functional.all_to_all_single.default, contiguous, receives, sends, line.group)
+    received, at = unpack(emit(WAIT, started)), 0
     for member, size in zip(line.members, receives, strict=True):
         if size:
             got[member] = emit(aten.slice.Tensor, received, 0, at, at + size)

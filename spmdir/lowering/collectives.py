@@ -26,11 +26,10 @@ from spmdir.lowering.exchange import start_exchange, start_relay
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline, require_kind
 from spmdir.lowering.ranges import aten, narrow, take
-from spmdir.lowering.reductions import reduction_of
+from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
-from spmdir.placement import REDUCTIONS
 from spmdir.placement_type import PartialPlacement
-from spmdir.planner.steps import PARTITION_IDENTITY, WHOLE_MOVES, permuted_axes, senders
+from spmdir.planner.steps import WHOLE_MOVES, permuted_axes, senders
 
 
 def start(kind: str, site: Site, x: Node) -> Started:
@@ -53,11 +52,10 @@ def _slice(site: Site, x: Node) -> Started:
 def _partition(site: Site, x: Node) -> Started:
     placement = site.target[site.named[0]]
     assert isinstance(placement, PartialPlacement)
-    reduction = placement.op if placement.op in REDUCTIONS else placement.reduce
-    if reduction not in PARTITION_IDENTITY or site.mesh.index(site.rank, site.axes) == 0:
+    if placement.copies or placement.identity is None or site.mesh.index(site.rank, site.axes) == 0:
         return here(x)
     # Multiplying by zero would keep inf and nan.
-    return here(site.emit(aten.full_like.default, x, placement.identity))
+    return here(identities(site, x, site.local(site.source), placement.identity))
 
 
 def _all_gather(site: Site, x: Node) -> Started:
@@ -69,7 +67,7 @@ def _all_gather(site: Site, x: Node) -> Started:
         joined = result if cut.dim == 0 and cut.in_order else join_even(site.emit, result, cut, block)
         return restore(site.emit, pack(site.emit, joined, cut), cut)
 
-    return site.send(functional.all_gather_into_tensor.default, x, cut.count, finish=finish)
+    return site.move(functional.all_gather_into_tensor.default, x, cut.count, finish=finish)
 
 
 def _all_reduce(site: Site, x: Node) -> Started:
@@ -104,7 +102,7 @@ def _all_to_all(site: Site, x: Node) -> Started:
     column = math.prod(after) // after[leaving.dim] if after[leaving.dim] else 0
     receives = [leaving.pieces[number][1] * column for number in leaving.by_rank]
     flat = flat_blocks(site.emit, lay(site.emit, x, joining), joining, before)
-    return site.send(
+    return site.move(
         functional.all_to_all_single.default,
         flat,
         receives,
@@ -123,7 +121,7 @@ def _permute(site: Site, x: Node) -> Started:
     receives = [math.prod(shape) * (sender[site.rank] == member) for member in group]
     sends = [math.prod(shape) * (sender[member] == site.rank) for member in group]
     flat = site.emit(aten.reshape.default, x, [-1])
-    return site.send(
+    return site.move(
         functional.all_to_all_single.default,
         flat,
         receives,
@@ -134,7 +132,7 @@ def _permute(site: Site, x: Node) -> Started:
 
 
 def _broadcast(site: Site, x: Node) -> Started:
-    return site.send(functional.broadcast.default, x, 0, finish=lambda result: result)
+    return site.move(functional.broadcast.default, x, 0, finish=lambda result: result)
 
 
 def _convert(site: Site, x: Node) -> Started:

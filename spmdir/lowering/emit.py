@@ -35,7 +35,7 @@ from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
-from spmdir.lowering.torch_values import schema, torch_constant, torch_literal, torch_op
+from spmdir.lowering.torch_values import TORCH_DTYPES, schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
@@ -253,8 +253,11 @@ class _Emitter:
 
     def emit_border(self, op: ValueOp) -> Sequence[Any]:
         axes: Any = op.argument["axes"]
+        meta = meta_of(op.operands[0].type)
+        assert meta is not None
         line = line_of(self.mesh, self.rank, axes, self.group_name)
-        return [BORDER_EMITTERS[op.name](self.call, line, self.node(op.operands[0]), op.argument)]
+        x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
+        return [BORDER_EMITTERS[op.name](self.call, line, x, dtype, op.argument)]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]

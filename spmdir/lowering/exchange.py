@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
-import torch
 from torch.fx import Node
 
 from spmdir.errors import UnsupportedError
 from spmdir.lowering.ranges import Emit, aten, narrow, take
+from spmdir.lowering.reductions import identities
 from spmdir.lowering.site import Site, Started, functional, here
-from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.lowering.wire import packed
 from spmdir.pieces import Ranges, common, length, positions, union
+from spmdir.placement import REDUCTIONS, Partial
 from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, reduced_axes
 from spmdir.planner.relay import relay, relay_loads
-from spmdir.planner.steps import IDENTITY, exchanged_axes, relayed_axes
+from spmdir.planner.steps import exchanged_axes, relayed_axes
 
 COMBINE: dict[str, Any] = {
     "sum": aten.add.Tensor,
@@ -41,7 +42,7 @@ def start_exchange(site: Site, x: Node) -> Started:
     axes = exchanged_axes(site.source, site.target, site.mesh)
     (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
     sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.grid, held))
-    return attrs.evolve(sending.started, finish=lambda result: _reduced(site, x, sending.received(result)))
+    return sending.ending_in(lambda placed: _reduced(site, x, placed))
 
 
 def start_relay(site: Site, x: Node) -> Started:
@@ -60,7 +61,7 @@ def start_relay(site: Site, x: Node) -> Started:
     grids = dict.fromkeys(part.grid for part in moved.spread if part.sender == site.rank)
     sums = {grid: _combined(site, _within(site, x, grid, gathered)) for grid in grids}
     second = _round(site, x, axes, moved.spread, loads[1], lambda part: sums[part.grid])
-    return attrs.evolve(second.started, finish=lambda result: _reduced(site, x, [*kept, *second.received(result)]))
+    return second.ending_in(lambda placed: _reduced(site, x, [*kept, *placed]))
 
 
 @attrs.frozen
@@ -68,12 +69,17 @@ class _Round:
     """One all-to-all that is under way.
 
     Attributes:
-        started: it; its result is flat.
-        received: result → the parts that this rank gets or keeps.
+        started: it; what it gives is flat.
+        received: what it gives → the parts that this rank gets or keeps.
     """
 
     started: Started
     received: Callable[[Node], list[Placed]]
+
+    def ending_in(self, value_of: Callable[[list[Placed]], Node]) -> Started:
+        """It, started for what `value_of` makes of the parts."""
+        finish = self.started.finish
+        return attrs.evolve(self.started, finish=lambda result: value_of(self.received(finish(result))))
 
 
 def _round(
@@ -93,7 +99,7 @@ def _round(
     nothing = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *nothing])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
-    started = site.send(
+    started = site.move(
         functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
     )
 
@@ -123,18 +129,16 @@ def _within(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> list[No
         if all(overlap):
             met = attrs.evolve(part, grid=overlap)
             addends.setdefault(part.addend, []).append((met, _take(site.emit, node, overlap, part.grid)))
-    value = _identity(_pending(site), site.dtype)
-    return [_join(site, x, grid, addends[addend], value) for addend in sorted(addends)]
+    return [_join(site, x, grid, addends[addend]) for addend in sorted(addends)]
 
 
 def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
     wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
     reduced = reduced_axes(site.source, site.target)
-    value = _identity(_pending(site), site.dtype)
     # A rank that gets nothing of an addend would add identities only.
     given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
-    whole = _combined(site, [_join(site, x, wanted, of_addend, value) for of_addend in given or [[]]])
+    whole = _combined(site, [_join(site, x, wanted, of_addend) for of_addend in given or [[]]])
     averaged = site.mesh.group_size(axis for axis, op in site.source.partial if axis in reduced and op == "avg")
     if averaged > 1 and site.dtype[0] not in "fbc":
         raise UnsupportedError(f"P(avg) of element type {site.dtype} has no exact mean; reduce by sum and divide")
@@ -149,19 +153,26 @@ def _combined(site: Site, addends: Sequence[Node]) -> Node:
     pending = _pending(site)
     if len(addends) > 1 and site.dtype == "i1" and pending in ("sum", "avg", "product"):
         raise UnsupportedError(f"P({pending}) of truth values is no reduction; expected P(any) or P(all)")
-    return functools.reduce(functools.partial(site.emit, COMBINE[pending]), addends)
+    combine = functools.partial(site.emit, COMBINE[pending])
+    if len(addends) == 1 or not site.torch_dtype.is_complex or pending == "product":
+        return functools.reduce(combine, addends)
+    # torch adds 1 * b to a, which is not b for infinite parts and negative zeros; process groups add parts.
+    parts, unpacks = zip(*(packed(site.emit, addend, site.torch_dtype) for addend in addends), strict=True)
+    return unpacks[0](functools.reduce(combine, parts))
 
 
-def _join(site: Site, x: Node, grid: Grid, parts: Sequence[Placed], identity: Any) -> Node:
-    """`grid` put together of `parts`; what no part fills holds `identity`."""
+def _join(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
+    """`grid` put together of `parts`; what no part fills holds what changes no addend."""
     ascending = tuple(map(union, grid))
-    return _take(site.emit, _pieced(site, x, ascending, parts, identity), grid, ascending)
+    return _take(site.emit, _pieced(site, x, ascending, parts), grid, ascending)
 
 
-def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed], identity: Any) -> Node:
+def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
     """`_join` of a grid that is ascending in every dimension: joined along one that no part goes right through."""
     if not parts:
-        return site.emit(aten.new_full.default, x, [length(ranges) for ranges in grid], identity)
+        identity = REDUCTIONS[Partial(_pending(site)).reduce].identity
+        assert identity is not None  # a sum stands for an average
+        return identities(site, x, [length(ranges) for ranges in grid], identity)
     for part, node in parts:
         if part.grid == grid:
             return node
@@ -170,7 +181,7 @@ def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed], identity: 
         if len(slabs) > 1:
             inside = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
             grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
-            made = [_pieced(site, x, *of, identity) for of in zip(grids, inside, strict=True)]
+            made = [_pieced(site, x, *of) for of in zip(grids, inside, strict=True)]
             whole = site.emit(aten.cat.default, made, dim)
             laid = tuple(itertools.chain.from_iterable(slabs))
             return take(site.emit, whole, dim, positions(held, laid), length(held))
@@ -188,14 +199,3 @@ def _slabs(held: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
     edges = [held[0][0], *itertools.chain.from_iterable(covered), held[-1][1]]
     gaps = [common(held, ((start, end),)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
     return sorted([*slabs, *filter(None, gaps)])
-
-
-def _identity(op: str, dtype: str) -> Any:
-    value = IDENTITY.get(op, 0)
-    kind = TORCH_DTYPES[dtype]
-    if value in (0, 1) or kind.is_floating_point:
-        return bool(value) if kind == torch.bool else value
-    if kind == torch.bool:
-        return value > 0
-    limits = torch.iinfo(kind)
-    return limits.min if value < 0 else limits.max

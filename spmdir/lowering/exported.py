@@ -138,8 +138,8 @@ class _RankGraph:
                 return [self.copies[result] for result in node.args[0]]
             if node in self.copies:
                 continue
-            if node.target is getattr:  # the device of an input, which an exported program knows
-                self.copies[node] = self.copies[node.args[0]].meta["val"].device
+            if node.target is getattr:  # the device or element type of a tensor, which an exported program knows
+                self.copies[node] = getattr(self.copies[node.args[0]].meta["val"], str(node.args[1]))
                 continue
             copy = self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
             args, kwargs = map_arg((copy.args, copy.kwargs), lambda operand: operand.meta["val"])

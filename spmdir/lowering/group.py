@@ -11,6 +11,7 @@ from torch import Tensor
 from spmdir.errors import SpmdirError
 from spmdir.lowering.cut import Cut, lay, split_even, spread
 from spmdir.lowering.ranges import Positions, narrow
+from spmdir.lowering.wire import check_reduced, packed
 
 functional = torch.ops._c10d_functional
 
@@ -39,7 +40,7 @@ class Group:
     def all_gather(self, x: Tensor) -> Tensor:
         """What every rank has, by rank: [*shape] → [size, *shape]."""
         x = x.unsqueeze(0)
-        return x if self.size == 1 else self._run(functional.all_gather_into_tensor.default, x, self.size)
+        return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
         """The reduction of what the ranks have, by a key of `spmdir.placement.REDUCTIONS`."""
@@ -54,11 +55,11 @@ class Group:
         """Row i goes to rank i, and what comes from rank i is row i: [size, *shape] → [size, *shape]."""
         self._check_rows("all_to_all", x)
         ones = [1] * self.size
-        return x if self.size == 1 else self._run(functional.all_to_all_single.default, x, ones, ones)
+        return x if self.size == 1 else self._moved(functional.all_to_all_single.default, x, ones, ones)
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
         """What rank `source` has; `x` of the others tells shape and type."""
-        return x if self.size == 1 else self._run(functional.broadcast.default, x, source)
+        return x if self.size == 1 else self._moved(functional.broadcast.default, x, source)
 
     def split(self, x: Tensor) -> Tensor:
         """`x` as the target of the edge cuts it, by rank: [size, *block], padded with zeros to the longest piece.
@@ -95,11 +96,16 @@ class Group:
     def _reduced(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
         if self.size == 1:
             return x
+        check_reduced(op, x.dtype)
         if x.dtype != torch.bool:
             return self._run(collective, x, op, *arguments)
         if op not in ON_BOOL:
             raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(ON_BOOL)}")
         return self._run(collective, x.view(torch.uint8), ON_BOOL[op], *arguments).view(torch.bool)
+
+    def _moved(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
+        sent, unpack = packed(_call, x, x.dtype)  # type: ignore[arg-type]
+        return unpack(self._run(collective, sent, *arguments))  # type: ignore[arg-type, return-value]
 
     def _run(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
         return functional.wait_tensor.default(collective(x.contiguous(), *arguments, self.name))

@@ -222,6 +222,9 @@ def _count(calls: Sequence[Issued], size: int) -> None:
 def _reduced(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
     if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
         raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
+    if tensors[0].is_complex() and op in ("sum", "avg"):
+        # As process groups do: torch's sum of complex numbers is another where parts are infinite or negative zeros.
+        return torch.view_as_complex(_reduced(calls, [torch.view_as_real(t.resolve_conj()) for t in tensors], op))
     whole = tensors[0]
     for tensor in tensors[1:]:
         whole = REDUCTIONS[op].combine(whole, tensor)

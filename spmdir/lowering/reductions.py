@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -13,6 +14,7 @@ from spmdir.lowering.group import ON_BOOL
 from spmdir.lowering.inline import AfterCode, BeforeCode, Kind, inline, require_kind
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Site
+from spmdir.lowering.wire import check_reduced, packed
 from spmdir.placement import REDUCTIONS
 from spmdir.placement_type import PartialPlacement
 
@@ -32,11 +34,16 @@ class Reduction:
     afters: tuple[AfterCode, ...]
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """What is reduced, of the operand `x`; and its kind."""
+        """What is reduced, of the operand `x`; and its kind.
+
+        Raises:
+            SpmdirError: a placement makes something else of it, or process groups do not reduce its element type.
+        """
         for code in self.befores:
             shape, _ = kind
             x, kind = inline(self.site.emit, code, x, kind)
             require_kind(code, kind, (shape, kind[1]))
+        check_reduced(self.name, kind[1])
         if kind[1] == torch.bool:
             x = self.site.emit(aten.view.dtype, x, torch.uint8)
         return x, kind
@@ -76,6 +83,29 @@ def reduction_of(site: Site) -> Reduction:
         tuple(BeforeCode(p) for p in placements),
         tuple(AfterCode(p, count) for p, count in reversed(counted)),
     )
+
+
+def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> Node:
+    """`shape` full of what leaves every other operand of a reduction as it is, on the device of `like`.
+
+    Args:
+        value: the identity of the placement or reduction; integers have their least and greatest for the infinities.
+    """
+    kind, size = site.torch_dtype, list(shape)
+    if kind.is_complex and value == 0:
+        # Both parts must be the negative zero, which no literal of a graph's code says.
+        parts, unpack = packed(site.emit, like, kind)
+        return unpack(site.emit(aten.new_full.default, parts, [*size, 2], value))
+    if kind == torch.bool:
+        value = value > 0
+    elif not (kind.is_floating_point or kind.is_complex):
+        value = int(value) if math.isfinite(value) else _limit(kind, value)
+    return site.emit(aten.new_full.default, like, size, value)
+
+
+def _limit(kind: torch.dtype, value: float) -> int:
+    limits = torch.iinfo(kind)
+    return limits.min if value < 0 else limits.max
 
 
 def _where(site: Site, placement: PartialPlacement) -> Sequence[str]:

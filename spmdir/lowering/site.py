@@ -14,6 +14,7 @@ from spmdir.lowering.cut import Cut, cut_of
 from spmdir.lowering.groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.lowering.wire import packed
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges
 from spmdir.placement import REDUCTIONS, Placement
@@ -121,6 +122,16 @@ class Site:
             return Started(x, False, finish)
         sent = self.emit(op, self.emit(aten.contiguous.default, x), *arguments, self.group(axes))
         return Started(sent, True, finish)
+
+    def move(
+        self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
+    ) -> Started:
+        """`send` of a collective that changes no element of `x`: each type goes as all backends carry it."""
+        axes = self.axes if axes is None else axes
+        if not axes:
+            return Started(x, False, finish)
+        sent, unpack = packed(self.emit, x, self.torch_dtype)
+        return self.send(op, sent, *arguments, finish=lambda came: finish(unpack(came)), axes=axes)
 
 
 def here(value: Node) -> Started:

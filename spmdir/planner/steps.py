@@ -8,7 +8,6 @@ leave and uneven pieces need no more than padding or uneven splits. WHOLE_MOVES 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,12 +29,6 @@ MOVES: dict[str, tuple[str, str]] = {
     "reduce_scatter": ("partial", "shard"),
 }
 """Kind of step → the trait that its axes have before and after."""
-
-IDENTITY: dict[str, float] = {"sum": 0, "product": 1, "max": -math.inf, "min": math.inf, "any": 0, "all": 1}
-"""Reduction → what leaves the other operand as it is; integers have their least and greatest for the infinities."""
-
-PARTITION_IDENTITY = {op: IDENTITY[op] for op in ("sum", "product")}
-"""What `partition` puts on every rank of a group but the first; under the other reductions all ranks keep the value."""
 
 
 @attrs.frozen

@@ -62,9 +62,17 @@ def simulated(
     mesh: Mesh, reshards: Sequence[Reshard], values: Sequence[torch.Tensor]
 ) -> list[tuple[torch.Tensor, ...]]:
     """For every reshard, what each rank holds of its value afterwards."""
+    return moved(
+        mesh, reshards, [pieces_of(mesh, reshard, value) for reshard, value in zip(reshards, values, strict=True)]
+    )
+
+
+def moved(
+    mesh: Mesh, reshards: Sequence[Reshard], held: Sequence[Sequence[torch.Tensor]]
+) -> list[tuple[torch.Tensor, ...]]:
+    """For every reshard, what each rank holds afterwards of what the ranks `held`."""
     module = localized(mesh, reshards)
     programs = [lower_to_fx(module, rank) for rank in range(mesh.world_size)]
-    held = [pieces_of(mesh, reshard, value) for reshard, value in zip(reshards, values, strict=True)]
     given = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
     return list(zip(*run_lockstep(programs, given, mesh), strict=True))
 

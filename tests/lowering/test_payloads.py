@@ -1,4 +1,4 @@
-"""Moved data keeps every bit: NaNs of all kinds, zeros with their sign, integers, truth values."""
+"""Data keeps every bit where it is moved, NaNs and signs of zeros among it, and where it becomes a pending sum."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import itertools
 import random
 from collections.abc import Iterable
 
+import attrs
 import pytest
 import torch
 
 from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.lowering.wire import REDUCED_AS
 from spmdir.mesh import Mesh
+from spmdir.sharding import Sharding
+from tests.lowering.placed import First
 from tests.lowering.programs import shardings
-from tests.lowering.reshards import Reshard, assert_kept, simulated
+from tests.lowering.reshards import Reshard, assert_kept, moved, simulated
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (3, 2)]
 
+SUMMED = [name for name, dtype in TORCH_DTYPES.items() if dtype not in REDUCED_AS and name != "i1"]
+"""Element types of pending sums that process groups reduce."""
+
 
 def payload(reshard: Reshard, generator: torch.Generator) -> torch.Tensor:
-    """Random bits; among them, of a floating type, NaN, -0.0 and infinities."""
+    """Random bits; among them, of a floating or complex type, NaN, -0.0 and infinities."""
     dtype, count = TORCH_DTYPES[reshard.dtype], torch.Size(reshard.shape).numel()
     noise = torch.randint(0, 256, (count * dtype.itemsize,), generator=generator, dtype=torch.uint8)
     value = noise.remainder(2).bool() if dtype == torch.bool else noise.view(dtype)
-    if dtype.is_floating_point:
-        special = torch.tensor([float("nan"), -0.0, float("inf"), -float("inf")]).to(dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        numbers = torch.view_as_real(value).flatten() if dtype.is_complex else value
+        special = torch.tensor([float("nan"), -0.0, float("inf"), -float("inf")]).to(numbers.dtype)
         for number in range(min(count, len(special))):
-            value[number :: len(special) + 3] = special[number]
+            numbers[number :: len(special) + 3] = special[number]
     return value.reshape(reshard.shape)
 
 
 def movements(mesh: Mesh, count: int, dtypes: Iterable[str]) -> list[Reshard]:
     """For each element type so many reshards in which no reduction is pending."""
     chosen = random.Random(0)
-    whole = [sharding for sharding in shardings(mesh, 2) if not sharding.partial]
-    pairs = list(itertools.permutations(whole, 2))
+    pairs = list(itertools.permutations(_whole(mesh), 2))
     return [
         Reshard(*pair, chosen.choice(SHAPES), dtype)
         for dtype in dtypes
@@ -41,10 +48,55 @@ def movements(mesh: Mesh, count: int, dtypes: Iterable[str]) -> list[Reshard]:
     ]
 
 
-@pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})], ids=str)
+def into_sums(mesh: Mesh, count: int) -> list[Reshard]:
+    """For each element type so many reshards to a pending sum."""
+    chosen = random.Random(0)
+    whole, pending = _whole(mesh), [sharding for sharding in shardings(mesh, 2) if sharding.partial]
+    return [
+        Reshard(chosen.choice(whole), chosen.choice(pending), chosen.choice(SHAPES), dtype)
+        for dtype in SUMMED
+        for _ in range(count)
+    ]
+
+
+def by_edges(mesh: Mesh) -> list[Reshard]:
+    """For each element type a reshard that is Python of a placement."""
+    first = Sharding([(mesh.axis_names[0], First())])
+    return [Reshard(first, Sharding(), (7, 5), dtype) for dtype in TORCH_DTYPES]
+
+
+def onward(mesh: Mesh, reshards: Iterable[Reshard]) -> list[Reshard]:
+    """Where the values of `reshards` go next, so that no reduction is pending."""
+    chosen = random.Random(0)
+    return [attrs.evolve(reshard, source=reshard.target, target=chosen.choice(_whole(mesh))) for reshard in reshards]
+
+
+def settled(value: torch.Tensor) -> torch.Tensor:
+    """`value` with NaN of one kind, since sums make others of them."""
+    return value.where(value == value, float("nan"))
+
+
+def _whole(mesh: Mesh) -> list[Sharding]:
+    return [sharding for sharding in shardings(mesh, 2) if not sharding.partial]
+
+
+MESHES = [Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_what_is_moved_keeps_its_bits(mesh: Mesh) -> None:
     generator = torch.Generator().manual_seed(0)
-    reshards = movements(mesh, 12, TORCH_DTYPES)
+    reshards = [*movements(mesh, 12, TORCH_DTYPES), *by_edges(mesh)]
     values = [payload(reshard, generator) for reshard in reshards]
     for reshard, value, found in zip(reshards, values, simulated(mesh, reshards, values), strict=True):
         assert_kept(mesh, reshard, value, found)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_what_becomes_a_pending_sum_keeps_its_bits(mesh: Mesh) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reshards = into_sums(mesh, 12)
+    values = [settled(payload(reshard, generator)) for reshard in reshards]
+    after = onward(mesh, reshards)
+    for reshard, value, found in zip(after, values, moved(mesh, after, simulated(mesh, reshards, values)), strict=True):
+        assert_kept(mesh, reshard, value, [settled(piece) for piece in found])

@@ -14,11 +14,11 @@ import torch
 from spmdir.mesh import Mesh
 from spmdir.pieces import common, length, positions
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
-from spmdir.placement_type import edge_between
+from spmdir.placement_type import PartialPlacement, edge_between
 from spmdir.planner.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.relay import relay
-from spmdir.planner.steps import IDENTITY, PARTITION_IDENTITY, Step, make_step, senders, transition
+from spmdir.planner.steps import Step, make_step, senders, transition
 from spmdir.planner.topology import H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
 
@@ -81,9 +81,11 @@ def reduced(locals_: list[torch.Tensor], step: Step, mesh: Mesh, rank: int) -> t
 
 
 def partitioned(local: torch.Tensor, step: Step, mesh: Mesh, rank: int) -> torch.Tensor:
-    if mesh.index(rank, step.axes) == 0 or step.op not in PARTITION_IDENTITY:
+    _, pending = step.ends(mesh)
+    assert isinstance(pending, PartialPlacement)
+    if mesh.index(rank, step.axes) == 0 or pending.copies or pending.identity is None:
         return local
-    return torch.full_like(local, PARTITION_IDENTITY[step.op])
+    return torch.full_like(local, pending.identity)
 
 
 def converted(local: torch.Tensor, step: Step, mesh: Mesh) -> torch.Tensor:
@@ -169,7 +171,9 @@ def put_together(
     """The addends that a rank is given, reduced; what is `left` pending need not be given, nor more than one addend."""
     grid = grid_of(step.target, shape, mesh, rank)
     count = 1 + max((part.addend for part, _ in given), default=0)
-    addends = torch.full([count, *map(length, grid)], float(IDENTITY.get(pending(step), 0))).double()
+    identity = REDUCTIONS[Partial(pending(step)).reduce].identity
+    assert identity is not None
+    addends = torch.full([count, *map(length, grid)], float(identity)).double()
     times = torch.zeros(addends.shape)
     for part, piece in given:
         times[part.addend][within(part.grid, grid)] += 1

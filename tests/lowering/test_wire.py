@@ -1,0 +1,66 @@
+"""Element types that backends do not carry or do not reduce, and forms in which tensors cannot be viewed at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import spmdir
+from spmdir.errors import UnsupportedError
+from spmdir.lowering import lower_to_fx
+from spmdir.lowering.group import Group
+from spmdir.mesh import Mesh
+from spmdir.sharding import parse_sharding
+from tests.lowering.programs import Program
+
+MESH = Mesh({"a": 2})
+
+UNREDUCED = [
+    ("i16", "sum", "neither gloo nor NCCL reduces int16 by sum; convert to i32"),
+    ("i16", "max", "neither gloo nor NCCL reduces int16 by max; convert to i32"),
+    ("f8E4M3FN", "sum", "neither gloo nor NCCL reduces float8_e4m3fn by sum; convert to f32"),
+    ("f8E5M2", "min", "neither gloo nor NCCL reduces float8_e5m2 by min; convert to f32"),
+    ("complex<f32>", "product", "neither gloo nor NCCL reduces complex64 by product, only by sum and avg"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "op", "message"), UNREDUCED)
+@pytest.mark.parametrize(("kind", "target"), [("all_reduce", ""), ("reduce_scatter", "a: S(0)")])
+def test_reductions_that_no_backend_does_are_refused_at_their_place(
+    kind: str, target: str, dtype: str, op: str, message: str
+) -> None:
+    clauses = f"on [a]{' dim 0' if target else ''} op {op}"
+    program = Program(MESH, kind, clauses, parse_sharding(f"a: P({op})"), parse_sharding(target), (4,), dtype)
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        lower_to_fx(program.parse())
+    assert caught.value.location is not None
+
+
+def test_edges_of_placements_reduce_what_backends_do() -> None:
+    group = Group("mesh:a", 2, 0, (4,))
+    for reduce in (group.all_reduce, group.reduce_scatter):
+        with pytest.raises(UnsupportedError, match="reduces int16 by max; convert to i32"):
+            reduce(torch.ones(2, 4, dtype=torch.int16), "max")
+
+
+def test_a_conjugate_is_moved() -> None:
+    text = """
+    spmd.mesh @mesh <a = 2>
+    func.func @main(%x: tensor<4x6xcomplex<f64>> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>})
+        -> (tensor<4x6xcomplex<f64>> {spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}) {
+      %0 = aten._conj(%x) : tensor<4x6xcomplex<f64>> <a: S(0)>
+      %1 = spmd.all_to_all %0 on [a] from 0 to 1 : tensor<4x6xcomplex<f64>> <a: S(1)>
+      return %1 : tensor<4x6xcomplex<f64>>
+    }
+    """
+    x = torch.randn(4, 6, dtype=torch.complex128)
+    (found,) = spmdir.simulate(spmdir.parse(text), [x])
+    assert torch.equal(found, x.conj())
+
+
+def test_what_has_no_backend_type_is_moved_in_the_precision_that_is_given() -> None:
+    sides = parse_sharding("a: S(0)"), parse_sharding("a: S(1)")
+    program = Program(MESH, "all_to_all", "on [a] from 0 to 1", *sides, (4, 6), "f8E5M2")
+    x = torch.randn(4, 6, dtype=torch.float64)
+    (found,) = spmdir.simulate(program.parse(), [x])
+    assert torch.equal(found, x)
