@@ -275,12 +275,16 @@ def _free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...
 def _useful_places(
     shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh
 ) -> tuple[ShardPlacement, ...]:
-    """How axes may divide: by S each dimension that either side divides and the largest other one; and as they do."""
+    """How axes may divide: as they do on either side, and by S each dimension that they divide there and two others.
+
+    Of these the largest can be divided most evenly; the first longer than 1 is cut and put together without copies.
+    """
     given = [placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)]
     used = {placement.dim for placement in given}
-    others = sorted((dim for dim in range(len(shape)) if dim not in used), key=lambda dim: (-shape[dim], dim))
-    places = dict.fromkeys([*map(Shard, sorted([*used, *others[:1]])), *given])
-    return tuple(places)
+    others = [dim for dim in range(len(shape)) if dim not in used]
+    largest = sorted(others, key=lambda dim: (-shape[dim], dim))[:1]
+    first = [dim for dim in others if shape[dim] > 1][:1]
+    return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *given]))
 
 
 @functools.cache
