@@ -230,7 +230,7 @@ def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int
     for loads in LOADS[step.kind](step.source, step.target, mesh, shape):
         totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
         for (sender, receiver), numel in loads.items():
-            crosses = mesh.index(sender, outside) != mesh.index(receiver, outside)
+            crosses = bool(outside) and mesh.index(sender, outside) != mesh.index(receiver, outside)
             for total in totals[: 1 + crosses]:
                 for end in (("sends", sender), ("receives", receiver)):
                     total[end] = total.get(end, 0) + numel

@@ -57,7 +57,7 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     return in_order(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     pending = pending_axes(source, target)
@@ -145,6 +145,7 @@ def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[li
     return [members for members, load in zip(places, most, strict=True) if load == min(most)]
 
 
+@functools.lru_cache(maxsize=4096)
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """(sender, receiver) → elements, in the one round of an exchange."""
     return [loads_of(_shares, exchanged_axes(source, target, mesh), source, target, mesh, shape)]

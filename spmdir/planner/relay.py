@@ -59,7 +59,7 @@ class _Shares:
         return sum(max(map(max, moved(shares, group))) for shares in (self.gathered, self.spread))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> _Shares:
     group = mesh.group(rank, relayed_axes(source, target, mesh))
     addends, places = ([axis for axis, _ in side.partial] for side in (source, target))
@@ -68,6 +68,7 @@ def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     return min((_relayed(moves, relays) for relays in choices), key=lambda shares: shares.busiest(group))
 
 
+@functools.lru_cache(maxsize=4096)
 def relay_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """(sender, receiver) → elements, in each of the two rounds of a relay."""
     axes = relayed_axes(source, target, mesh)
