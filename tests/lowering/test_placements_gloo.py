@@ -28,7 +28,6 @@ CASES = (
     ("all_to_all", "on [a, b] from 0 to 1", "a: Dealt(0, 1), b: S(0)", "a: S(1), b: Backwards(1)"),
     ("exchange", "", "a: Dealt(0, 1), b: Backwards(1)", "a: Steep(1), b: S(0)"),
     ("all_reduce", 'on [a, b] op "Root(2)"', "a: Root(2), b: Root(2)", ""),
-    ("reduce_scatter", 'on [b] dim 0 op "Thirds"', "a: S(1), b: Thirds", "a: S(1), b: Backwards(0)"),
     ("convert", "", "b: Thirds", "b: Backwards(0)"),
     ("convert", "", "a: First", ""),
     ("convert", "", "a: S(1), b: First", "a: S(1)"),
