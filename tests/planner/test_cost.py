@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -10,12 +12,13 @@ from hypothesis import strategies as st
 
 from spmdir.mesh import Mesh
 from spmdir.placement import OPEN, Partial, R, Shard
-from spmdir.planner.cost import step_cost
+from spmdir.planner.cost import least_cost, step_cost
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
-from spmdir.planner.steps import make_step
+from spmdir.planner.steps import WHOLE_MOVES, Step, make_step, unmovable
 from spmdir.planner.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
 from spmdir.sharding import Sharding, parse_sharding
+from tests.lowering.programs import shardings
 
 GIB = 2**30
 ONE_NODE = Mesh({"g": 8}, intra_node=("g",))
@@ -135,3 +138,21 @@ def test_the_price_formulas_are_the_known_ones() -> None:
 )
 def test_an_illegal_move_has_an_infinite_price(source, target) -> None:
     assert axis_price(source, target, 100.0, 2) == math.inf
+
+
+@pytest.mark.parametrize("kind", ["exchange", "relay"])
+def test_an_exchange_never_costs_less_than_the_search_takes_it_to(kind: str) -> None:
+    mesh = Mesh({"a": 2, "b": 3, "c": 2}, intra_node=("b", "c"))
+    pairs = list(itertools.permutations(shardings(mesh, 2), 2))
+    tried = 0
+    for source, target in random.Random(0).sample(pairs, 150):
+        axes = WHOLE_MOVES[kind].axes(source, target, mesh)
+        if not axes or unmovable(kind, source, target):
+            continue
+        step = Step(kind, axes, source, target)
+        for shape, topology in itertools.product(((12, 12), (7, 5), (2, 1)), (FLAT, H100X8, CPU_GLOO)):
+            least, found = (price(step, shape, 4, mesh, topology) for price in (least_cost, step_cost))
+            assert least.wire_bytes <= found.wire_bytes, (str(step), source, target, shape)
+            assert least.seconds <= found.seconds, (str(step), source, target, shape)
+            tried += found.wire_bytes > 0
+    assert tried > 1000
