@@ -44,7 +44,7 @@ class _ByAxis(dict[str, int]):
         return root.coordinate(self._rank)[name] // (root.sizes[name] // (outer * size)) % size
 
 
-@attrs.define(frozen=True, slots=False)
+@attrs.define(frozen=True, slots=False, cache_hash=True)
 class Mesh:
     """Ordered named axes with their sizes, e.g. `Mesh({"dp": 2, "tp": 4})`.
 

@@ -87,6 +87,10 @@ class Sharding:
         """The axes left to the compiler."""
         return tuple(axis for axis, p in self.entries if p.trait == "open")
 
+    @cached_property
+    def _is_demanding(self) -> bool:
+        return any(placement.is_demanding for _, placement in self.entries)
+
     def replace(self, axis: str, placement: Placement) -> Sharding:
         """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
         if axis in self._placements:
@@ -171,7 +175,7 @@ class Sharding:
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
         self.check(mesh, len(shape))
-        if not any(placement.is_demanding for _, placement in self.entries):
+        if not self._is_demanding:
             return
         shapes = {shape}
         for axis, placement in self.entries:
@@ -182,23 +186,28 @@ class Sharding:
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
-        for axis, placement in self.entries:
-            mesh.require(axis)
-            if mesh.root is None and is_part(axis) and self.merged(mesh) != self:
-                raise ShardingError(f"<{self}> is to be written <{self.merged(mesh)}>")
-            if placement.dim is not None and rank is not None and placement.dim >= rank:
-                raise ShardingError(
-                    f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
-                    f"expected a dimension below {rank}"
-                )
-        if len(self.kinds) > 1:
-            raise ShardingError(
-                f"pending reductions of different kinds ({', '.join(sorted(self.kinds))}) do not commute; "
-                "reduce one before the other arises"
-            )
+        _check(self, mesh, rank)
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+@lru_cache(maxsize=65536)
+def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
+    for axis, placement in sharding.entries:
+        mesh.require(axis)
+        if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
+            raise ShardingError(f"<{sharding}> is to be written <{sharding.merged(mesh)}>")
+        if placement.dim is not None and rank is not None and placement.dim >= rank:
+            raise ShardingError(
+                f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
+                f"expected a dimension below {rank}"
+            )
+    if len(sharding.kinds) > 1:
+        raise ShardingError(
+            f"pending reductions of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
+            "reduce one before the other arises"
+        )
 
 
 @lru_cache(maxsize=4096)

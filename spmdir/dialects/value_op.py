@@ -154,7 +154,7 @@ class ValueOp(IRDLOperation):
             if attribute is not None and len(attribute.data) != count:
                 raise VerifyException(f"has {len(attribute.data)} entries for {count} {what}s; give one a {what}")
         self.check_size_operands()
-        self.check(mesh_of(self))
+        self.check(mesh_of(self.parent_op() or self))
 
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
