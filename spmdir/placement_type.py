@@ -7,6 +7,7 @@ alone, so this module needs no tensor library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -106,7 +107,7 @@ class Placement:
         return shape
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
-        """Raise ShardingError if `count` ranks cannot hold a tensor of `shape` so."""
+        """Raise SpmdirError if `count` ranks cannot hold a tensor of `shape` so."""
 
     @property
     def is_demanding(self) -> bool:
@@ -305,6 +306,11 @@ def _fits(end: str, placement: Placement) -> bool:
 
 def _register(kind: type[Placement]) -> None:
     head = head_of(kind.text)
+    if not re.fullmatch(r"(\w+|\?)(\(.*\))?", kind.text):
+        raise ShardingError(
+            f"the text of {kind.__module__}.{kind.__qualname__} is '{kind.text}'; expected a name, and fields in round "
+            "brackets, as in 'Cyclic({dim}, {block})'"
+        )
     known = _TYPES.get(head)
     # attrs makes a class anew when it gives it slots, and a file may be run again.
     if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):

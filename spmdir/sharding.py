@@ -10,7 +10,7 @@ import attrs
 
 from spmdir.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.brackets import split_entries
-from spmdir.errors import ParseError, ShardingError
+from spmdir.errors import ParseError, ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, select
 from spmdir.placement import R
@@ -181,7 +181,7 @@ class Sharding:
         for axis, placement in self.entries:
             count = mesh.sizes[axis]
             for held in shapes:
-                placement.check(held, count)
+                _check_holding(placement, held, count)
             shapes = {placement.local_shape(held, count, index) for held in shapes for index in range(count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
@@ -271,6 +271,14 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name).merged(mesh)
     result.check(mesh, None)
     return result
+
+
+def _check_holding(placement: Placement, shape: tuple[int, ...], count: int) -> None:
+    try:
+        placement.check(shape, count)
+    except SpmdirError as error:
+        # Declarations raise any refusal; what tries shardings takes it for that of a sharding.
+        raise ShardingError(error.message, error.location) from None
 
 
 def _placement(value: object, rank: int | None) -> Placement:

@@ -115,7 +115,8 @@ def _held(placements: tuple[Any, ...], counts: Shape, extent: int) -> tuple[Rang
         held = [
             select(ranges, placement.ranges(length(ranges), count, index)) for ranges in held for index in range(count)
         ]
-    if joined(sorted(pair for ranges in held for pair in joined(ranges))) != joined([(0, extent)]):
+    pairs = sorted(pair for ranges in held for pair in ranges)
+    if any(start > end for start, end in pairs) or joined(pairs) != joined([(0, extent)]):
         raise ShardingError(
             f"{', '.join(map(str, placements))} over {', '.join(map(str, counts))} ranks is no partition of {extent} "
             "positions; expected each of them in one range of one rank"

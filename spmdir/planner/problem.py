@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 
 from spmdir.call import TensorMeta
-from spmdir.errors import ShardingError
+from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.pieces import length
 from spmdir.placement import Partial, R, Shard
@@ -176,6 +176,6 @@ class Given:
             return False
         try:
             extra.check(self.meta.shape, count)
-        except ShardingError:
+        except SpmdirError:
             return False
         return extra.holds(self.meta.dtype) and (extra.trait == "shard" or self.role == "constraint")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.errors import ShardingError
+from spmdir.errors import SpmdirError
 from spmdir.pieces import joined, length, scaled, tiled
 from spmdir.placement import Placement, Shard
 from spmdir.placement_type import ShardPlacement
@@ -159,6 +159,6 @@ def fits(placement: Placement, size: int, count: int) -> bool:
     """Whether `count` ranks can hold a dimension of `size` elements so; `placement.dim` is 0."""
     try:
         placement.check((size,), count)
-    except ShardingError:
+    except SpmdirError:
         return False
     return True

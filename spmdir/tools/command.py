@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
 from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean, place
+from spmdir.tools.plugins import place_in_plugin
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -47,7 +48,8 @@ def parse_sizes(text: str) -> dict[str, int]:
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """The exit status of a tool: what `body` returns, 1 after a refusal, 2 after an internal error.
 
-    Refusals and warnings go to stderr, one a line; a traceback appears only when SPMDIR_DEBUG is set.
+    Refusals, among them what plug-ins raise, and warnings go to stderr, one a line; a traceback appears only when
+    SPMDIR_DEBUG is set.
     """
     try:
         with shown_warnings(lambda warning: print(warning, file=sys.stderr)):
@@ -64,6 +66,9 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     except Exception as error:
         if os.environ.get("SPMDIR_DEBUG"):
             raise
+        if (where := place_in_plugin(error)) is not None:
+            print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
+            return 1
         print(
             f"error: internal error, please report: {type(error).__name__}: {error} "
             "(set SPMDIR_DEBUG=1 for the traceback)",

@@ -140,6 +140,13 @@ def _guarded(path: str, body: Callable[[], object]) -> None:
         raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", place) from error
 
 
+def place_in_plugin(error: BaseException) -> Location | None:
+    """The innermost line of a plug-in that `error` went through; None if it went through none."""
+    frames = reversed(list(traceback.walk_tb(error.__traceback__)))
+    places = (Location(f.f_code.co_filename, line, 1) for f, line in frames if _SOURCE in f.f_globals)
+    return next(places, None)
+
+
 def line_in(path: str, error: BaseException) -> int | None:
     """The innermost line of the file at `path` that `error` went through; None if it went through none."""
     frames, real = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)

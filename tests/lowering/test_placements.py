@@ -315,10 +315,10 @@ def test_values_that_cannot_be_held_so_are_refused_as_the_input() -> None:
 
 
 @attrs.frozen
-class Overlapping(ShardPlacement):
+class OnBoth(ShardPlacement):
     """Both of two ranks hold the middle."""
 
-    text: ClassVar[str] = "Overlapping({dim})"
+    text: ClassVar[str] = "OnBoth({dim})"
     dim: int
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
@@ -332,9 +332,21 @@ def test_pieces_are_not_gathered_where_ranks_hold_shapes_of_their_own() -> None:
         program.parse()
 
 
-def test_ranges_that_are_no_partition_are_refused() -> None:
-    program = Program(Mesh({"a": 2}), "slice", "on [a] dim 0", Sharding(), parse_sharding("a: Overlapping(0)"), (4,))
-    with pytest.raises(ShardingError, match=re.escape("Overlapping(0) over 2 ranks is no partition of 4 positions")):
+@attrs.frozen
+class Backward(ShardPlacement):
+    """The range of the second of two ranks ends before it starts."""
+
+    text: ClassVar[str] = "Backward({dim})"
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        return ((0, size),) if index == 0 else ((size, size - 1),)
+
+
+@pytest.mark.parametrize("text", ["OnBoth(0)", "Backward(0)"])
+def test_ranges_that_are_no_partition_are_refused(text: str) -> None:
+    program = Program(Mesh({"a": 2}), "slice", "on [a] dim 0", Sharding(), parse_sharding(f"a: {text}"), (4,))
+    with pytest.raises(ShardingError, match=re.escape(f"{text} over 2 ranks is no partition of 4 positions")):
         lower_to_fx(program.parse())
 
 

@@ -35,6 +35,16 @@ def test_what_the_lies_are_made_from_is_honest(tmp_path: Path, name: str, text: 
     assert report.sound, str(report)
 
 
+def test_what_is_refused_for_some_numbers_of_ranks_is_not_tried_with_them(tmp_path: Path) -> None:
+    picky = """
+    def check(self, shape, count):
+        if count != 3:
+            raise SpmdirError(f"{self} is for 3 ranks; found {count}")
+    """
+    report = check_file(written(tmp_path, "from spmdir import SpmdirError\n\n" + DEALT + picky, "ThreeOnly"))
+    assert report.sound, str(report)
+
+
 @pytest.mark.parametrize("name", ["cyclic", "strided", "ragged", "masked", "norm", "quantised"])
 def test_shipped_placements_hold_every_law(name: str) -> None:
     report = check_file(f"spmdir/placements/{name}.py")
@@ -79,8 +89,13 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
             "class",
             "placement 'S' is declared by spmdir.placement.Shard and by",
         ),
+        (
+            "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME<{n}>'\n    n: int\n",
+            "class",
+            "the text of spmdir_plugin_",
+        ),
     ],
-    ids=["none", "undecorated", "picky", "failing", "conflict"],
+    ids=["none", "undecorated", "picky", "failing", "conflict", "angular"],
 )
 def test_a_file_that_cannot_be_checked_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str | None, message: str

@@ -10,7 +10,7 @@ import pytest
 from spmdir.errors import SpmdirError
 from spmdir.passes import PASSES, parse_pipeline
 from spmdir.placement_type import parse_placement
-from spmdir.tools import spmd_opt
+from spmdir.tools import spmd_opt, spmd_plan
 from spmdir.tools.plugins import load_module, load_plugins
 
 RENAME = '''\
@@ -140,6 +140,14 @@ class Halved(ShardPlacement):
     def ranges(self, size, count, index):
         return ((0, size),) if index == 0 else ()
 """
+
+
+def test_what_a_placement_raises_is_told_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = PLACED.replace("Halved", "Startless").replace("((0, size),) if index == 0 else ()", "((), ())[count]")
+    path = write(tmp_path, "startless.py", failing)
+    arguments = ["Startless(0)", "S(0)", "--mesh", "4", "--shape", "8", "--load-plugin", path, "--no-dtensor"]
+    assert spmd_plan.main(arguments) == 1
+    assert capsys.readouterr().err == f"{path}:11:1: error: plug-in failed: IndexError: tuple index out of range\n"
 
 
 def test_placements_of_a_plugin_are_made_once_and_anew_when_it_changes(tmp_path: Path) -> None:
