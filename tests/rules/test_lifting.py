@@ -26,10 +26,10 @@ from spmdir.rules.strategy import divided_by
 
 
 @attrs.frozen
-class Dealt(ShardPlacement):
+class Taken(ShardPlacement):
     """Blocks dealt to the ranks in turn."""
 
-    text: ClassVar[str] = "Dealt({dim}, {block})"
+    text: ClassVar[str] = "Taken({dim}, {block})"
     dim: int
     block: int
 
@@ -37,21 +37,21 @@ class Dealt(ShardPlacement):
         starts = range(index * self.block, size, count * self.block)
         return tuple((start, min(start + self.block, size)) for start in starts)
 
-    def scaled(self, inner: int) -> Dealt:
-        return Dealt(self.dim, self.block * inner)
+    def scaled(self, inner: int) -> Taken:
+        return Taken(self.dim, self.block * inner)
 
-    def unscaled(self, inner: int) -> Dealt | None:
-        return None if self.block % inner else Dealt(self.dim, self.block // inner)
+    def unscaled(self, inner: int) -> Taken | None:
+        return None if self.block % inner else Taken(self.dim, self.block // inner)
 
-    def inside(self, outer: int) -> Dealt:
+    def inside(self, outer: int) -> Taken:
         return self
 
 
 @attrs.frozen
-class Backwards(ShardPlacement):
+class Mirroring(ShardPlacement):
     """As S, but the first rank has the end, its elements from last to first: ranges of one element each."""
 
-    text: ClassVar[str] = "Backwards({dim})"
+    text: ClassVar[str] = "Mirroring({dim})"
     dim: int
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
@@ -106,10 +106,10 @@ class FirstHasAll(ShardPlacement):
 
 
 @attrs.frozen
-class Halved(PartialPlacement):
+class Shared(PartialPlacement):
     """The value is half the sum of what the ranks hold."""
 
-    text: ClassVar[str] = "Halved"
+    text: ClassVar[str] = "Shared"
 
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / 2
@@ -163,7 +163,7 @@ class Liar(PartialPlacement):
         yield {
             "short": attrs.evolve(first, operands=first.operands[1:]),
             "text": "(R) -> (R)",
-            "deep": rule.pointwise(Dealt(7, 1)),
+            "deep": rule.pointwise(Taken(7, 1)),
             "none": attrs.evolve(first, results=(None,)),
         }[self.kind_of_lie]
 
@@ -195,93 +195,93 @@ CONVOLUTION = {
 }  # fmt: skip
 
 CASES = [
-    ("aten.mm", "8x6xf32 6x4xf32", {}, ["Dealt(0, 2)"], """
-        (Dealt(0, 2), R) -> (Dealt(0, 2))
-        (Dealt(1, 2), Dealt(0, 2)) -> (P(sum))
-        (R, Dealt(1, 2)) -> (Dealt(1, 2))
+    ("aten.mm", "8x6xf32 6x4xf32", {}, ["Taken(0, 2)"], """
+        (Taken(0, 2), R) -> (Taken(0, 2))
+        (Taken(1, 2), Taken(0, 2)) -> (P(sum))
+        (R, Taken(1, 2)) -> (Taken(1, 2))
         """),
-    ("aten.mm", "8x6xf32 6x4xf32", {}, ["Halved"], """
-        (Halved, R) -> (Halved)
-        (R, Halved) -> (Halved)
+    ("aten.mm", "8x6xf32 6x4xf32", {}, ["Shared"], """
+        (Shared, R) -> (Shared)
+        (R, Shared) -> (Shared)
         """),
-    ("aten.mm", "8x6xi64 6x4xi64", {}, ["Halved"], ""),
-    ("aten.add.Tensor", "8x6xf32 6xf32", {}, ["Backwards(0)", "Halved"], """
-        (Backwards(0), R) -> (Backwards(0))
-        (Backwards(1), Backwards(0)) -> (Backwards(1))
-        (Halved, Halved) -> (Halved)
+    ("aten.mm", "8x6xi64 6x4xi64", {}, ["Shared"], ""),
+    ("aten.add.Tensor", "8x6xf32 6xf32", {}, ["Mirroring(0)", "Shared"], """
+        (Mirroring(0), R) -> (Mirroring(0))
+        (Mirroring(1), Mirroring(0)) -> (Mirroring(1))
+        (Shared, Shared) -> (Shared)
         """),
-    ("aten.relu", "8x6xf32", {}, ["Dealt(3, 2)", "Halved"], """
-        (Dealt(0, 2)) -> (Dealt(0, 2))
-        (Dealt(1, 2)) -> (Dealt(1, 2))
+    ("aten.relu", "8x6xf32", {}, ["Taken(3, 2)", "Shared"], """
+        (Taken(0, 2)) -> (Taken(0, 2))
+        (Taken(1, 2)) -> (Taken(1, 2))
         """),
-    ("aten.add.Tensor", "6xf32", {"other": 1.0}, ["Halved", "Backwards(0)"], """
-        (Backwards(0)) -> (Backwards(0))
+    ("aten.add.Tensor", "6xf32", {"other": 1.0}, ["Shared", "Mirroring(0)"], """
+        (Mirroring(0)) -> (Mirroring(0))
         """),
     ("aten.sum.dim_IntList", "8x6xf32", {"dim": (1,), "keepdim": False}, ["Ragged(0, [1, 7])", "Ragged(0, [0, 6])"], """
         (Ragged(0, [1, 7])) -> (Ragged(0, [1, 7]))
         (Ragged(1, [0, 6])) -> (P(sum))
         """),
     ("aten.amax", "8x6xf32", {"dim": (1,), "keepdim": False},
-     ["Ragged(0, [1, 7])", "Ragged(0, [0, 6])", "Dealt(0, 4)"], """
+     ["Ragged(0, [1, 7])", "Ragged(0, [0, 6])", "Taken(0, 4)"], """
         (Ragged(0, [1, 7])) -> (Ragged(0, [1, 7]))
-        (Dealt(0, 4)) -> (Dealt(0, 4))
-        (Dealt(1, 4)) -> (P(max))
+        (Taken(0, 4)) -> (Taken(0, 4))
+        (Taken(1, 4)) -> (P(max))
         """),
     ("aten.amax", "8x6xf32", {"dim": (1,), "keepdim": False}, ["FirstHasAll(0)"], """
         (FirstHasAll(0)) -> (FirstHasAll(0))
         """),
-    ("aten._softmax", "8x6xf32", {"dim": 1, "half_to_float": False}, ["Dealt(0, 1)"], """
-        (Dealt(0, 1)) -> (Dealt(0, 1))
-        (Dealt(1, 1)) -> (Dealt(1, 1)) expand
+    ("aten._softmax", "8x6xf32", {"dim": 1, "half_to_float": False}, ["Taken(0, 1)"], """
+        (Taken(0, 1)) -> (Taken(0, 1))
+        (Taken(1, 1)) -> (Taken(1, 1)) expand
         """),
     ("aten._softmax", "8x6xf32", {"dim": 1, "half_to_float": False}, ["FirstHasAll(0)"], """
         (FirstHasAll(0)) -> (FirstHasAll(0))
         """),
     # T, H·D and T, H, D: what is dealt by heads is dealt by as many columns.
-    ("aten.view", "5x32xf32", {"size": (5, 8, 4)}, ["Dealt(0, 8)"], """
-        (Dealt(0, 8)) -> (Dealt(0, 8))
-        (Dealt(1, 32)) -> (Dealt(1, 8))
-        (Dealt(1, 8)) -> (Dealt(1, 2))
+    ("aten.view", "5x32xf32", {"size": (5, 8, 4)}, ["Taken(0, 8)"], """
+        (Taken(0, 8)) -> (Taken(0, 8))
+        (Taken(1, 32)) -> (Taken(1, 8))
+        (Taken(1, 8)) -> (Taken(1, 2))
         """),
-    ("aten.view", "5x8x4xf32", {"size": (5, 32)}, ["Dealt(0, 2)"], """
-        (Dealt(0, 2)) -> (Dealt(0, 2))
-        (Dealt(1, 2)) -> (Dealt(1, 8))
-        (Dealt(2, 2)) -> (Dealt(1, 2))
+    ("aten.view", "5x8x4xf32", {"size": (5, 32)}, ["Taken(0, 2)"], """
+        (Taken(0, 2)) -> (Taken(0, 2))
+        (Taken(1, 2)) -> (Taken(1, 8))
+        (Taken(2, 2)) -> (Taken(1, 2))
         """),
-    ("aten.view", "5x8x3xf32", {"size": (5, 24)}, ["Dealt(0, 2)", "Backwards(0)"], """
-        (Dealt(0, 2)) -> (Dealt(0, 2))
-        (Backwards(0)) -> (Backwards(0))
-        (Dealt(1, 2)) -> (Dealt(1, 6))
+    ("aten.view", "5x8x3xf32", {"size": (5, 24)}, ["Taken(0, 2)", "Mirroring(0)"], """
+        (Taken(0, 2)) -> (Taken(0, 2))
+        (Mirroring(0)) -> (Mirroring(0))
+        (Taken(1, 2)) -> (Taken(1, 6))
         """),
     # B, S → B·S: the outer part is scaled, the inner part is a piece of every stretch.
-    ("aten.view", "6x8xf32", {"size": (48,)}, ["Dealt(0, 1)", "Stretches(0, 6)", "Stretches(0, 4)"], """
-        (Dealt(0, 1)) -> (Dealt(0, 8))
-        (Dealt(1, 1)) -> (Dealt(0, 1))
+    ("aten.view", "6x8xf32", {"size": (48,)}, ["Taken(0, 1)", "Stretches(0, 6)", "Stretches(0, 4)"], """
+        (Taken(0, 1)) -> (Taken(0, 8))
+        (Taken(1, 1)) -> (Taken(0, 1))
         (S(1)) -> (Stretches(0, 6))
         """),
     ("aten.view", "48xf32", {"size": (6, 8)}, ["Stretches(0, 6)", "Ragged(0, [1, 5])", "Ragged(0, [8, 40])"], """
         (Ragged(0, [8, 40])) -> (Ragged(0, [1, 5]))
         (Stretches(0, 6)) -> (S(1))
         """),
-    ("aten.t", "8x6xf32", {}, ["Dealt(0, 2)", "Halved"], """
-        (Dealt(0, 2)) -> (Dealt(1, 2))
-        (Dealt(1, 2)) -> (Dealt(0, 2))
-        (Halved) -> (Halved)
+    ("aten.t", "8x6xf32", {}, ["Taken(0, 2)", "Shared"], """
+        (Taken(0, 2)) -> (Taken(1, 2))
+        (Taken(1, 2)) -> (Taken(0, 2))
+        (Shared) -> (Shared)
         """),
-    ("aten.embedding", "16x8xf32 4x3xi64", {}, ["Dealt(0, 1)"], """
-        (R, Dealt(0, 1)) -> (Dealt(0, 1))
-        (R, Dealt(1, 1)) -> (Dealt(1, 1))
-        (Dealt(1, 1), R) -> (Dealt(2, 1))
+    ("aten.embedding", "16x8xf32 4x3xi64", {}, ["Taken(0, 1)"], """
+        (R, Taken(0, 1)) -> (Taken(0, 1))
+        (R, Taken(1, 1)) -> (Taken(1, 1))
+        (Taken(1, 1), R) -> (Taken(2, 1))
         """),
-    ("aten.cat", "4x6xf32 3x6xf32", {"dim": 0}, ["Dealt(0, 2)"], """
-        (Dealt(1, 2), Dealt(1, 2)) -> (Dealt(1, 2))
+    ("aten.cat", "4x6xf32 3x6xf32", {"dim": 0}, ["Taken(0, 2)"], """
+        (Taken(1, 2), Taken(1, 2)) -> (Taken(1, 2))
         """),
-    ("aten.slice.Tensor", "8x6xf32", {"dim": 0, "start": 2, "end": 5}, ["Dealt(0, 1)"], """
-        (Dealt(1, 1)) -> (Dealt(1, 1))
+    ("aten.slice.Tensor", "8x6xf32", {"dim": 0, "start": 2, "end": 5}, ["Taken(0, 1)"], """
+        (Taken(1, 1)) -> (Taken(1, 1))
         """),
-    ("aten.expand", "1x6xf32", {"size": (4, 6)}, ["Dealt(0, 1)"], """
-        (Dealt(1, 1)) -> (Dealt(1, 1))
-        (R) -> (Dealt(0, 1))
+    ("aten.expand", "1x6xf32", {"size": (4, 6)}, ["Taken(0, 1)"], """
+        (Taken(1, 1)) -> (Taken(1, 1))
+        (R) -> (Taken(0, 1))
         """),
     ("aten.linalg_vector_norm", "8x6xf32", {"dim": (1,)}, ["Squares"], """
         (S(1)) -> (Squares)
@@ -291,13 +291,13 @@ CASES = [
     ("aten.linalg_vector_norm", "8x6xcomplex<f64>", {"dim": (1,)}, ["Squares"], """
         (S(1)) -> (Squares)
         """),
-    ("aten.convolution", "4x3x8x8xf32 5x3x3x3xf32", CONVOLUTION, ["Dealt(0, 1)"], """
-        (Dealt(0, 1), R) -> (Dealt(0, 1))
-        (Dealt(1, 1), Dealt(1, 1)) -> (P(sum))
-        (R, Dealt(0, 1)) -> (Dealt(1, 1))
+    ("aten.convolution", "4x3x8x8xf32 5x3x3x3xf32", CONVOLUTION, ["Taken(0, 1)"], """
+        (Taken(0, 1), R) -> (Taken(0, 1))
+        (Taken(1, 1), Taken(1, 1)) -> (P(sum))
+        (R, Taken(0, 1)) -> (Taken(1, 1))
         """),
-    ("aten.cumsum", "8x6xf32", {"dim": 1}, ["Backwards(0)"], """
-        (Backwards(0)) -> (Backwards(0))
+    ("aten.cumsum", "8x6xf32", {"dim": 1}, ["Mirroring(0)"], """
+        (Mirroring(0)) -> (Mirroring(0))
         """),
 ]  # fmt: skip
 
@@ -311,7 +311,7 @@ def test_the_rows_that_plug_ins_get(op: str, operands: str, arguments: dict, tex
 
 def test_lifted_rows_come_after_those_of_the_rule_which_stay_as_they_are():
     rule = rule_of("aten.mm", "8x6xf32 6x4xf32")
-    rows = rule.strategies(2, extras=plugins("Dealt(0, 2)", "Halved"))
+    rows = rule.strategies(2, extras=plugins("Taken(0, 2)", "Shared"))
     own = rule.strategies(2)
     assert rows[: len(own)] == own
     assert rule.strategies(2, extras=plugins("S(0)", "P(sum)", "R")) is own
@@ -319,12 +319,12 @@ def test_lifted_rows_come_after_those_of_the_rule_which_stay_as_they_are():
 
 def test_rows_are_asked_for_by_text_too():
     metas = (tensor("8x6xf32"),)
-    found = spmdir.strategies("aten.relu", metas, {}, 2, placements=("Dealt(0, 2)",))
-    assert [str(row) for row in found[-2:]] == ["(Dealt(0, 2)) -> (Dealt(0, 2))", "(Dealt(1, 2)) -> (Dealt(1, 2))"]
+    found = spmdir.strategies("aten.relu", metas, {}, 2, placements=("Taken(0, 2)",))
+    assert [str(row) for row in found[-2:]] == ["(Taken(0, 2)) -> (Taken(0, 2))", "(Taken(1, 2)) -> (Taken(1, 2))"]
     with pytest.raises(ParseError, match="unknown placement"):
         spmdir.strategies("aten.relu", metas, {}, 2, placements=("Nonesuch(0)",))
     with pytest.raises(SpmdirError, match="placements"):
-        spmdir.strategies("aten.relu", metas, {}, 2, placements="Dealt(0, 2)")
+        spmdir.strategies("aten.relu", metas, {}, 2, placements="Taken(0, 2)")
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_plug_in_that_adds_what_is_no_row_is_named(lie: str, said: str):
 
 def test_a_row_can_be_had_with_another_result():
     row = rule_of("aten.mm", "8x6xf32 6x4xf32").strategies(2)[2]
-    assert str(row.replaced(Partial("sum"), Halved())) == "(S(1), S(0)) -> (Halved)"
+    assert str(row.replaced(Partial("sum"), Shared())) == "(S(1), S(0)) -> (Shared)"
 
 
 def factor(rule: OpRule, size: int) -> int:
@@ -349,7 +349,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     rule = rule_of("aten.view", "6x8xf32", size=(48,))
     batch = factor(rule, 6)
     (outer,) = (row for row in rule.strategies(2) if row.factor == batch)
-    extras = plugins("Stretches(0, 6)", "Stretches(0, 3)", "Dealt(0, 1)")
+    extras = plugins("Stretches(0, 6)", "Stretches(0, 3)", "Taken(0, 1)")
     rows = rule.strategies(2, divided_by([(outer, 2)]), extras)
     assert "(S(1)) -> (Stretches(0, 3))" in map(str, rows)
     assert "(S(1)) -> (Stretches(0, 6))" not in map(str, rows)
@@ -357,9 +357,9 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert hold_together(rule, (outer, inner), (2, 2), extras)
     case = prepare(sample("view", f(6, 8), size=(48,)), default())
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
-    # Dealt sequences leave no equal stretches to a further axis.
-    (dealt,) = (row for row in rule.strategies(2, extras=extras) if str(row) == "(Dealt(0, 1)) -> (Dealt(0, 8))")
-    assert dealt.factor == batch and dealt.cut == Dealt(0, 1)
+    # Taken sequences leave no equal stretches to a further axis.
+    (dealt,) = (row for row in rule.strategies(2, extras=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
+    assert dealt.factor == batch and dealt.cut == Taken(0, 1)
     further = rule.strategies(2, divided_by([(dealt, 2)]), extras)
     assert [str(row) for row in further if row.factor is not None] == []
 
@@ -367,12 +367,12 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
 def test_what_asks_for_its_place_goes_with_lifted_rows_only_of_what_it_does_not_ask_about():
     lookup = rule_of("aten.embedding", "16x8xf32 4x3xi64")
     (tokens,) = (
-        row for row in lookup.strategies(2, extras=plugins("Backwards(0)")) if str(row).startswith("(R, Backwards(0)")
+        row for row in lookup.strategies(2, extras=plugins("Mirroring(0)")) if str(row).startswith("(R, Mirroring(0)")
     )
     assert "(S(0), R) -> (P(sum)) local" in map(str, lookup.strategies(2, divided_by([(tokens, 2)])))
     pixels = rule_of("aten.convolution", "4x3x8x8xf32 5x3x3x3xf32", **CONVOLUTION)
     (images,) = (
-        row for row in pixels.strategies(2, extras=plugins("Dealt(0, 1)")) if str(row).startswith("(Dealt(0, 1), R)")
+        row for row in pixels.strategies(2, extras=plugins("Taken(0, 1)")) if str(row).startswith("(Taken(0, 1), R)")
     )
     assert not any(row.rewrite == "local" for row in pixels.strategies(2, divided_by([(images, 2)])))
 
@@ -396,7 +396,7 @@ def test_factors_whose_sizes_arguments_say_stay_whole():
     ]:
         rule = rule_of(op, operands, **arguments)
         for outer in rule.strategies(2):
-            rows = rule.strategies(2, divided_by([(outer, 2)]), plugins("Dealt(0, 1)"))
+            rows = rule.strategies(2, divided_by([(outer, 2)]), plugins("Taken(0, 1)"))
             told = {at for at, one in enumerate(rule.factors) if one.name in ("i", "j", "g", "e")}
             assert told and not told & {row.factor for row in rows}, op
 
@@ -425,9 +425,9 @@ SAMPLES = [
 ]
 
 TEXTS = (
-    "Dealt(0, 1)", "Dealt(0, 2)", "Dealt(0, 3)", "Dealt(0, 8)", "Backwards(0)", "Stretches(0, 2)", "Stretches(0, 3)",
+    "Taken(0, 1)", "Taken(0, 2)", "Taken(0, 3)", "Taken(0, 8)", "Mirroring(0)", "Stretches(0, 2)", "Stretches(0, 3)",
     "Stretches(0, 6)", "FirstHasAll(0)", "Ragged(0, [2, 6])", "Ragged(0, [5, 1])", "Ragged(0, [8, 40])",
-    "Ragged(0, [1, 0, 5])", "Halved", "Squares",
+    "Ragged(0, [1, 0, 5])", "Shared", "Squares",
 )  # fmt: skip
 
 PREPARED: dict[int, Case] = {}
@@ -438,7 +438,7 @@ def prepared(number: int) -> Case:
 
 
 EXTRAS = st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4, unique=True).map(lambda texts: plugins(*texts))
-DEALT = EXTRAS.map(lambda extras: (*plugins("Dealt(0, 1)"), *extras))
+DEALT = EXTRAS.map(lambda extras: (*plugins("Taken(0, 1)"), *extras))
 NUMBERS = st.sampled_from(range(len(SAMPLES)))
 
 
@@ -485,7 +485,7 @@ def _fits(case: Case, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
 
 def test_a_placement_that_says_wrongly_what_it_is_of_a_part_gets_no_row():
     @attrs.frozen
-    class Wrong(Dealt):
+    class Wrong(Taken):
         text: ClassVar[str] = "WrongDealt({dim}, {block})"
 
         def scaled(self, inner: int) -> Wrong:
@@ -502,5 +502,5 @@ def test_a_placement_that_says_wrongly_what_it_is_of_a_part_gets_no_row():
 
 
 def test_samples_of_all_kinds_are_lifted():
-    counts = [len(offered(prepared(at).rule, 2, plugins("Dealt(0, 1)"))) for at in range(len(SAMPLES))]
+    counts = [len(offered(prepared(at).rule, 2, plugins("Taken(0, 1)"))) for at in range(len(SAMPLES))]
     assert all(counts), counts
