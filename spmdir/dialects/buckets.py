@@ -18,7 +18,7 @@ from spmdir.dialects.values import global_shape, sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
-from spmdir.planner.steps import refinement
+from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
 

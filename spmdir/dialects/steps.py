@@ -13,7 +13,8 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.planner.steps import WHOLE_MOVES, Step
+from spmdir.planner.steps import Step
+from spmdir.planner.whole_moves import WHOLE_MOVES
 
 _CLASSES: dict[str, type[Collective]] = {
     op.name.removeprefix("spmd."): op for op in Spmd.operations if issubclass(op, Collective)

@@ -29,7 +29,7 @@ from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.placement_type import PartialPlacement
-from spmdir.planner.steps import WHOLE_MOVES, permuted_axes, senders
+from spmdir.planner.whole_moves import WHOLE_MOVES, permuted_axes, senders
 
 
 def start(kind: str, site: Site, x: Node) -> Started:

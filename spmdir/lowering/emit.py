@@ -37,7 +37,7 @@ from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
 from spmdir.lowering.torch_values import TORCH_DTYPES, schema, torch_constant, torch_literal, torch_op
 from spmdir.mesh import Mesh
-from spmdir.planner.steps import refinement
+from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
 aten = torch.ops.aten

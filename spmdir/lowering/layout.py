@@ -17,7 +17,7 @@ from spmdir.lowering.torch_values import DTYPE_NAMES
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement
 from spmdir.placement_type import ShardPlacement, take
-from spmdir.planner.steps import refinement
+from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
 

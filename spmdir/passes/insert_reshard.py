@@ -21,7 +21,7 @@ from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function
 from spmdir.passes.typing import cheapest_operands
-from spmdir.planner.steps import refinement
+from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
 

@@ -28,8 +28,9 @@ from spmdir.mesh import Mesh
 from spmdir.passes.rewrite_text import Apply, Collective, Rewrite, Term, Value
 from spmdir.passes.typing import match, rule_of
 from spmdir.placement import Shard
+from spmdir.planner.conditions import refinement
 from spmdir.planner.cost import TRAFFIC, billed, local_bytes, step_sizes
-from spmdir.planner.steps import MOVES, Step, make_step, pending_placement, refinement
+from spmdir.planner.steps import MOVES, Step, make_step, pending_placement
 from spmdir.rules import OpRule, RuleSet
 from spmdir.sharding import Sharding
 

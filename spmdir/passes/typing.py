@@ -18,8 +18,8 @@ from spmdir.errors import RuleError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.passes.sub_axes import wanted_splits
 from spmdir.placement import Placement, R, plugins
+from spmdir.planner.conditions import refinement
 from spmdir.planner.price import axis_price
-from spmdir.planner.steps import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategy import divided_by
 from spmdir.sharding import Sharding

@@ -23,8 +23,8 @@ from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
 from spmdir.mesh import Mesh
 from spmdir.passes.stage import global_function
 from spmdir.passes.typing import strategies_of
+from spmdir.planner.conditions import refinement
 from spmdir.planner.plan import plan_reshard
-from spmdir.planner.steps import refinement
 from spmdir.sharding import Sharding
 
 

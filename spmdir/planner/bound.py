@@ -19,7 +19,7 @@ import attrs
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import common, length
-from spmdir.planner.steps import refinement, splits_evenly
+from spmdir.planner.conditions import refinement, splits_evenly
 from spmdir.sharding import Sharding, piece_ranges
 
 

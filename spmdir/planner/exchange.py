@@ -20,8 +20,9 @@ import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, common
+from spmdir.planner.conditions import refinement
 from spmdir.planner.parts import Grid, Loads, Part, Piece, Share, in_order, moved, shared, split
-from spmdir.planner.steps import exchanged_axes, refinement
+from spmdir.planner.whole_moves import exchanged_axes
 from spmdir.sharding import Sharding
 
 __all__ = [

@@ -7,17 +7,17 @@ leave and uneven pieces need no more than padding or uneven splits. WHOLE_MOVES 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, length
 from spmdir.placement import REDUCTIONS, Partial, Shard
-from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, edge_between, parse_placement
+from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.planner.conditions import check_joint, check_own_steps, check_split, refinement
+from spmdir.planner.whole_moves import WHOLE_MOVES
 from spmdir.sharding import Sharding
 
 MOVES: dict[str, tuple[str, str]] = {
@@ -76,33 +76,6 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
 
 
-def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
-    """`mesh` with the axes split that some of these shardings and lists of axes split.
-
-    Raises:
-        ShardingError: they have no common refinement.
-    """
-    names = [axis for one in of for axis in (_axes(one) if isinstance(one, Sharding) else one)]
-    return mesh.refine(names)
-
-
-def _axes(sharding: Sharding) -> list[str]:
-    return [axis for axis, _ in sharding.entries]
-
-
-def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` is cut by `sharding` as it is by its sub-axes in `fine`, one after the other.
-
-    Only even cuts are: of 6 elements `tp` of 4 ranks makes 2, 2, 2, 0 and `tp(1)2`, then `tp(2)2` make 2, 1, 2, 1.
-    """
-    refined, merged = sharding.refined(fine), sharding.merged(fine)
-    return refined == merged or not any(
-        size % fine.group_size(refined.dim_axes(dim))
-        for dim, size in enumerate(shape)
-        if refined.dim_axes(dim) != merged.dim_axes(dim)
-    )
-
-
 def transition(
     kind: str,
     source: Sharding,
@@ -129,7 +102,7 @@ def transition(
         if target is None:
             raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
         WHOLE_MOVES[kind].check(source, target, mesh, tuple(shape))
-        _check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
+        check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
     fine = refinement(mesh, source, axes, *([target] if target else []))
@@ -139,7 +112,7 @@ def transition(
         result = transition(
             kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op, target=wanted
         )
-        _check_split(kind, mesh, fine, shape, source, result)
+        check_split(kind, mesh, fine, shape, source, result)
         return result.merged(mesh)
     before, after = MOVES[kind]
     leaving = dim if before == "shard" else None
@@ -165,41 +138,9 @@ def transition(
         rest += [(axis, placement) for axis in axes]
     result = Sharding(rest, source.mesh)
     result.check(mesh, len(shape))
-    _check_joint(kind, axes, (source, result))
-    _check_own_steps(kind, axes, source, result)
+    check_joint(kind, axes, (source, result))
+    check_own_steps(kind, axes, source, result)
     return result
-
-
-def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
-    """Whether one step may move `axes`: what is neither whole nor a piece has to be the same on their product."""
-    held = (side[axis] for side in sides for axis in axes)
-    return len(axes) == 1 or all(p.splits or p.trait in ("replicated", "shard") for p in held)
-
-
-def reshaped_axes(*sides: Sharding) -> set[str]:
-    """The axes whose placement says for itself what shape ranks hold, so that no step on other axes knows it."""
-    entries = (entry for side in sides for entry in side.entries)
-    return {axis for axis, p in entries if p.trait == "other" and type(p).local_shape is not Placement.local_shape}
-
-
-def _check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
-    """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
-    for axis in axes if kind != "convert" else ():
-        if edge_between(source[axis], target[axis]) is not None:
-            raise ShardingError(
-                f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
-            )
-    for axis in reshaped_axes(source, target) - set(axes):
-        held = source[axis]
-        raise ShardingError(
-            f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
-        )
-
-
-def _check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
-    if not moves_jointly(axes, sides):
-        found = " to ".join(str(side[axes[0]]) for side in sides)
-        raise ShardingError(f"{kind} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
 
 
 def _dividing(dim: int, wanted: Placement | None) -> Placement:
@@ -217,14 +158,6 @@ def pending_placement(op: str) -> PartialPlacement:
     except ParseError:
         placement = None
     return placement if isinstance(placement, PartialPlacement) else Partial(op)
-
-
-def _check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
-    for sharding in shardings:
-        if not splits_evenly(sharding, fine, shape):
-            raise ShardingError(
-                f"{kind} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
-            )
 
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
@@ -276,179 +209,6 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
         return kinds.pop()
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
 
-
-def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks a permute from `source` to `target` moves blocks, in mesh order.
-
-    On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
-    moved: set[str] = set()
-    for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
-        before, after = _cuts(source, dim), _cuts(target, dim)
-        for step in (1, -1):
-            before, after = before[::step], after[::step]
-            while before and after and before[0] == after[0]:
-                before, after = before[1:], after[1:]
-        moved.update(axis for axis, _ in (*before, *after))
-    return tuple(axis for axis in mesh.axis_names if axis in moved)
-
-
-def _cuts(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
-    """The axes that divide `dim`, major first, and how."""
-    return tuple(entry for entry in sharding.entries if entry[1].dim == dim)
-
-
-def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks an exchange from `source` to `target` moves data, in mesh order.
-
-    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
-    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
-    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        before, after = _cuts(source, dim), _cuts(target, dim)
-        while before and after and before[0] == after[0]:
-            before, after = before[1:], after[1:]
-        moved.update(axis for axis, _ in (*before, *after))
-    return tuple(axis for axis in mesh.axis_names if axis in moved)
-
-
-def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks a relay from `source` to `target` moves data, in mesh order.
-
-    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and addends
-    may be put together.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(relayed_axes(source.refined(fine), target.refined(fine), fine))
-    moved = exchanged_axes(source, target, mesh)
-    return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
-
-
-def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
-    """What an exchange or relay from `source` to `target` would have to do and cannot; None if it can do it.
-
-    Reductions are done and left pending piece by piece, so those that have no identity, such as averages, cannot be
-    left, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
-    """
-    if len(source.kinds | target.kinds) > 1:
-        return "turn one kind of pending reduction into another"
-    axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
-    for before, after in ((source[axis], target[axis]) for axis in axes):
-        touched = before != after or kind == "relay"
-        for placement in (before, after) if touched else ():
-            if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
-                return f"move {placement}, of which it knows the steps that the placement has alone"
-        if before != after and isinstance(after, Partial) and after.identity is None:
-            return f"leave {after} pending"
-    return None
-
-
-def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
-    target.check_shape(mesh, shape)
-    _check_own_steps(kind, tuple(axis for axis, _ in source.entries if source[axis] != target[axis]), source, target)
-    if what := unmovable(kind, source, target):
-        raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
-
-
-def converted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a declared edge from `source` to `target` moves, in mesh order."""
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(converted_axes(source.refined(fine), target.refined(fine), fine))
-    return tuple(axis for axis in mesh.axis_names if source[axis] != target[axis])
-
-
-def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless a declared edge, along some axes, makes `target` of `source`."""
-    target.check_shape(mesh, shape)
-    fine = refinement(mesh, source, target)
-    before, after = source.refined(fine), target.refined(fine)
-    axes = converted_axes(before, after, fine)
-    ends = {(before[axis], after[axis]) for axis in axes}
-    if len(ends) != 1:
-        found = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
-        raise ShardingError(f"convert takes its axes from one placement to another one, found {found}")
-    ((leaving, joining),) = ends
-    if edge_between(leaving, joining) is None:
-        raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
-    _check_joint("convert", axes, (before, after))
-    _check_own_steps("convert", axes, before, after)
-    for side, placement in ((before, leaving), (after, joining)):
-        if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
-            raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
-    kept = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
-    if kept[0] != kept[1]:
-        raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
-
-
-@functools.cache
-def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """For each rank, the rank whose block a permute from `source` to `target` gives it; its own where that will do.
-
-    Raises:
-        ShardingError: no permutation of whole blocks makes `target` of `source`.
-    """
-    target.check(mesh, len(shape))
-    if source.partial != target.partial:
-        raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
-    held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
-    fine = refinement(mesh, source, target)
-    moved = permuted_axes(source.refined(fine), target.refined(fine), fine)
-    fixed = [axis for axis in fine.axis_names if axis not in moved]
-    result = list(range(mesh.world_size))
-    moving = [rank for rank in result if held[rank] != wanted[rank]]
-    spare: dict[object, list[int]] = {}
-    for rank in reversed(moving):
-        spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
-    for rank in moving:
-        found = spare.get((fine.index(rank, fixed), wanted[rank]))
-        if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
-            raise ShardingError(
-                f"permute needs every rank's block to be as large before as after and to be held once for each rank "
-                f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
-            )
-        result[rank] = found.pop()
-    return tuple(result)
-
-
-@functools.cache
-def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[Ranges, ...]]:
-    """Per rank, what it holds of each dimension; empty blocks of one shape are the same."""
-    blocks = []
-    for rank in range(mesh.world_size):
-        coordinate = mesh.coordinate(rank)
-        held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
-        blocks.append(held if all(held) else tuple(((0, length(ranges)),) for ranges in held))
-    return blocks
-
-
-@attrs.frozen
-class WholeMove:
-    """A step that names no axes, since its target says it all.
-
-    Attributes:
-        check: raises ShardingError unless the step is legal.
-        axes: (source, target, mesh) → the axes of its group.
-    """
-
-    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
-    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
-
-
-WHOLE_MOVES: dict[str, WholeMove] = {
-    "permute": WholeMove(senders, permuted_axes),
-    "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
-    "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
-    "convert": WholeMove(check_convert, converted_axes),
-}
 
 KINDS = (*MOVES, *WHOLE_MOVES)
 """The steps that there are."""

@@ -12,7 +12,7 @@ from spmdir.errors import SpmdirError
 from spmdir.lowering import lower_to_fx, simulate
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
-from spmdir.planner.steps import unmovable
+from spmdir.planner.whole_moves import unmovable
 from spmdir.sharding import parse_sharding
 from tests.lowering.programs import Program, shardings
 

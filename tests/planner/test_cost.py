@@ -15,8 +15,9 @@ from spmdir.placement import OPEN, Partial, R, Shard
 from spmdir.planner.cost import least_cost, step_cost
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.price import axis_price
-from spmdir.planner.steps import WHOLE_MOVES, Step, make_step, unmovable
+from spmdir.planner.steps import Step, make_step
 from spmdir.planner.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
+from spmdir.planner.whole_moves import WHOLE_MOVES, unmovable
 from spmdir.sharding import Sharding, parse_sharding
 from tests.lowering.programs import shardings
 

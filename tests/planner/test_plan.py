@@ -17,7 +17,8 @@ from spmdir.errors import ParseError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement import Partial, R, Shard
 from spmdir.planner.cost import step_cost
-from spmdir.planner.plan import _free_axes, plan_reshard
+from spmdir.planner.moves import free_axes
+from spmdir.planner.plan import plan_reshard
 from spmdir.planner.steps import make_step
 from spmdir.planner.topology import CPU_GLOO, H100X8, Topology
 from spmdir.sharding import Sharding, parse_sharding
@@ -238,5 +239,5 @@ def test_planning_needs_neither_torch_nor_xdsl() -> None:
 
 def test_an_axis_of_one_rank_that_stays_replicated_is_not_searched() -> None:
     mesh, source, target = Mesh({"a": 2, "one": 1, "b": 2}), parse_sharding("a: S(0)"), parse_sharding("b: S(1)")
-    assert _free_axes(source, target, mesh) == ("a", "b")
-    assert _free_axes(parse_sharding("one: S(0)"), target, mesh) == ("a", "one", "b")
+    assert free_axes(source, target, mesh) == ("a", "b")
+    assert free_axes(parse_sharding("one: S(0)"), target, mesh) == ("a", "one", "b")

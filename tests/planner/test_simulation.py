@@ -18,8 +18,9 @@ from spmdir.placement_type import PartialPlacement, edge_between
 from spmdir.planner.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.relay import relay
-from spmdir.planner.steps import Step, make_step, senders, transition
+from spmdir.planner.steps import Step, make_step, transition
 from spmdir.planner.topology import H100X8, Topology
+from spmdir.planner.whole_moves import senders
 from spmdir.sharding import Sharding, parse_sharding
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)

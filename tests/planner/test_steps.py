@@ -8,7 +8,8 @@ import pytest
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.planner.steps import KINDS, make_step, permuted_axes, senders, transition
+from spmdir.planner.steps import KINDS, make_step, transition
+from spmdir.planner.whole_moves import permuted_axes, senders
 from spmdir.sharding import parse_sharding
 
 MESH = Mesh({"a": 2, "b": 2, "c": 4})

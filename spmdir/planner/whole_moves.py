@@ -1,0 +1,190 @@
+"""The steps that name no axes, since their target says it all: permute, exchange, relay and convert."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import attrs
+
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh
+from spmdir.pieces import Ranges, length
+from spmdir.placement import Partial
+from spmdir.placement_type import Placement, edge_between
+from spmdir.planner.conditions import check_joint, check_own_steps, refinement
+from spmdir.sharding import Sharding
+
+
+def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks a permute from `source` to `target` moves blocks, in mesh order.
+
+    On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
+    moved: set[str] = set()
+    for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
+        before, after = _cuts(source, dim), _cuts(target, dim)
+        for step in (1, -1):
+            before, after = before[::step], after[::step]
+            while before and after and before[0] == after[0]:
+                before, after = before[1:], after[1:]
+        moved.update(axis for axis, _ in (*before, *after))
+    return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def _cuts(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
+    """The axes that divide `dim`, major first, and how."""
+    return tuple(entry for entry in sharding.entries if entry[1].dim == dim)
+
+
+def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks an exchange from `source` to `target` moves data, in mesh order.
+
+    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
+    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
+    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
+        before, after = _cuts(source, dim), _cuts(target, dim)
+        while before and after and before[0] == after[0]:
+            before, after = before[1:], after[1:]
+        moved.update(axis for axis, _ in (*before, *after))
+    return tuple(axis for axis in mesh.axis_names if axis in moved)
+
+
+def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks a relay from `source` to `target` moves data, in mesh order.
+
+    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and addends
+    may be put together.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(relayed_axes(source.refined(fine), target.refined(fine), fine))
+    moved = exchanged_axes(source, target, mesh)
+    return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
+
+
+def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
+    """What an exchange or relay from `source` to `target` would have to do and cannot; None if it can do it.
+
+    Reductions are done and left pending piece by piece, so those that have no identity, such as averages, cannot be
+    left, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
+    """
+    if len(source.kinds | target.kinds) > 1:
+        return "turn one kind of pending reduction into another"
+    axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
+    for before, after in ((source[axis], target[axis]) for axis in axes):
+        touched = before != after or kind == "relay"
+        for placement in (before, after) if touched else ():
+            if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
+                return f"move {placement}, of which it knows the steps that the placement has alone"
+        if before != after and isinstance(after, Partial) and after.identity is None:
+            return f"leave {after} pending"
+    return None
+
+
+def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
+    target.check_shape(mesh, shape)
+    check_own_steps(kind, tuple(axis for axis, _ in source.entries if source[axis] != target[axis]), source, target)
+    if what := unmovable(kind, source, target):
+        raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
+
+
+def converted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a declared edge from `source` to `target` moves, in mesh order."""
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return mesh.merge(converted_axes(source.refined(fine), target.refined(fine), fine))
+    return tuple(axis for axis in mesh.axis_names if source[axis] != target[axis])
+
+
+def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless a declared edge, along some axes, makes `target` of `source`."""
+    target.check_shape(mesh, shape)
+    fine = refinement(mesh, source, target)
+    before, after = source.refined(fine), target.refined(fine)
+    axes = converted_axes(before, after, fine)
+    ends = {(before[axis], after[axis]) for axis in axes}
+    if len(ends) != 1:
+        found = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
+        raise ShardingError(f"convert takes its axes from one placement to another one, found {found}")
+    ((leaving, joining),) = ends
+    if edge_between(leaving, joining) is None:
+        raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
+    check_joint("convert", axes, (before, after))
+    check_own_steps("convert", axes, before, after)
+    for side, placement in ((before, leaving), (after, joining)):
+        if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
+            raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
+    kept = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
+    if kept[0] != kept[1]:
+        raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
+
+
+@functools.cache
+def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """For each rank, the rank whose block a permute from `source` to `target` gives it; its own where that will do.
+
+    Raises:
+        ShardingError: no permutation of whole blocks makes `target` of `source`.
+    """
+    target.check(mesh, len(shape))
+    if source.partial != target.partial:
+        raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
+    held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
+    fine = refinement(mesh, source, target)
+    moved = permuted_axes(source.refined(fine), target.refined(fine), fine)
+    fixed = [axis for axis in fine.axis_names if axis not in moved]
+    result = list(range(mesh.world_size))
+    moving = [rank for rank in result if held[rank] != wanted[rank]]
+    spare: dict[object, list[int]] = {}
+    for rank in reversed(moving):
+        spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
+    for rank in moving:
+        found = spare.get((fine.index(rank, fixed), wanted[rank]))
+        if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
+            raise ShardingError(
+                f"permute needs every rank's block to be as large before as after and to be held once for each rank "
+                f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
+            )
+        result[rank] = found.pop()
+    return tuple(result)
+
+
+@functools.cache
+def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[Ranges, ...]]:
+    """Per rank, what it holds of each dimension; empty blocks of one shape are the same."""
+    blocks = []
+    for rank in range(mesh.world_size):
+        coordinate = mesh.coordinate(rank)
+        held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
+        blocks.append(held if all(held) else tuple(((0, length(ranges)),) for ranges in held))
+    return blocks
+
+
+@attrs.frozen
+class WholeMove:
+    """A step that names no axes, since its target says it all.
+
+    Attributes:
+        check: raises ShardingError unless the step is legal.
+        axes: (source, target, mesh) → the axes of its group.
+    """
+
+    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
+    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
+
+
+WHOLE_MOVES: dict[str, WholeMove] = {
+    "permute": WholeMove(senders, permuted_axes),
+    "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
+    "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
+    "convert": WholeMove(check_convert, converted_axes),
+}
