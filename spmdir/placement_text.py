@@ -94,7 +94,7 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
     """Field → how it is written.
 
     Raises:
-        ParseError: the template leaves a field out or names none, or a field's type has no text.
+        ParseError: the template leaves a field out, names none or does not part two, or a field's type has no text.
     """
     types = typing.get_type_hints(kind)
     named, fields = _FIELD.findall(kind.text), [field.name for field in _fields(kind)]
@@ -102,6 +102,13 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
         raise ParseError(
             f"the text '{kind.text}' of {kind.__name__} names {named}; expected each of its fields {fields}"
         )
+    parts = _FIELD.split(kind.text)
+    for before, between, after in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
+        if not between.strip():
+            raise ParseError(
+                f"the text '{kind.text}' of {kind.__name__} has nothing between '{before}' and '{after}', so that it "
+                "can be read in several ways; expected a comma there"
+            )
     for name in named:
         if types[name] not in FIELD_TEXTS:
             known = ", ".join(getattr(known, "__name__", str(known)) for known in FIELD_TEXTS)

@@ -258,6 +258,9 @@ class PartialPlacement(Placement):
         return clause == "moves"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        kind = type(self)
+        if kind.before is PartialPlacement.before and kind.after is PartialPlacement.after:
+            return parse_placement(f"P({self.reduce})").distribute(tensor, count, noise)
         if self.identity is None:
             return [tensor.clone() for _ in range(count)]
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]

@@ -11,7 +11,7 @@ import torch
 
 from spmdir.errors import SpmdirError
 from spmdir.laws.comparing import difference, rounding
-from spmdir.laws.examples import FLOATS, even_sizes, layouts, ordinary, takes
+from spmdir.laws.examples import DTYPES, FLOATS, even_sizes, layouts, ordinary, takes
 from spmdir.laws.law import Example, Law
 from spmdir.laws.moves import Move
 from spmdir.lowering.layout import collect
@@ -34,11 +34,14 @@ ALLOWANCE = 64
 
 def _tensors(placement: Placement) -> Iterator[Example]:
     """A large, a middle and a small tensor that a placement takes, on two ranks, on three, and on more."""
-    dtype = next((dtype for dtype in FLOATS if placement.holds(dtype)), None)
+    dtype = next((dtype for dtype in (*FLOATS, *DTYPES) if placement.holds(dtype)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
-    rank, values = max(2, (placement.dim or 0) + 1), ordinary(placement, dtype)
-    held = [example for example in layouts(placement) if len(example.shape or ()) == rank]
+    values, taken = ordinary(placement, dtype), list(layouts(placement))
+    ranks = sorted({len(example.shape or ()) for example in taken})
+    # Plans of matrices say most; of what holds none, those of the next larger tensors.
+    rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
+    held = [example for example in taken if len(example.shape or ()) == rank]
     more = max((example.ranks for example in held), default=0)
     for count in sorted({2, 3, more}):
         found = [example for example in held if example.count == count]
@@ -72,10 +75,10 @@ def _larger(placement: Placement) -> Iterator[Move]:
     """Edges on tensors beside which a scale is nothing."""
     for count in (2, 3):
         for size in even_sizes(placement, count) if placement.dim is not None else (96,):
-            shape = (size,) * max(2, (placement.dim or 0) + 1)
-            for example in _tensors(placement) if takes(placement, shape, count) else ():
-                yield from _edges_on(placement, attrs.evolve(example, count=count, shape=shape))
-                break
+            for example in islice(_tensors(placement), 1):
+                shape = (size,) * len(example.shape or ())
+                if takes(placement, shape, count):
+                    yield from _edges_on(placement, attrs.evolve(example, count=count, shape=shape))
 
 
 def _edges_on(placement: Placement, example: Example) -> Iterator[Move]:

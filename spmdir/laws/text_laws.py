@@ -19,6 +19,10 @@ BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": Partial
 """Trait → the class that a placement with it derives from."""
 
 
+_KEPT = {"dim": "shard", "op": "partial"}
+"""Field → the only trait that may have it; by its being None stages know that others divide or reduce nothing."""
+
+
 def _declaration(placement: Placement, example: Example) -> str | None:
     kind, trait = type(placement), placement.trait
     if trait not in TRAITS:
@@ -26,6 +30,9 @@ def _declaration(placement: Placement, example: Example) -> str | None:
     for name, base in BASES.items():
         if isinstance(placement, base) != (trait == name):
             return f"{kind.__name__} has the trait '{trait}'; expected '{name}' of what derives from {base.__name__}"
+    for field in attrs.fields(kind) if attrs.has(kind) else ():
+        if _KEPT.get(field.name, trait) != trait:
+            return f"its field '{field.name}' is one of the trait '{_KEPT[field.name]}'; expected another name"
     if trait == "shard" and (type(placement.dim) is not int or placement.dim < 0):
         return f"`dim` is {placement.dim!r}; expected a dimension, counted from 0"
     if isinstance(placement, PartialPlacement) and placement.reduce not in REDUCTIONS:

@@ -25,8 +25,8 @@ def _local_shape(placement: Placement, example: Example) -> str | None:
             return (
                 f"rank {index} gets {list(piece.shape)} by `distribute`; expected {list(said)}, as `local_shape` says"
             )
-        if len(said) != len(placement.local_shape(tuple(tensor.shape), example.ranks, 0)):
-            return f"rank {index} has {list(said)}; expected as many dimensions as on rank 0, since types have a rank"
+        if len(said) != tensor.dim():
+            return f"rank {index} has {list(said)}; expected as many dimensions as the tensor has, {tensor.dim()}"
         if piece.dtype != tensor.dtype and not placement.error:
             return f"rank {index} gets {piece.dtype} by `distribute`; expected {tensor.dtype}"
     return None

@@ -72,6 +72,11 @@ EDGES = """
 """
 
 
+SINGLE = "\n".join(line for line in DEALT.splitlines() if "examples" not in line)
+SILENT = TOTAL.partition("\n    def distribute")[0]
+HOLDS_I64 = "def holds(self, dtype):\n    return dtype == 'i64'"
+
+
 @attrs.frozen
 class Lie:
     """A class that is made from an honest one.
@@ -207,6 +212,21 @@ LIES = {
     ),
     "Free": _instead(FIRST + EDGES, ', by="broadcast"', "", "cost"),
     "Cheap": _instead(FIRST + EDGES, ', by="broadcast"', ', by="broadcast", itemsize=0.5', "cost"),
+    "Dimmed": _instead(
+        FIRST, 'text: ClassVar[str] = "NAME"', 'text: ClassVar[str] = "NAME({dim})"\n    dim: int', "declaration"
+    ),
+    "HigherRank": _instead(
+        FIRST.replace("(0, *shape[1:])", "(0, *shape)"),
+        "return shape if index == 0",
+        "return (1, *shape) if index == 0",
+        "local shape",
+    ),
+    "Crowded": _instead(SINGLE, "({dim}, {block})", "({dim}{block})", "text"),
+    "OfIntegers": _with(FIRST + EDGES.replace("group.shape), 0)", "group.shape), 0) + 1"), HOLDS_I64, "edge"),
+    "OfCubes": _instead(
+        FIRST + EDGES.replace("group.shape), 0)", "group.shape), 0) + 1"), "if not shape", "if len(shape) < 3", "edge"
+    ),
+    "Silent": _with(SILENT, "def lift(self, rule, rows):\n    yield rule.pointwise(self)", "rules"),
     "Unsound": _with(TOTAL, "def lift(self, rule, rows):\n    yield rule.pointwise(self)", "rules"),
 }
 """Name → the lie; NAME stands for the name."""
