@@ -85,6 +85,11 @@ class Placement:
     dim: int | None = None
     op: str | None = None
 
+    @property
+    def kind(self) -> str | None:
+        """What commutes with what is of one kind; None of what commutes with all, as pieces and copies do."""
+        return str(self) if self.trait == "other" else None
+
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         if "text" in vars(cls):
@@ -198,6 +203,22 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
         piece.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
         at += end - start
     return piece
+
+
+@lru_cache(maxsize=65536)
+def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
+    """Raise ShardingError unless `count` ranks hold every one of `size` positions once."""
+    held = [placement.ranges(size, count, index) for index in range(count)]
+    if not all(isinstance(ranges, tuple) for ranges in held):
+        raise ShardingError(f"`ranges` of {placement} gives {held[0]!r}; expected a tuple of (start, end) pairs")
+    pairs = sorted(pair for ranges in held for pair in ranges if pair[0] != pair[1])
+    edges = [0, *(end for _, end in pairs)]
+    whole = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
+    if not whole or edges[-1] != size:
+        raise ShardingError(
+            f"{placement} over {count} ranks is no partition of {size} positions; expected each of them in one range "
+            "of one rank"
+        )
 
 
 @lru_cache(maxsize=65536)

@@ -13,8 +13,15 @@ from spmdir.brackets import split_entries
 from spmdir.errors import ParseError, ShardingError, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, select
-from spmdir.placement import R
-from spmdir.placement_type import PartialPlacement, Placement, ShardPlacement, parse_placement, piece_lengths
+from spmdir.placement import R, plugins
+from spmdir.placement_type import (
+    PartialPlacement,
+    Placement,
+    ShardPlacement,
+    check_partition,
+    parse_placement,
+    piece_lengths,
+)
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -79,8 +86,8 @@ class Sharding:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The kinds of the pending reductions; those of one kind commute."""
-        return frozenset(p.kind for _, p in self.entries if isinstance(p, PartialPlacement))
+        """The kinds of the pending reductions, and of the trait "other"; those of one kind commute."""
+        return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
     def open_axes(self) -> tuple[str, ...]:
@@ -88,8 +95,9 @@ class Sharding:
         return tuple(axis for axis, p in self.entries if p.trait == "open")
 
     @cached_property
-    def _is_demanding(self) -> bool:
-        return any(placement.is_demanding for _, placement in self.entries)
+    def _is_checked(self) -> bool:
+        """Whether shapes are to be looked at: plug-ins may ask for certain ones, and their ranges must partition."""
+        return bool(plugins(placement for _, placement in self.entries))
 
     def replace(self, axis: str, placement: Placement) -> Sharding:
         """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
@@ -147,16 +155,6 @@ class Sharding:
             at = at * mesh.sizes[axis] + coordinate[axis]
         return piece_ranges(self.cuts(dim, mesh), size)[at]
 
-    def local_range(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, int]:
-        """Offset and length of what the rank at `coordinate` holds of dimension `dim` with `size` elements."""
-        held: Ranges = ((0, size),)
-        for axis in self.dim_axes(dim):
-            placement = self[axis]
-            assert isinstance(placement, ShardPlacement)
-            held = select(held, placement.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
-        ((start, end),) = held
-        return start, end - start
-
     def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
         shape = tuple(shape)
@@ -175,7 +173,7 @@ class Sharding:
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
         """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
         self.check(mesh, len(shape))
-        if not self._is_demanding:
+        if not self._is_checked:
             return
         shapes = {shape}
         for axis, placement in self.entries:
@@ -279,6 +277,8 @@ def _check_holding(placement: Placement, shape: tuple[int, ...], count: int) -> 
     except SpmdirError as error:
         # Declarations raise any refusal; what tries shardings takes it for that of a sharding.
         raise ShardingError(error.message, error.location) from None
+    if isinstance(placement, ShardPlacement):
+        check_partition(placement, shape[placement.dim], count)
 
 
 def _placement(value: object, rank: int | None) -> Placement:

@@ -16,7 +16,6 @@ from typing import Any
 import attrs
 from torch.fx import Node
 
-from spmdir.errors import ShardingError
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, positions, select
@@ -95,11 +94,7 @@ class Cut:
 
 
 def cut_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, mesh: Mesh, rank: int) -> Cut:
-    """How `axes`, the innermost of `dim` in `sharding`, cut the block that the outer axes leave to `rank`.
-
-    Raises:
-        ShardingError: the pieces of a placement are no partition.
-    """
+    """How `axes`, the innermost of `dim` in `sharding`, cut the block that the outer axes leave to `rank`."""
     outer = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
     extent = length(outer.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
     counts = tuple(mesh.sizes[axis] for axis in axes)
@@ -115,12 +110,6 @@ def _held(placements: tuple[Any, ...], counts: Shape, extent: int) -> tuple[Rang
         held = [
             select(ranges, placement.ranges(length(ranges), count, index)) for ranges in held for index in range(count)
         ]
-    pairs = sorted(pair for ranges in held for pair in ranges)
-    if any(start > end for start, end in pairs) or joined(pairs) != joined([(0, extent)]):
-        raise ShardingError(
-            f"{', '.join(map(str, placements))} over {', '.join(map(str, counts))} ranks is no partition of {extent} "
-            "positions; expected each of them in one range of one rank"
-        )
     return tuple(map(joined, held))
 
 

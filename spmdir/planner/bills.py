@@ -14,7 +14,7 @@ import attrs
 
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS, Partial, R, Shard
-from spmdir.placement_type import PartialPlacement, Placement
+from spmdir.placement_type import Placement
 from spmdir.planner.price import axis_price
 from spmdir.planner.problem import Row
 from spmdir.planner.repeats import Quotient
@@ -45,8 +45,8 @@ class Catalogue:
 
     @cached_property
     def kind(self) -> list[str | None]:
-        """Per placement its kind of pending reduction."""
-        return [p.kind if isinstance(p, PartialPlacement) else None for p in self.placements]
+        """Per placement its kind, of those that do not commute with all."""
+        return [p.kind for p in self.placements]
 
     @cached_property
     def gathers(self) -> list[list[int]]:

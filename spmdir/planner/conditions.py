@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spmdir.axes import axis_order
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.placement_type import Placement, edge_between
@@ -44,9 +45,25 @@ def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
 
 
 def reshaped_axes(*sides: Sharding) -> set[str]:
-    """The axes whose placement says for itself what shape ranks hold, so that no step on other axes knows it."""
+    """The axes whose placement says for itself what shape ranks hold."""
     entries = (entry for side in sides for entry in side.entries)
     return {axis for axis, p in entries if p.trait == "other" and type(p).local_shape is not Placement.local_shape}
+
+
+def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
+    """The axes whose placement alone knows what shape ranks hold, where a step on `axes` would have to know it.
+
+    A declared step that cuts nothing works on what the axes that come before its own leave, whatever that is.
+    """
+    blocking = reshaped_axes(source, target) - set(axes)
+    if (
+        not blocking
+        or kind != "convert"
+        or any(side[axis].dim is not None for side in (source, target) for axis in axes)
+    ):
+        return blocking
+    first = min(map(axis_order, axes))
+    return {axis for axis in blocking if axis_order(axis) > first}
 
 
 def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
@@ -56,7 +73,7 @@ def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sh
             raise ShardingError(
                 f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
             )
-    for axis in reshaped_axes(source, target) - set(axes):
+    for axis in sorted(blocking_axes(kind, axes, source, target)):
         held = source[axis]
         raise ShardingError(
             f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"

@@ -16,7 +16,7 @@ from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError, require_type
 from spmdir.mesh import Mesh
 from spmdir.planner.bound import lower_bound
-from spmdir.planner.conditions import refinement, reshaped_axes, splits_evenly
+from spmdir.planner.conditions import blocking_axes, refinement, reshaped_axes, splits_evenly
 from spmdir.planner.cost import LOADS, Cost, least_cost, step_cost
 from spmdir.planner.moves import exchanges, free_axes, moves, permutes, useful_places
 from spmdir.planner.steps import Step
@@ -146,7 +146,7 @@ def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mes
 
 
 def _reduced(sharding: Sharding) -> Sharding:
-    return Sharding([(axis, p) for axis, p in sharding.entries if p.trait != "partial"], sharding.mesh)
+    return Sharding([(axis, p) for axis, p in sharding.entries if p.kind is None], sharding.mesh)
 
 
 def _merged(step: Step, mesh: Mesh) -> Step:
@@ -162,7 +162,8 @@ def _search(
     pending = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
     rest = functools.cache(lambda here: _at_least(shape, itemsize, here, target, mesh, topology))
     reshaped = bool(reshaped_axes(source, target))
-    demanding = any(place.is_demanding for place in places)
+    given = [placement for _, placement in (*source.entries, *target.entries)]
+    demanding = any(placement.is_demanding for placement in given)
     best: dict[Sharding, Reached] = {source: (0, 0.0, 0)}
     reached_by: dict[Sharding, Step] = {}
     order = itertools.count()
@@ -188,7 +189,7 @@ def _search(
             continue
         steps = moves(here, pending, free, places, len(shape), mesh)
         for step in (*steps, *exchanges(here, target, mesh)):
-            if reshaped and reshaped_axes(here, step.target) - set(step.axes):
+            if reshaped and blocking_axes(step.kind, step.axes, here, step.target):
                 continue
             if demanding and not _is_possible(step.target, mesh, shape):
                 continue

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from spmdir.brackets import split_entries
 from spmdir.call import DTYPE_BYTES
+from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.planner.cost import step_cost
 from spmdir.planner.plan import plan_reshard
@@ -111,8 +112,12 @@ def _names(text: str) -> tuple[str, ...]:
 def _sharding(text: str, mesh: Mesh) -> Sharding:
     """A sharding from its text, or from one placement for each axis of the mesh."""
     parts = list(split_entries(text))
-    if not text.strip() or ":" in text or len(parts) != len(mesh.axes):
+    if not text.strip() or ":" in text:
         return as_sharding(text, mesh)
+    if len(parts) != len(mesh.axes):
+        raise ShardingError(
+            f"found {len(parts)} placements in '{text}'; expected one for each axis of {mesh}, or `axis: placement`"
+        )
     return as_sharding(", ".join(f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)), mesh)
 
 

@@ -61,8 +61,8 @@ def bound_by_elements(shape, source: Sharding, target: Sharding, mesh: Mesh) -> 
     messages = 0
 
     def holds(sharding: Sharding, rank: int, element: tuple[int, ...]) -> bool:
-        ranges = [sharding.local_range(d, size, mesh, mesh.coordinate(rank)) for d, size in enumerate(shape)]
-        return all(offset <= at < offset + length for at, (offset, length) in zip(element, ranges, strict=True))
+        held = [sharding.local_ranges(d, size, mesh, mesh.coordinate(rank)) for d, size in enumerate(shape)]
+        return all(any(start <= at < end for start, end in own) for at, own in zip(element, held, strict=True))
 
     for element in itertools.product(*map(range, shape)):
         needers = [group for group in groups if holds(target, group[0], element)]
