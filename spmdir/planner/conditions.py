@@ -38,10 +38,13 @@ def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
     )
 
 
-def moves_jointly(axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
-    """Whether one step may move `axes`: what is neither whole nor a piece has to be the same on their product."""
-    held = (side[axis] for side in sides for axis in axes)
-    return len(axes) == 1 or all(p.splits or p.trait in ("replicated", "shard") for p in held)
+def moves_jointly(kind: str, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
+    """Whether one step may move `axes`: what it does not know as whole or pieces must be the same on their product.
+
+    A declared step knows nothing of several axes.
+    """
+    known = ("replicated", "shard") if kind != "convert" else ()
+    return len(axes) == 1 or all(p.splits or p.trait in known for p in (side[axis] for side in sides for axis in axes))
 
 
 def reshaped_axes(*sides: Sharding) -> set[str]:
@@ -81,7 +84,7 @@ def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sh
 
 
 def check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
-    if not moves_jointly(axes, sides):
+    if not moves_jointly(kind, axes, sides):
         found = " to ".join(str(side[axes[0]]) for side in sides)
         raise ShardingError(f"{kind} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
 

@@ -71,7 +71,7 @@ def moves(
 
     def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
         target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-        if not reshaped_axes(source) and moves_jointly(axes, [source, *([target] if target else [])]):
+        if not reshaped_axes(source) and moves_jointly(kind, axes, [source, *([target] if target else [])]):
             steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
 
     def of_trait(trait: str, to: Placement) -> list[str]:
@@ -122,7 +122,7 @@ def _conversions(
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
                 rest = [entry for entry in source.entries if entry[0] not in chosen]
                 target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
-                if not moves_jointly(chosen, (source, target)):
+                if not moves_jointly("convert", chosen, (source, target)):
                     continue
                 if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
                     yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)

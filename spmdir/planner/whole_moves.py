@@ -80,6 +80,8 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
         return "turn one kind of pending reduction into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
     for before, after in ((source[axis], target[axis]) for axis in axes):
+        if before != after and edge_between(before, after) is not None:
+            return f"take {before} to {after}, which declare a step for that"
         touched = before != after or kind == "relay"
         for placement in (before, after) if touched else ():
             if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
@@ -92,7 +94,7 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
 def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
-    check_own_steps(kind, tuple(axis for axis, _ in source.entries if source[axis] != target[axis]), source, target)
+    check_own_steps(kind, (), source, target)
     if what := unmovable(kind, source, target):
         raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
 

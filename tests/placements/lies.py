@@ -41,6 +41,31 @@ class NAME(PartialPlacement):
         addends = [noise(tensor) for _ in range(count - 1)]
         return [*addends, tensor - sum(addends)]
 '''
+TURNED = '''\
+@attrs.frozen
+class NAME(ShardPlacement):
+    """Pieces in the reverse order of ranks, gathered in a step of its own, which knows of one axis alone."""
+
+    text: ClassVar[str] = "NAME({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        step = -(-size // count)
+        start = min((count - 1 - index) * step, size)
+        return ((start, min(start + step, size)),)
+
+    def edges(self):
+        yield Edge(self.whole, target="R", by="all_gather")
+
+    def whole(self, x, group):
+        import torch
+
+        size = group.shape[self.dim]
+        shape = list(x.shape)
+        shape[self.dim] = -(-size // group.size) - shape[self.dim]
+        every = group.all_gather(torch.cat([x, x.new_zeros(shape)], self.dim))
+        return torch.cat([every[rank] for rank in reversed(range(group.size))], self.dim).narrow(self.dim, 0, size)
+'''
 FIRST = '''\
 @attrs.frozen
 class NAME(Placement):

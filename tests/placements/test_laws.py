@@ -10,7 +10,7 @@ import pytest
 from spmdir.errors import SpmdirError
 from spmdir.laws import LAWS, check_file, check_placement
 from spmdir.tools import spmd_check_placement
-from tests.placements.lies import DEALT, EDGES, FIRST, LIES, TOTAL, source
+from tests.placements.lies import DEALT, EDGES, FIRST, LIES, TOTAL, TURNED, source
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:
@@ -28,7 +28,13 @@ def test_a_lie_breaks_its_law(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("HonestDealt", DEALT), ("HonestTotal", TOTAL), ("HonestFirst", FIRST), ("HonestEdges", FIRST + EDGES)],
+    [
+        ("HonestDealt", DEALT),
+        ("HonestTotal", TOTAL),
+        ("HonestFirst", FIRST),
+        ("HonestEdges", FIRST + EDGES),
+        ("HonestTurned", TURNED),
+    ],
 )
 def test_what_the_lies_are_made_from_is_honest(tmp_path: Path, name: str, text: str) -> None:
     report = check_file(written(tmp_path, text, name))
