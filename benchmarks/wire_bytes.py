@@ -26,16 +26,26 @@ TOLERANCE = 1e-9
 
 def small(plan: str, layers: int, simulate: bool) -> tuple[float, int, float | None]:
     """(MB a rank sends, collectives, largest relative error of the simulation) of one plan of the small model."""
+    import torch
+
     import spmdir
-    from benchmarks.programs import Config, shardings, trace
+    from benchmarks.programs import Config
 
     config = Config(layers=layers)
+    report = spmdir.comm_report(_partitioned(config, plan, torch.float32), "flat")
+    error = _error(_partitioned(config, plan, torch.float64), config) if simulate else None
+    return report.wire_bytes / 1e6, report.count, error
+
+
+def _partitioned(config, plan: str, dtype):
+    """The small model under a plan, traced with parameters of `dtype`."""
+    import spmdir
+    from benchmarks.programs import shardings, trace
+
     given, residual = shardings(config, plan)
-    graph, *_ = trace(config, residual)
+    graph, *_ = trace(config, residual, dtype)
     module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
-    spmdir.run_passes(module, PIPELINE)
-    report = spmdir.comm_report(module, "flat")
-    return report.wire_bytes / 1e6, report.count, _error(module, config) if simulate else None
+    return spmdir.run_passes(module, PIPELINE)
 
 
 def _error(module, config) -> float:
