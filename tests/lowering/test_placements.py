@@ -397,3 +397,24 @@ def test_positions_without_a_pattern_are_a_constant() -> None:
     program = Program(mesh, "all_gather", "on [a] dim 0", target, Sharding(), (40, 2))
     check(program, torch.rand(40, 2, dtype=torch.float64))
     assert [tuple(b.shape) for _, b in lower_to_fx(program.parse()).named_buffers()] == [(40,)]
+
+
+def test_placements_that_say_what_ranks_hold_are_left_from_the_innermost_axis_on() -> None:
+    text = """
+    spmd.mesh @mesh <a = 2, b = 3>
+    func.func @main(%x: tensor<7xf64> {spmd.sharding = #spmd.sharding<@mesh, a: First, b: First>}) -> tensor<7xf64> {
+      %0 = spmd.reshard %x : tensor<7xf64> <b: S(0)>
+      return %0 : tensor<7xf64>
+    }"""
+    x = torch.randn(7, dtype=torch.float64)
+    assert torch.equal(simulate(parse(text), [x])[0], x)
+
+
+def test_what_does_not_commute_is_not_held_together() -> None:
+    text = """
+    spmd.mesh @mesh <a = 2, b = 3>
+    func.func @main(%x: tensor<7xf64> {spmd.sharding = #spmd.sharding<@mesh, a: First, b: P(sum)>}) -> tensor<7xf64> {
+      return %x : tensor<7xf64>
+    }"""
+    with pytest.raises(ShardingError, match="do not commute"):
+        parse(text)
