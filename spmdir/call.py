@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -115,7 +115,7 @@ class Local:
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
         """The value on the rank at `coordinate`."""
         held: Ranges = ((0, self.extent),)
-        for axis, cut in zip(self.axes, self.cuts or (Shard(0),) * len(self.axes), strict=True):
+        for axis, cut in self._divided:
             assert isinstance(cut, ShardPlacement)
             held = select(held, cut.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
         if self.kind == "size":
@@ -126,9 +126,12 @@ class Local:
 
     def is_even(self, mesh: Mesh) -> bool:
         """Whether all ranks have the same size."""
-        cuts = self.cuts or (Shard(0),) * len(self.axes)
-        counted = tuple((cut, mesh.sizes[axis]) for axis, cut in zip(self.axes, cuts, strict=True))
-        return len(piece_lengths(counted, self.extent)) == 1
+        return len(piece_lengths(tuple((cut, mesh.sizes[axis]) for axis, cut in self._divided), self.extent)) == 1
+
+    @property
+    def _divided(self) -> Iterator[tuple[str, Placement]]:
+        """Each axis, and how it cuts."""
+        return zip(self.axes, self.cuts or (Shard(0),) * len(self.axes), strict=True)
 
     @property
     def undivided(self) -> int:

@@ -1,4 +1,4 @@
-"""Exchange and relay as graph nodes: boxes cut out, sent in one all-to-all or two, put together and reduced."""
+"""Exchange and relay as graph nodes: grids cut out, sent in one all-to-all or two, put together and reduced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 from torch.fx import Node
 
-from spmdir.errors import UnsupportedError
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import identities
 from spmdir.lowering.site import Site, Started, functional, here
@@ -140,8 +139,6 @@ def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
     whole = _combined(site, [_join(site, x, wanted, of_addend) for of_addend in given or [[]]])
     averaged = site.mesh.group_size(axis for axis, op in site.source.partial if axis in reduced and op == "avg")
-    if averaged > 1 and site.dtype[0] not in "fbc":
-        raise UnsupportedError(f"P(avg) of element type {site.dtype} has no exact mean; reduce by sum and divide")
     return whole if averaged == 1 else site.emit(aten.div.Scalar, whole, averaged)
 
 
@@ -151,8 +148,6 @@ def _pending(site: Site) -> str:
 
 def _combined(site: Site, addends: Sequence[Node]) -> Node:
     pending = _pending(site)
-    if len(addends) > 1 and site.dtype == "i1" and pending in ("sum", "avg", "product"):
-        raise UnsupportedError(f"P({pending}) of truth values is no reduction; expected P(any) or P(all)")
     combine = functools.partial(site.emit, COMBINE[pending])
     if len(addends) == 1 or not site.torch_dtype.is_complex or pending == "product":
         return functools.reduce(combine, addends)

@@ -24,7 +24,7 @@ START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
 """What starting a collective is worth in bytes on the wire, as where reshards are planned."""
 
 _DIMS = 12
-STANDARD: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
+EVERYWHERE: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
 """The placements that every program may have."""
 
 
@@ -63,7 +63,7 @@ class Catalogue:
 @cache
 def catalogue(extras: tuple[Placement, ...]) -> Catalogue:
     """The standard placements and those of plug-ins."""
-    return Catalogue((*STANDARD, *extras))
+    return Catalogue((*EVERYWHERE, *extras))
 
 
 class Bills:
