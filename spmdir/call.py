@@ -13,7 +13,7 @@ from spmdir.errors import UnsupportedError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, length, select
 from spmdir.placement import Shard
-from spmdir.placement_type import Placement, ShardPlacement, piece_lengths
+from spmdir.placement_type import Placement, ShardPlacement, held_length, piece_lengths
 from spmdir.size import Size, evaluate, is_symbolic
 
 DTYPE_BYTES = {
@@ -114,12 +114,16 @@ class Local:
 
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
         """The value on the rank at `coordinate`."""
+        if self.kind == "size":
+            own = self.extent
+            for axis, cut in self._divided:
+                assert isinstance(cut, ShardPlacement)
+                own = held_length(cut, own, mesh.sizes[axis], coordinate[axis])
+            return own * self.times + self.plus
         held: Ranges = ((0, self.extent),)
         for axis, cut in self._divided:
             assert isinstance(cut, ShardPlacement)
             held = select(held, cut.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
-        if self.kind == "size":
-            return length(held) * self.times + self.plus
         if len(held) != 1:
             raise UnsupportedError(f"{self} is no one number on a rank that holds {list(held)}; reshard to S first")
         return held[0][self.kind == "end"] * self.times + self.plus

@@ -97,10 +97,10 @@ class Mesh:
         return math.prod(size for _, size in self.axes)
 
     @cached_property
-    def _coordinates(self) -> tuple[dict[str, int], ...]:
-        ranges = [range(size) for _, size in self.axes]
-        points = itertools.product(*ranges)
-        return tuple(_ByAxis(zip(self.axis_names, point, strict=True), self, rank) for rank, point in enumerate(points))
+    def _strides(self) -> dict[str, int]:
+        """Axis name → the ranks from one index along it to the next."""
+        later = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
+        return dict(zip(reversed(self.axis_names), later, strict=False))
 
     def _part(self, axis: str) -> tuple[str, int, int]:
         """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
@@ -204,7 +204,7 @@ class Mesh:
 
     def coordinate(self, rank: int) -> dict[str, int]:
         """Axis name → index of `rank` along it. Sub-axes can be looked up too."""
-        return self._coordinates[rank]
+        return _coordinate(self, rank)
 
     def group_size(self, axes: Iterable[str]) -> int:
         """The number of ranks that differ only along `axes`."""
@@ -221,13 +221,21 @@ class Mesh:
         """The ranks that differ from `rank` only along `axes`, ordered by `index`."""
         axes = tuple(axes)
         fine = self.refine(axes)
-        free = {part for axis in axes for part in fine.parts(axis)}
+        free = [part for axis in axes for part in fine.parts(axis)]
         here = fine.coordinate(rank)
-        same = [r for r, there in enumerate(fine._coordinates) if all(a in free or there[a] == here[a] for a in there)]
-        return tuple(sorted(same, key=lambda r: self.index(r, axes)))
+        members = [rank - sum(here[part] * fine._strides[part] for part in free)]
+        for part in free:
+            steps = range(0, fine.sizes[part] * fine._strides[part], fine._strides[part])
+            members = [member + step for member in members for step in steps]
+        return tuple(members)
 
     def __str__(self) -> str:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
+
+
+@lru_cache(maxsize=65536)
+def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
+    return _ByAxis(((axis, rank // mesh._strides[axis] % size) for axis, size in mesh.axes), mesh, rank)
 
 
 @lru_cache(maxsize=1024)

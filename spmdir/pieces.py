@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Range = tuple[int, int]
 """(start, end) of positions."""
@@ -21,6 +21,33 @@ def chunk(size: int, count: int, index: int) -> tuple[int, int]:
     step = -(-size // count)
     offset = min(index * step, size)
     return offset, min(step, size - offset)
+
+
+Run = tuple[int, int, int]
+"""(first rank, number of ranks, length of what each of them holds)."""
+
+
+def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
+    """The runs of equal lengths among `count` chunks of `size` elements, as `chunk` gives them: at most three."""
+    step = -(-size // count)
+    full, rest = divmod(size, step) if step else (0, 0)
+    runs = ((0, full, step), (full, bool(rest), rest), (full + bool(rest), count - full - bool(rest), 0))
+    return tuple(run for run in runs if run[1])
+
+
+def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:
+    """The runs among `count` ranks of which each holds, of every (times, runs), `times` what these say."""
+    changes: dict[int, int] = {}
+    for times, runs in several:
+        before = 0
+        for first, _, own in runs:
+            changes[first] = changes.get(first, 0) + times * (own - before)
+            before = own
+    starts = [first for first in sorted(changes) if first < count and (changes[first] or not first)]
+    lengths = itertools.accumulate(changes[first] for first in starts)
+    return tuple(
+        (first, end - first, own) for first, end, own in zip(starts, [*starts[1:], count], lengths, strict=True)
+    )
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import attrs
 
 from spmdir.errors import ShardingError
-from spmdir.pieces import Ranges, chunk
+from spmdir.pieces import Ranges, Run, chunk, chunk_runs
 from spmdir.placement_type import (
     Edge,
     Noise,
@@ -64,6 +64,9 @@ class Shard(ShardPlacement):
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         offset, length = chunk(size, count, index)
         return ((offset, offset + length),)
+
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        return chunk_runs(size, count)
 
     def scaled(self, inner: int) -> Placement | None:
         return self

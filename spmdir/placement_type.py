@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import attrs
 
 from spmdir.errors import ParseError, ShardingError
-from spmdir.pieces import Ranges, length
+from spmdir.pieces import Ranges, Run, length, summed_runs
 from spmdir.placement_text import head_of, print_placement, read_placement
 
 _TYPES: dict[str, type[Placement]] = {}
@@ -111,6 +111,16 @@ class Placement:
         """The shape of what rank `index` of `count` holds of a tensor of `shape`."""
         return shape
 
+    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
+        """Return the shapes of what `count` ranks hold of a tensor of `shape`, each once.
+
+        Raises:
+            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+        """
+        if type(self).local_shape is Placement.local_shape:
+            return frozenset([shape])
+        return frozenset(self.local_shape(shape, count, index) for index in enumerated(self, count))
+
     def check(self, shape: tuple[int, ...], count: int) -> None:
         """Raise SpmdirError if `count` ranks cannot hold a tensor of `shape` so."""
 
@@ -159,6 +169,22 @@ class ShardPlacement(Placement):
         """The (start, end) ranges of positions that rank `index` of `count` holds of `size`, in its local order."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it `ranges`")
 
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        """Return the runs of neighbouring ranks that hold as much of `size`, in the order of ranks.
+
+        Found rank by rank unless a placement says it at once, as large meshes need. `spmd-check-placement` compares it
+        with `ranges`.
+
+        Raises:
+            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+        """
+        held = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
+        return summed_runs([(1, [(index, 1, own) for index, own in enumerate(held)])], count)
+
+    def stretches(self, size: int, count: int) -> int:
+        """Return how many ranges all ranks together hold of `size`, at most."""
+        return count
+
     def scaled(self, inner: int) -> Placement | None:
         """This placement of a dimension, as that of one in which every element has become `inner`; None if none is."""
         return self if inner == 1 else None
@@ -173,8 +199,14 @@ class ShardPlacement(Placement):
         return self if outer == 1 else None
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
-        own = length(self.ranges(shape[self.dim], count, index))
+        own = held_length(self, shape[self.dim], count, index)
         return (*shape[: self.dim], own, *shape[self.dim + 1 :])
+
+    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
+        if type(self).local_shape is not ShardPlacement.local_shape:
+            return super().local_shapes(shape, count)
+        lengths = piece_lengths(((self, count),), shape[self.dim])
+        return frozenset((*shape[: self.dim], own, *shape[self.dim + 1 :]) for own in lengths)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         size = tensor.shape[self.dim]
@@ -207,8 +239,13 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
 
 @lru_cache(maxsize=65536)
 def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
-    """Raise ShardingError unless `count` ranks hold every one of `size` positions once."""
-    held = [placement.ranges(size, count, index) for index in range(count)]
+    """Raise ShardingError unless `count` ranks hold every one of `size` positions once.
+
+    A placement that gives its `runs` at once is not asked rank by rank here; `spmd-check-placement` does that.
+    """
+    if type(placement).runs is not ShardPlacement.runs:
+        return
+    held = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
     if not all(isinstance(ranges, tuple) for ranges in held):
         raise ShardingError(f"`ranges` of {placement} gives {held[0]!r}; expected a tuple of (start, end) pairs")
     pairs = sorted(pair for ranges in held for pair in ranges if pair[0] != pair[1])
@@ -226,9 +263,39 @@ def piece_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int
     """How much of `size` elements ranks hold, divided by each (shard placement, ranks) in turn."""
     extents = frozenset([size])
     for placement, count in cuts:
-        held = {length(placement.ranges(extent, count, index)) for extent in extents for index in range(count)}
-        extents = frozenset(held)
+        extents = frozenset(own for extent in extents for _, _, own in runs_of(placement, extent, count))
     return extents
+
+
+ENUMERATED = 1 << 16
+"""The most ranks of an axis on which a placement is asked about each rank in turn."""
+
+
+def enumerated(placement: Placement, count: int) -> range:
+    """Return the indices of `count` ranks, of which `placement` says rank by rank what they hold.
+
+    Raises:
+        ShardingError: they are more than ENUMERATED.
+    """
+    if count > ENUMERATED:
+        raise ShardingError(
+            f"{placement} says rank by rank what is held, and the axis has {count} ranks; expected at most "
+            f"{ENUMERATED}, or a placement whose class gives its `runs` at once"
+        )
+    return range(count)
+
+
+@lru_cache(maxsize=65536)
+def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]:
+    """Return `placement.runs(size, count)`."""
+    return placement.runs(size, count)
+
+
+def held_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:
+    """Return how much of `size` elements rank `index` of `count` holds."""
+    if type(placement).runs is ShardPlacement.runs:
+        return length(placement.ranges(size, count, index))
+    return next(own for first, ranks, own in runs_of(placement, size, count) if index < first + ranks)
 
 
 class PartialPlacement(Placement):

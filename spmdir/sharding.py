@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
@@ -150,10 +151,8 @@ class Sharding:
 
     def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
-        at = 0
-        for axis in self.dim_axes(dim):
-            at = at * mesh.sizes[axis] + coordinate[axis]
-        return piece_ranges(self.cuts(dim, mesh), size)[at]
+        axes = self.dim_axes(dim)
+        return _held(self.cuts(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
 
     def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
@@ -161,6 +160,14 @@ class Sharding:
         for axis, placement in self.entries:
             shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
         return shape
+
+    def local_shapes(self, shape: Iterable[int], mesh: Mesh) -> frozenset[tuple[int, ...]]:
+        """Return the shapes of what ranks hold of a tensor with global `shape`, each once."""
+        shapes = frozenset([tuple(shape)])
+        for axis, placement in self.entries:
+            count = mesh.sizes[axis]
+            shapes = frozenset(itertools.chain.from_iterable(placement.local_shapes(held, count) for held in shapes))
+        return shapes
 
     def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
         """How much of dimension `dim` with `size` elements the ranks hold."""
@@ -180,7 +187,7 @@ class Sharding:
             count = mesh.sizes[axis]
             for held in shapes:
                 _check_holding(placement, held, count)
-            shapes = {placement.local_shape(held, count, index) for held in shapes for index in range(count)}
+            shapes = {local for held in shapes for local in placement.local_shapes(held, count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
@@ -206,6 +213,15 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
             f"pending reductions of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
             "reduce one before the other arises"
         )
+
+
+@lru_cache(maxsize=65536)
+def _held(cuts: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
+    """What the rank at `indices` along the axes of `cuts` holds of `size` elements."""
+    held: Ranges = ((0, size),)
+    for (placement, count), index in zip(cuts, indices, strict=True):
+        held = select(held, placement.ranges(length(held), count, index))
+    return joined(held)
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: 
     if not isinstance(whole, tuple) or len(whole) != meta.rank or any(type(n) is not int or n < 0 for n in whole):
         raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {whole}")
     sharding.check_shape(mesh, whole)
-    held = [sharding.local_shape(whole, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
+    held = sharding.local_shapes(whole, mesh)
     expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*held, strict=True)]
     found = ["?" if size == DYNAMIC else size for size in meta.shape]
     if found != expected:

@@ -210,7 +210,7 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
     if meta is None or sharding is None or traits <= {"partial"}:
         return None
     if "other" in traits:
-        held = (sharding.local_shape(meta.shape, mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size))
+        held = sharding.local_shapes(meta.shape, mesh)
         sizes = tuple(lengths[0] if len(set(lengths)) == 1 else DYNAMIC for lengths in zip(*held, strict=True))
     else:
         sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))

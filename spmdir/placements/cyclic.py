@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.pieces import Ranges, joined
+from spmdir.pieces import Ranges, Run, joined, summed_runs
 from spmdir.placement_type import ShardPlacement
 
 
@@ -30,6 +30,15 @@ class Cyclic(ShardPlacement):
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         starts = range(index * self.block, size, count * self.block)
         return joined((start, min(start + self.block, size)) for start in starts)
+
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        rounds, rest = divmod(size, self.block * count)
+        full, last = divmod(rest, self.block)
+        held = ((0, full, self.block), (full, 1, last), (full + 1, count - full - 1, 0))
+        return summed_runs([(rounds, ((0, count, self.block),)), (1, held)], count)
+
+    def stretches(self, size: int, count: int) -> int:
+        return -(-size // self.block)
 
     def scaled(self, inner: int) -> Cyclic:
         return Cyclic(self.dim, self.block * inner)

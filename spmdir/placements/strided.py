@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.pieces import Ranges, chunk, joined
+from spmdir.pieces import Ranges, Run, chunk, chunk_runs, joined, summed_runs
 from spmdir.placement import Shard
 from spmdir.placement_type import Placement, ShardPlacement
 
@@ -41,6 +41,13 @@ class Strided(ShardPlacement):
             offset, held = chunk(extent, count, index)
             pieces.append((start + offset, start + offset + held))
         return joined(pieces)
+
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        stretches = chunk_runs(size, self.split)
+        return summed_runs(((number, chunk_runs(extent, count)) for _, number, extent in stretches), count)
+
+    def stretches(self, size: int, count: int) -> int:
+        return min(size, self.split * count)
 
     def scaled(self, inner: int) -> Strided:
         return self

@@ -15,9 +15,8 @@ import attrs
 from spmdir.call import TensorMeta
 from spmdir.errors import ShardingError, SpmdirError
 from spmdir.mesh import Mesh
-from spmdir.pieces import length
 from spmdir.placement import Partial, R, Shard
-from spmdir.placement_type import Placement, ShardPlacement
+from spmdir.placement_type import Placement, ShardPlacement, runs_of
 from spmdir.sharding import Sharding
 
 
@@ -58,7 +57,7 @@ def largest_part(placement: Placement, size: int, count: int) -> float:
     """The part of `size` elements that the rank which holds most has, divided by `placement` among `count`."""
     assert isinstance(placement, ShardPlacement)
     try:
-        return max(length(placement.ranges(size, count, index)) for index in range(count)) / max(size, 1)
+        return max(own for _, _, own in runs_of(placement, size, count)) / max(size, 1)
     except ShardingError:
         return 1.0  # of a size that it cannot divide, which only the order of axes can tell
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.errors import SpmdirError
-from spmdir.pieces import joined, length, scaled, tiled
+from spmdir.pieces import joined, scaled, tiled
 from spmdir.placement import Placement, Shard
-from spmdir.placement_type import ShardPlacement
+from spmdir.placement_type import ENUMERATED, ShardPlacement, runs_of
 from spmdir.rules.dividing import beside, goes_with, least_held, local_form_reads
 from spmdir.rules.extras import at
 from spmdir.rules.layout import Dims
@@ -83,7 +83,7 @@ def _cuts(
     for cut in found:
         if not isinstance(cut, ShardPlacement) or not (fits(cut, size, count) or fits(cut, size // before, count)):
             continue
-        if not least or all(length(cut.ranges(size, count, rank)) >= least for rank in range(count)):
+        if not least or all(own >= least for _, _, own in runs_of(cut, size, count)):
             yield cut
 
 
@@ -143,9 +143,14 @@ def _seated(
 
 @lru_cache(maxsize=65536)
 def _same(cut: ShardPlacement, held: ShardPlacement, seat: Seat, size: int, count: int) -> bool:
-    """Whether `held` of the dimension is `cut` of the factor, position by position and in the same order."""
+    """Whether `held` of the dimension is `cut` of the factor, position by position and in the same order.
+
+    No of more than ENUMERATED ranges, which are not compared: strategies are lost then.
+    """
     extent = size * seat.inner
     if not fits(held, seat.outer * extent, count):
+        return False
+    if cut.stretches(size, count) * seat.outer > ENUMERATED or count > ENUMERATED:
         return False
     return all(
         joined(held.ranges(seat.outer * extent, count, rank))
