@@ -152,7 +152,7 @@ class Sharding:
     def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
         axes = self.dim_axes(dim)
-        return _held(self.cuts(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
+        return held_ranges(self.cuts(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
 
     def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
@@ -216,23 +216,12 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
 
 
 @lru_cache(maxsize=65536)
-def _held(cuts: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
+def held_ranges(cuts: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
     """What the rank at `indices` along the axes of `cuts` holds of `size` elements."""
     held: Ranges = ((0, size),)
     for (placement, count), index in zip(cuts, indices, strict=True):
         held = select(held, placement.ranges(length(held), count, index))
     return joined(held)
-
-
-@lru_cache(maxsize=4096)
-def piece_ranges(cuts: tuple[tuple[Any, int], ...], size: int) -> tuple[Ranges, ...]:
-    """What each rank holds of `size` elements, divided by each (shard placement, ranks) in turn, major first."""
-    pieces: tuple[Ranges, ...] = (((0, size),),)
-    for placement, count in cuts:
-        pieces = tuple(
-            select(held, placement.ranges(length(held), count, index)) for held in pieces for index in range(count)
-        )
-    return tuple(map(joined, pieces))
 
 
 def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
