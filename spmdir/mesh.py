@@ -206,6 +206,10 @@ class Mesh:
         """Axis name → index of `rank` along it. Sub-axes can be looked up too."""
         return _coordinate(self, rank)
 
+    def rank(self, coordinate: Mapping[str, int]) -> int:
+        """The rank at `coordinate`: the inverse of `coordinate`."""
+        return sum(index * self._strides[axis] for axis, index in coordinate.items())
+
     def group_size(self, axes: Iterable[str]) -> int:
         """The number of ranks that differ only along `axes`."""
         return math.prod(self.sizes[axis] for axis in axes)

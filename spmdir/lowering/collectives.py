@@ -116,7 +116,7 @@ def _permute(site: Site, x: Node) -> Started:
     if not axes:
         return here(x)
     shape = site.local(site.target)
-    sender = senders(site.source, site.target, site.mesh, site.shape)
+    sender = senders(site.source, site.target, site.mesh, site.shape, site.rank)
     group = site.mesh.group(site.rank, [axis for axis in site.mesh.axis_names if axis in axes])
     receives = [math.prod(shape) * (sender[site.rank] == member) for member in group]
     sends = [math.prod(shape) * (sender[member] == site.rank) for member in group]

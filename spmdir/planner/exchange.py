@@ -22,6 +22,7 @@ from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, common
 from spmdir.planner.conditions import refinement
 from spmdir.planner.parts import Grid, Loads, Part, Piece, Share, in_order, moved, shared, split
+from spmdir.planner.runs import representatives
 from spmdir.planner.whole_moves import exchanged_axes
 from spmdir.sharding import Sharding
 
@@ -170,7 +171,7 @@ def loads_of(
     mesh: Mesh,
     shape: tuple[int, ...],
 ) -> Loads:
-    """(sender, receiver) → elements, over the whole mesh; under even division, over one group that stands for all.
+    """(sender, receiver) → elements, over groups that stand for all of the mesh.
 
     `shares_of` gives the shares of the group of a rank along `axes`.
     """
@@ -178,13 +179,8 @@ def loads_of(
     if fine is not mesh:
         parts = [part for axis in axes for part in fine.parts(axis)]
         return loads_of(shares_of, parts, source.refined(fine), target.refined(fine), fine, shape)
-    even = all(
-        sharding.is_even(dim, size, mesh) for sharding in (source, target) for dim, size in enumerate(shape)
-    ) and all(placement.splits for _, placement in (*source.entries, *target.entries))
-    fixed = [axis for axis in mesh.axis_names if axis not in axes]
-    ranks = [r for r in range(mesh.world_size) if mesh.index(r, axes) == 0 and (not even or mesh.index(r, fixed) == 0)]
     loads: Loads = {}
-    for rank in ranks:
+    for rank in representatives(axes, mesh, shape, source, target):
         for one in shares_of(source, target, mesh, shape, rank):
             if one.sender != one.receiver and one.piece.numel:
                 pair = one.sender, one.receiver

@@ -9,7 +9,6 @@ from typing import Any
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.pieces import length
 from spmdir.placement import R, Shard
 from spmdir.placement_type import (
     TRAITS,
@@ -18,10 +17,11 @@ from spmdir.placement_type import (
     ShardPlacement,
     edge_between,
     parse_placement,
+    runs_of,
 )
 from spmdir.planner.conditions import moves_jointly, reshaped_axes
 from spmdir.planner.steps import Step, make_step
-from spmdir.planner.whole_moves import WHOLE_MOVES, permuted_axes, senders, unmovable
+from spmdir.planner.whole_moves import WHOLE_MOVES, check_permute, permuted_axes, unmovable
 from spmdir.sharding import Sharding
 
 
@@ -192,27 +192,24 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
 def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
     """Whether a permute that is legal under even division is legal for this shape."""
     for dim, size in enumerate(shape):
-        before, after = (_counted(side, dim, mesh) for side in (source, target))
-        if before != after and _pieces(size, before) != _pieces(size, after):
+        before, after = (side.cuts(dim, mesh) for side in (source, target))
+        if before != after and _lengths(size, before) != _lengths(size, after):
             return False
-    if all(size % mesh.group_size(source.dim_axes(dim)) == 0 for dim, size in enumerate(shape)):
-        return True
     try:
-        senders(source, target, mesh, shape)
+        check_permute(source, target, mesh, shape)
     except ShardingError:
         return False
     return True
 
 
-def _counted(sharding: Sharding, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
-    return tuple((sharding[axis], mesh.sizes[axis]) for axis in sharding.dim_axes(dim))
-
-
 @functools.cache
-def _pieces(size: int, cuts: tuple[tuple[Placement, int], ...]) -> list[int]:
-    """Lengths of the pieces of `size` elements that are not empty, in order, cut one after the other."""
-    lengths = [size]
+def _lengths(size: int, cuts: tuple[tuple[Any, int], ...]) -> dict[int, int]:
+    """Length of a shard that is not empty → how many there are, of `size` elements cut one after the other."""
+    lengths = {size: 1}
     for placement, count in cuts:
-        assert isinstance(placement, ShardPlacement)
-        lengths = [length(placement.ranges(held, count, index)) for held in lengths for index in range(count)]
-    return [held for held in lengths if held]
+        held: dict[int, int] = {}
+        for extent, times in lengths.items():
+            for _, ranks, own in runs_of(placement, extent, count):
+                held[own] = held.get(own, 0) + ranks * times
+        lengths = held
+    return {own: times for own, times in lengths.items() if own}

@@ -19,7 +19,8 @@ import attrs
 from spmdir.mesh import Mesh
 from spmdir.pieces import common, length
 from spmdir.placement import Shard
-from spmdir.placement_type import ENUMERATED, held_length, piece_lengths, runs_of
+from spmdir.placement_type import ENUMERATED, held_length, piece_lengths
+from spmdir.planner.runs import mark_runs
 from spmdir.sharding import Sharding, held_ranges
 
 POINTS = 4096
@@ -105,7 +106,7 @@ def overlaps(
     dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape)]
     starts: dict[str, set[int]] = {axis: {0} for axis in moving}
     for dim in dims:
-        _mark(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.nested else dim.shared, starts)
+        mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.nested else dim.shared, starts)
     crossing = [dim for dim in dims if not dim.nested]
     classes = _classes(crossing, starts) if crossing else ()
     if classes is None:
@@ -124,15 +125,6 @@ def _is_scattered(dim: _Dim) -> bool:
     """Return whether ranks hold too many ranges of a dimension to compare them."""
     cuts = (cut for _, cut in (*dim.before, *dim.after))
     return any(placement.stretches(dim.size, count) > ENUMERATED for placement, count in cuts)
-
-
-def _mark(size: int, cuts: _Cuts, starts: dict[str, set[int]]) -> None:
-    """Add to `starts` of each axis the ranks where a run of equal lengths begins."""
-    extents = {size}
-    for axis, (placement, count) in cuts:
-        runs = [run for extent in extents for run in runs_of(placement, extent, count)]
-        starts[axis].update(first for first, _, _ in runs)
-        extents = {own for _, _, own in runs}
 
 
 def _counted(

@@ -10,9 +10,10 @@ import attrs
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, length
-from spmdir.placement import Partial
+from spmdir.placement import Partial, Shard
 from spmdir.placement_type import Placement, edge_between
 from spmdir.planner.conditions import check_joint, check_own_steps, refinement
+from spmdir.planner.runs import representatives
 from spmdir.sharding import Sharding
 
 
@@ -130,45 +131,68 @@ def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
         raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
 
 
-@functools.cache
-def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """For each rank, the rank whose block a permute from `source` to `target` gives it; its own where that will do.
-
-    Raises:
-        ShardingError: no permutation of whole blocks makes `target` of `source`.
-    """
+def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless some permutation of whole blocks makes `target` of `source`."""
     target.check(mesh, len(shape))
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
-    held, wanted = _blocks(source, shape, mesh), _blocks(target, shape, mesh)
     fine = refinement(mesh, source, target)
-    moved = permuted_axes(source.refined(fine), target.refined(fine), fine)
-    fixed = [axis for axis in fine.axis_names if axis not in moved]
-    result = list(range(mesh.world_size))
-    moving = [rank for rank in result if held[rank] != wanted[rank]]
+    if not _is_grid(source.refined(fine), target.refined(fine), fine, shape):
+        axes = permuted_axes(source.refined(fine), target.refined(fine), fine)
+        for rank in representatives(axes, fine, shape, source.refined(fine), target.refined(fine)):
+            senders(source, target, mesh, shape, rank)
+
+
+def _is_grid(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Return whether both sides cut each dimension into as many chunks of one length, or in the same way."""
+    for dim, size in enumerate(shape):
+        before, after = (mesh.group_size(side.dim_axes(dim)) for side in (source, target))
+        plain = all(isinstance(entry[1], Shard) for side in (source, target) for entry in _cuts(side, dim))
+        if not (plain and before == after and size % before == 0):
+            return False
+    return source.kinds == target.kinds
+
+
+@functools.lru_cache(maxsize=65536)
+def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> dict[int, int]:
+    """Return, for each rank of the group of `rank`, whose block a permute gives it; its own where that will do.
+
+    Raises:
+        ShardingError: no permutation of whole blocks makes `target` of `source`, or the group is too large.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return senders(source.refined(fine), target.refined(fine), fine, shape, rank)
+    axes = permuted_axes(source, target, mesh)
+    return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], first: int) -> dict[int, int]:
+    """`senders` of the group whose first rank is `first`."""
+    group = sorted(mesh.group(first, permuted_axes(source, target, mesh)))
+    held, wanted = ({rank: _block(side, shape, mesh, rank) for rank in group} for side in (source, target))
+    result = {rank: rank for rank in group}
+    moving = [rank for rank in group if held[rank] != wanted[rank]]
     spare: dict[object, list[int]] = {}
     for rank in reversed(moving):
-        spare.setdefault((fine.index(rank, fixed), held[rank]), []).append(rank)
+        spare.setdefault(held[rank], []).append(rank)
     for rank in moving:
-        found = spare.get((fine.index(rank, fixed), wanted[rank]))
+        found = spare.get(wanted[rank])
         if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
             raise ShardingError(
                 f"permute needs every rank's block to be as large before as after and to be held once for each rank "
                 f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
             )
         result[rank] = found.pop()
-    return tuple(result)
+    return result
 
 
-@functools.cache
-def _blocks(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[Ranges, ...]]:
-    """Per rank, what it holds of each dimension; empty blocks of one shape are the same."""
-    blocks = []
-    for rank in range(mesh.world_size):
-        coordinate = mesh.coordinate(rank)
-        held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
-        blocks.append(held if all(held) else tuple(((0, length(ranges)),) for ranges in held))
-    return blocks
+def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[Ranges, ...]:
+    """What `rank` holds of each dimension; empty blocks of one shape are the same."""
+    coordinate = mesh.coordinate(rank)
+    held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
+    return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
 
 
 @attrs.frozen
@@ -185,7 +209,7 @@ class WholeMove:
 
 
 WHOLE_MOVES: dict[str, WholeMove] = {
-    "permute": WholeMove(senders, permuted_axes),
+    "permute": WholeMove(check_permute, permuted_axes),
     "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
     "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
     "convert": WholeMove(check_convert, converted_axes),

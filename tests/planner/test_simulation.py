@@ -108,7 +108,7 @@ EXECUTE = {
 
 def execute(step: Step, held: list[torch.Tensor], mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
     if step.kind == "permute":
-        sent = senders(step.source, step.target, mesh, shape)
+        sent = [senders(step.source, step.target, mesh, shape, rank)[rank] for rank in range(mesh.world_size)]
         assert sorted(sent) == list(range(mesh.world_size))
         for rank, sender in enumerate(sent):
             assert sender in mesh.group(rank, step.axes)

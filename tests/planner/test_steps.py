@@ -9,7 +9,7 @@ import pytest
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.planner.steps import KINDS, make_step, transition
-from spmdir.planner.whole_moves import permuted_axes, senders
+from spmdir.planner.whole_moves import check_permute, permuted_axes, senders
 from spmdir.sharding import parse_sharding
 
 MESH = Mesh({"a": 2, "b": 2, "c": 4})
@@ -122,7 +122,8 @@ def test_a_permute_moves_only_among_the_axes_between_the_common_outer_and_inner_
         parse_sharding("o: S(0), b: S(0), a: S(0), i: S(0)"),
     )
     assert permuted_axes(source, target, mesh) == ("a", "b")
-    for rank, sender in enumerate(senders(source, target, mesh, (32,))):
+    for rank in range(mesh.world_size):
+        sender = senders(source, target, mesh, (32,), rank)[rank]
         here, there = mesh.coordinate(rank), mesh.coordinate(sender)
         assert (there["a"], there["b"]) == (here["b"], here["a"])
         assert (there["o"], there["i"]) == (here["o"], here["i"])
@@ -130,7 +131,8 @@ def test_a_permute_moves_only_among_the_axes_between_the_common_outer_and_inner_
 
 def test_a_permute_leaves_blocks_where_they_are_if_it_can() -> None:
     mesh = Mesh({"a": 2, "b": 2})
-    assert senders(parse_sharding("a: S(0)"), parse_sharding("b: S(0)"), mesh, (4,)) == (0, 2, 1, 3)
+    found = senders(parse_sharding("a: S(0)"), parse_sharding("b: S(0)"), mesh, (4,), 0)
+    assert found == {0: 0, 1: 2, 2: 1, 3: 3}
 
 
 @pytest.mark.parametrize(("size", "legal"), [(6, True), (5, True), (4, True), (3, False), (8, False)])
@@ -138,7 +140,8 @@ def test_a_permute_of_uneven_pieces_is_legal_only_if_each_rank_keeps_its_length(
     mesh = Mesh({"a": 2, "b": 3})
     source, target = parse_sharding("a: S(0), b: S(0)"), parse_sharding("b: S(0), a: S(0)")
     if legal:
-        assert senders(source, target, mesh, (size,))[0] == 0
+        check_permute(source, target, mesh, (size,))
+        assert senders(source, target, mesh, (size,), 0)[0] == 0
     else:
         with pytest.raises(ShardingError, match="as large before as after"):
-            senders(source, target, mesh, (size,))
+            check_permute(source, target, mesh, (size,))
