@@ -9,11 +9,12 @@ import attrs
 from torch import Tensor
 
 from spmdir.checking.jobs import Options
+from spmdir.checking.numbers import number_variants
 from spmdir.checking.possible import FAILURES, Possible, Trial
-from spmdir.checking.reasons import why_finite, why_left_out, why_undetermined
+from spmdir.checking.reasons import why_finite, why_left_out, why_numbers_differ, why_undetermined
 from spmdir.checking.report import Fault, Missing, OpReport
 from spmdir.checking.sample import Sample
-from spmdir.checking.soundness import Case, meta, offered, on_one_axis, prepare
+from spmdir.checking.soundness import Case, Verdict, meta, on_one_axis, prepare
 from spmdir.checking.values import special_variants
 from spmdir.errors import SpmdirError
 from spmdir.placement import Placement, R, parse_placement
@@ -33,29 +34,48 @@ def check_op(
     cases: list[tuple[str, list[Case]]] = []
     notes: list[str] = []
     faults: list[Fault] = []
+    judged: dict[tuple[int, str], bool] = {}
     extras = tuple(map(parse_placement, options.placements))
-    strategies = 0
+
+    def judge(number: int, name: str, verdict: Verdict) -> None:
+        key = number, verdict.strategy
+        judged[key] = judged.get(key, True) and verdict.fault is None
+        if verdict.fault is not None:
+            shown = f"{cases[number][0]} with {name}" if name else cases[number][0]
+            faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+
     for sample in samples:
         text = describe(sample)
         say(f"preparing {text}")
         case = _case(sample, rules, text, notes)
         if case is None:
             continue
-        strategies += len({str(row) for count in options.counts for row in offered(case.rule, count, extras)})
         tried = [("", case), *variants(sample, case, rules)]
+        number = len(cases)
         cases.append((text, [variant for _, variant in tried]))
         for name, variant in tried:
-            shown = f"{text} with {name}" if name else text
-            say(f"running {shown}")
+            say(f"running {text} with {name}" if name else f"running {text}")
             for verdict in on_one_axis(variant, options.counts, extras):
-                if verdict.fault:
-                    faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+                judge(number, name, verdict)
+        say(f"running {text} with other numbers")
+        for name, verdict in () if extras else with_numbers(sample, case, rules):
+            judge(number, name, verdict)
     if reason := why_undetermined(op):
         notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     missing = _missing(op, cases, say) if options.missing and not extras else ()
-    return OpReport(op, _family(op, rules), len(cases), strategies, tuple(faults), missing, tuple(dict.fromkeys(notes)))
+    sound = sum(judged.values())
+    return OpReport(
+        op,
+        _family(op, rules),
+        len(cases),
+        sound,
+        len(judged) - sound,
+        tuple(faults),
+        missing,
+        tuple(dict.fromkeys(notes)),
+    )
 
 
 def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
@@ -79,6 +99,19 @@ def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, 
             yield name, prepare(variant, rules)
         except (SpmdirError, *FAILURES):
             continue
+
+
+def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
+    """(`alpha=inf`, a verdict on `sample` with that number), where the op takes it; two ranks show as much as more."""
+    if all(right is None for right in case.expected) or why_finite(sample.op):
+        return
+    for name, variant in number_variants(sample):
+        try:
+            prepared = attrs.evolve(prepare(variant, rules), finite=True)
+        except (SpmdirError, *FAILURES):
+            continue
+        verdicts = on_one_axis(prepared, (2,))
+        yield from ((name, v) for v in verdicts if not why_numbers_differ(sample.op, v.strategy))
 
 
 def _missing(op: str, cases: Sequence[tuple[str, Sequence[Case]]], say: Callable[[str], None]) -> tuple[Missing, ...]:

@@ -12,7 +12,7 @@ COLUMNS = ("samples", "strategies", "sound", "unsound", "missing")
 
 @attrs.frozen
 class Fault:
-    """A strategy that is wrong: the sample and the strategy as text, the ranks (`3`, `2 x 2`), and what is wrong."""
+    """A run that went wrong: the sample and the strategy as text, the ranks (`3`, `2 x 2`), and what is wrong."""
 
     sample: str
     strategy: str
@@ -44,8 +44,8 @@ class OpReport:
     Attributes:
         op, family: the family is the name of the file that has the op's rule.
         samples: how many calls were tried.
-        strategies: how many strategies their rules gave, added up over the samples.
-        unsound: the strategies that are wrong on some number of ranks.
+        sound, faulty: how many strategies were right in all runs, and wrong in some, added up over the samples.
+        unsound: the runs that went wrong; a strategy may be wrong on several numbers of ranks, and for several inputs.
         missing: right strategies that are not offered.
         notes: what could not be tried and why.
         crash: how the process that ran the op died; None if it did not.
@@ -54,16 +54,17 @@ class OpReport:
     op: str
     family: str
     samples: int = 0
-    strategies: int = 0
+    sound: int = 0
+    faulty: int = 0
     unsound: tuple[Fault, ...] = ()
     missing: tuple[Missing, ...] = ()
     notes: tuple[str, ...] = ()
     crash: str | None = None
 
     @property
-    def faulty(self) -> int:
-        """How many strategies are wrong; one that is wrong on several numbers of ranks counts once."""
-        return len({(fault.sample, fault.strategy) for fault in self.unsound})
+    def strategies(self) -> int:
+        """How many strategies were run."""
+        return self.sound + self.faulty
 
     @property
     def unexplained(self) -> tuple[Missing, ...]:
@@ -78,7 +79,7 @@ class OpReport:
     @property
     def counts(self) -> tuple[int, ...]:
         """The figures of COLUMNS."""
-        return self.samples, self.strategies, self.strategies - self.faulty, self.faulty, len(self.unexplained)
+        return self.samples, self.strategies, self.sound, self.faulty, len(self.unexplained)
 
 
 @attrs.frozen
@@ -95,8 +96,14 @@ class RuleReport:
 
     @property
     def sound(self) -> bool:
-        """Whether no strategy is wrong and no op killed its process."""
-        return not any(op.unsound or op.crash for op in self.ops)
+        """Whether no strategy is wrong, no op killed its process, and each op was run."""
+        return not self.untried and not any(op.unsound or op.crash for op in self.ops)
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """The ops of which no call was run; all of them if not one strategy was."""
+        some = any(op.strategies for op in self.ops)
+        return tuple(op.op for op in self.ops if not op.crash and not (some and op.samples))
 
     def totals(self) -> dict[str, tuple[int, ...]]:
         """Family → the sums of its ops' COLUMNS; last, "total"."""
@@ -122,16 +129,15 @@ class RuleReport:
             for missing in op.unexplained:
                 times = f"{missing.samples} of {op.samples} samples"
                 yield f"{op.op}: missing: {missing.strategy}: right in {times}, such as {missing.sample}"
+        if self.untried:
+            yield f"nothing was run for {', '.join(self.untried)}; --samples adds calls"
         for op in self.ops:
             yield from (f"{op.op}: note: {note}" for note in op.notes)
         yield from (f"note: {note}" for note in self.notes)
 
     def json(self) -> str:
         """Everything, as JSON."""
-        ops = [
-            attrs.asdict(op) | dict(zip(COLUMNS[:4], op.counts[:3], strict=False)) | {"unsound": _dicts(op.unsound)}
-            for op in self.ops
-        ]
+        ops = [attrs.asdict(op) | {"strategies": op.strategies, "unsound": _dicts(op.unsound)} for op in self.ops]
         totals = {name: dict(zip(COLUMNS, counts, strict=True)) for name, counts in self.totals().items()}
         return json.dumps({"ops": ops, "totals": totals, "notes": self.notes}, indent=1) + "\n"
 

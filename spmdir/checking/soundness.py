@@ -201,8 +201,25 @@ def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.T
     return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
 
 
-def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor], expected: list[Any]) -> str | None:
-    """What is wrong with running `rule` as `rows` say; None if nothing is."""
+@attrs.frozen
+class Case:
+    """A sample that is ready to be run.
+
+    Attributes:
+        rule: the rule on its call.
+        operands, expected: its flat operands, and what the op gives for them.
+        finite: the operands are finite, so that an infinity that comes out is the op's own and may not become NaN.
+    """
+
+    rule: OpRule
+    operands: list[torch.Tensor]
+    expected: list[Any]
+    finite: bool = False
+
+
+def check_rows(case: Case, rows: Rows, mesh: Mesh) -> str | None:
+    """What is wrong with running `case` as `rows` say; None if nothing is."""
+    rule, operands, expected = case.rule, case.operands, case.expected
     placements = [[(mesh.sizes[axis], row.operands[i]) for axis, row in rows] for i in range(len(operands))]
     try:
         held = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
@@ -211,7 +228,8 @@ def check_rows(rule: OpRule, rows: Rows, mesh: Mesh, operands: list[torch.Tensor
         return None  # values that cannot be held so tell nothing
     except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
         return f"{type(error).__name__}: {error}"
-    through_sums = any(adds(p) for _, row in rows for p in (*row.operands, *row.results))
+    summed = any(adds(p) for _, row in rows for p in (*row.operands, *row.results))
+    through_sums = summed and not case.finite
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):
         if right is None:
             continue
@@ -241,15 +259,6 @@ class Verdict:
     strategy: str
     mesh: str
     fault: str | None
-
-
-@attrs.frozen
-class Case:
-    """A sample that is ready to be run: its rule on its call, its flat operands, and what the op gives for them."""
-
-    rule: OpRule
-    operands: list[torch.Tensor]
-    expected: list[Any]
 
 
 def prepare(sample: Sample, rules: RuleSet) -> Case:
@@ -285,7 +294,7 @@ def judge(case: Case, rows: Rows, mesh: Mesh) -> Verdict:
     fault = None
     for again in range(2 if pending else 1):
         seed(case.rule.call.name, text, mesh.world_size, again)
-        fault = fault or check_rows(case.rule, rows, mesh, case.operands, case.expected)
+        fault = fault or check_rows(case, rows, mesh)
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault)
 
 

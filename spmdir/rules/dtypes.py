@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from spmdir.call import DTYPE_BYTES, TensorMeta
 from spmdir.rules.binding import Binding
 
@@ -18,6 +20,11 @@ COMPLEX_OF = "complex"
 
 LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.40e38, "f64": 1.79e308}
 """Floating element type → a bound below which numbers stay finite in it."""
+
+
+def is_finite(number: complex, dtype: str) -> bool:
+    """Whether `number` is finite in element type `dtype`."""
+    return abs(number) < LARGEST.get(dtype.removeprefix("complex<").removesuffix(">"), math.inf)
 
 
 def sums_exactly(source: str, target: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdir.call import DType
 from spmdir.errors import RuleError
-from spmdir.rules.dtypes import LARGEST, sums_exactly
+from spmdir.rules.dtypes import is_finite, sums_exactly
 from spmdir.rules.local_functions import (
     around,
     begin,
@@ -127,7 +127,7 @@ def ordered_cast(scope: Scope, name: str) -> bool:
 def finite(scope: Scope, name: str) -> bool:
     """finite(a): a is a number, no tensor, and finite in the result's type."""
     value, result = scope.argument(name), scope.result
-    return isinstance(value, (int, float)) and result is not None and abs(value) < LARGEST.get(result.dtype, math.inf)
+    return isinstance(value, (int, float)) and result is not None and is_finite(value, result.dtype)
 
 
 def positive(scope: Scope, name: str) -> bool:
@@ -138,6 +138,12 @@ def positive(scope: Scope, name: str) -> bool:
 def negative(scope: Scope, name: str) -> bool:
     """negative(a): a is finite and below 0."""
     return finite(scope, name) and scope.argument(name) < 0
+
+
+def invertible(scope: Scope, name: str) -> bool:
+    """invertible(a): a is a tensor, or a number whose inverse is finite in the result's type."""
+    value, result = scope.argument(name), scope.result
+    return value is None or bool(value and result is not None and is_finite(1 / value, result.dtype))
 
 
 def truncated(scope: Scope, name: str) -> int:
@@ -188,6 +194,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "finite": finite,
     "positive": positive,
     "negative": negative,
+    "invertible": invertible,
     "truncated": truncated,
     "volume": volume,
     "steps": steps,

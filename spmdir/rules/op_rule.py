@@ -15,6 +15,7 @@ from spmdir.placement import Placement, R
 from spmdir.rules.added import added_rows, combining_rows
 from spmdir.rules.binding import Binding
 from spmdir.rules.dividing import Factor
+from spmdir.rules.dtypes import is_finite
 from spmdir.rules.expansion import Expansion, Placed, Reduced
 from spmdir.rules.expressions import holds
 from spmdir.rules.extras import Extras, extras_of
@@ -228,6 +229,15 @@ class OpRule:
         names = [name for clause in self.active("adds") for name in clause.names]
         operands = tuple(i for name in names for i in self.binding.operands(name))
         return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
+
+    @cached_property
+    def scales_finitely(self) -> bool:
+        """Whether all numbers that what is linear may multiply by are finite in the result's type.
+
+        Times an infinity, addends of either sign become infinities of either sign, and their sum NaN.
+        """
+        dtype = next((meta.dtype for meta in self.call.results if meta is not None), "f64")
+        return all(is_finite(v, dtype) for v in self.binding.arguments.values() if isinstance(v, (float, complex)))
 
     @cached_property
     def ignored(self) -> frozenset[int]:

@@ -27,6 +27,9 @@ Held = Callable[[Dims], Placement | None]
 PENDING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
 """The clauses that let a pending reduction pass."""
 
+LINEAR = ("linear", "multilinear")
+"""Those of them that let a sum through what multiplies it."""
+
 OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
 """What a pending reduction becomes behind an antitone op."""
 
@@ -67,6 +70,8 @@ def factor_row(
     metas = zip(results, rule.call.results, strict=True)
     if any(meta is not None and meta.dtype == "i1" and p == Partial("sum") for p, meta in metas):
         return None
+    if pending == Partial("sum") and not rule.scales_finitely:
+        return None
     if pending:
         operands = tuple(pending if i in additive else p for i, p in enumerate(operands))
     return Strategy(operands, tuple(p for p in results if p), index, factor.rewrite, cut)
@@ -94,6 +99,8 @@ def _result_placement(rule: OpRule, index: int, dims: Dims | None, held: Held) -
 def pending_rows(rule: OpRule, candidates: tuple[PartialPlacement, ...] = REDUCED) -> Iterator[Strategy]:
     """A row for each of `candidates` that may be pending in operands and passes to the results."""
     for clause in rule.active(*PENDING):
+        if clause.kind in LINEAR and not rule.scales_finitely:
+            continue
         names = clause.names or (rule.rule.tensors[0].name,)
         members = tuple(i for name in names for i in rule.binding.operands(name))
         numbers = [v for name in names if (v := rule.binding.arguments.get(name)) is not None]
@@ -122,7 +129,7 @@ def _passing(
 def _answering(rule: OpRule, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
     """The results that take values of `members`: what is linear in floating numbers is no integer, or constant."""
     results = tuple(meta for meta in rule.call.results if meta is not None)
-    if clause.kind in ("linear", "multilinear") and all(rule.call.operands[i].floating for i in members):
+    if clause.kind in LINEAR and all(rule.call.operands[i].floating for i in members):
         return tuple(meta for meta in results if meta.floating) or results
     return results
 

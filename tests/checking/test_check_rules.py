@@ -56,6 +56,25 @@ def test_the_table_names_what_is_wrong(report: RuleReport):
     assert "aten.exp: missing: (S(0)) -> (S(0)): right in" in table
 
 
+def test_a_strategy_that_is_wrong_in_many_runs_counts_once(tmp_path: Path):
+    rules = tmp_path / "wrong.rules"
+    rules.write_text("aten.exp(self: *) -> *    linear self; commutes max min")
+    (op,) = spmdir.check_rules(["aten.exp"], rules=rules, captured=False, missing=False, processes=1).ops
+    wrong = {fault.strategy for fault in op.unsound}
+    assert wrong == {"(P(sum)) -> (P(sum))", "(P(avg)) -> (P(avg))"}
+    assert op.faulty == 2 * op.samples < len(op.unsound)
+    assert op.counts == (op.samples, op.sound + op.faulty, op.sound, op.faulty, 0) and op.sound == 5 * op.samples
+
+
+def test_it_is_a_failure_if_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rules = tmp_path / "own.rules"
+    rules.write_text("mylib.scale(x: *) -> *\n")
+    options = ["--rules", str(rules), "--packaged", "--no-missing", "--world", "2", "--processes", "1"]
+    assert spmd_check_rules.main(["mylib.scale", "aten.neg", *options]) == 1
+    assert "nothing was run for mylib.scale; --samples adds calls" in capsys.readouterr().out
+    assert spmd_check_rules.main(["aten.neg", *options]) == 0
+
+
 def test_json_has_the_figures_of_the_table(report: RuleReport):
     data = json.loads(report.json())
     by_name = {op["op"]: op for op in data["ops"]}

@@ -14,6 +14,7 @@ from spmdir.placement import REDUCTIONS
 from spmdir.rules import default
 
 INF, NAN = math.inf, math.nan
+F32 = torch.float32
 
 
 def t(*values: float, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -48,6 +49,21 @@ CASES = [
          {"other": 1.0}),
     Case("zero may be added to a sum by every rank", "aten.add.Scalar", ((t(1), t(2)),), "(P(sum)) -> (P(sum))", True,
          {"other": 0}),
+    Case("a sum divided by 0 is infinite, its addends of either sign", "aten.div.Scalar", ((t(1), t(-3)),),
+         "(P(sum)) -> (P(sum))", False, {"other": 0}),
+    Case("a number may be 0 in the result's type alone", "aten.div.Scalar", ((t(1, dtype=F32), t(-3, dtype=F32)),),
+         "(P(sum)) -> (P(sum))", False, {"other": 1e-50}),
+    Case("a sum may be divided by any other number", "aten.div.Tensor", ((t(1), t(-3)),),
+         "(P(sum)) -> (P(sum))", True, {"other": -0.5}),
+    Case("addends of either sign become infinities of either sign", "aten.mul.Scalar", ((t(1), t(-3)),),
+         "(P(sum)) -> (P(sum))", False, {"other": INF}),
+    Case("infinite numbers also multiply what is added", "aten.add.Tensor", ((t(1), t(2)), (t(5), t(-3))),
+         "(P(sum), P(sum)) -> (P(sum))", False, {"alpha": INF}),
+    Case("a number may be infinite in the result's type alone", "aten.mul.Scalar",
+         ((t(1, dtype=F32), t(-3, dtype=F32)),), "(P(sum)) -> (P(sum))", False, {"other": 1e39}),
+    Case("0 times a sum is 0", "aten.mul.Scalar", ((t(1), t(-3)),), "(P(sum)) -> (P(sum))", True, {"other": 0}),
+    Case("a slope of 0 makes nan of an infinity", "aten.leaky_relu", ((t(-INF), t(2)),),
+         "(P(max)) -> (P(max))", False, {"negative_slope": 0.0}),
     Case("two pending sums are added", "aten.add.Tensor", ((t(1), t(2)), (t(5), t(-3))),
          "(P(sum), P(sum)) -> (P(sum))", True),
     Case("a tensor is added to a sum once", "aten.add.Tensor", ((t(1), t(2)), t(5)), "(P(sum), R) -> (P(sum))", False),

@@ -2,12 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.checking.checks import variants
+from spmdir.checking.checks import variants, with_numbers
+from spmdir.checking.numbers import number_variants
 from spmdir.checking.sample import Sample, b, f, i, sample
 from spmdir.checking.samples import all_samples
 from spmdir.checking.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
 from spmdir.rules.instantiate import fits
+from spmdir.rules.rows import PENDING
 
 SAMPLES = all_samples(default())
 
@@ -22,6 +24,46 @@ def test_every_strategy_gives_what_the_op_gives_of_nan_and_infinities(sample: Sa
     for name, case in variants(sample, prepare(sample, default()), default()):
         wrong = [f"{name}: {verdict.strategy}: {verdict.fault}" for verdict in on_one_axis(case, (2,)) if verdict.fault]
         assert not wrong, "\n".join(wrong)
+
+
+def may_turn_on_numbers(sample: Sample) -> bool:
+    """Whether partial values or local forms could be wrong for some numbers; `make check-rules` tries all calls."""
+    lines = default().alternatives(sample.op)
+    return any(line.of_kind(*PENDING, "reduce", "local") for line in lines) and any(number_variants(sample))
+
+
+OF_NUMBERS = {sample.op: sample for sample in reversed(SAMPLES) if may_turn_on_numbers(sample)}
+
+
+@pytest.mark.parametrize("sample", OF_NUMBERS.values(), ids=lambda s: s.op)
+def test_every_strategy_gives_what_the_op_gives_for_zero_infinite_and_nan_numbers(sample: Sample):
+    verdicts = with_numbers(sample, prepare(sample, default()), default())
+    assert not [f"{name}: {verdict.strategy}: {verdict.fault}" for name, verdict in verdicts if verdict.fault]
+
+
+@pytest.mark.parametrize(
+    ("text", "case", "number", "row"),
+    [
+        ("aten.div.Scalar(self: *, other) -> *    linear self", sample("div.Scalar", f(5, 4), other=2.0),
+         "other=0.0", "P(sum)"),
+        ("aten.add.Tensor(self: *, other: *, alpha) -> *    commutes max in self if finite(other)",
+         sample("add.Tensor", f(5, 4), 2.0), "alpha=inf", "P(max)"),
+        ("aten.leaky_relu(self: *, negative_slope) -> *    commutes max", sample("leaky_relu", f(5, 4)),
+         "negative_slope=-1.0", "P(max)"),
+        ("aten.celu(self: *, alpha) -> *    commutes max", sample("celu", f(5, 4)), "alpha=inf", "P(max)"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_is_wrong_for_some_numbers_is_found_out(
+    tmp_path: Path, text: str, case: Sample, number: str, row: str
+):
+    path = tmp_path / "wrong.rules"
+    path.write_text(text)
+    rules = default().with_file(path)
+    assert not unsound(case, rules)
+    faults = {
+        (name, verdict.strategy) for name, verdict in with_numbers(case, prepare(case, rules), rules) if verdict.fault
+    }
+    assert any(name == number and row in strategy for name, strategy in faults)
 
 
 def test_every_rule_has_a_sample():
