@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 from spmdir.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\]constrain\.py$|^<")
+_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|replay)\.py$|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from spmdir.call import TensorMeta
 from spmdir.errors import ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.mesh import Mesh
+from spmdir.placement_type import ShardPlacement
 from spmdir.sharding import Sharding, as_sharding
 
 _POSITION = re.compile(r"input:(\d+)")
@@ -26,7 +27,8 @@ def input_shardings(
     """The sharding of each argument; None where it is left open.
 
     A key is a name, `input:N`, or a glob over names; an exact key beats a glob, a later glob an earlier one. A
-    value of None leaves the argument open, against an earlier glob.
+    value of None leaves the argument open, against an earlier glob. A glob that shards leaves tensors
+    without dimensions alone if others match: an optimizer's counts of steps go by the names of parameters too.
 
     Args:
         names: what each argument is called, the best name first.
@@ -48,7 +50,7 @@ def input_shardings(
                 if not _POSITION.fullmatch(key)
                 else f"sharding is given for '{key}', but the program has {count} tensor inputs"
             )
-        for index in found:
+        for index in found if exact else _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
                 given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'"))
     return [sharding for _, sharding in given]
@@ -68,6 +70,15 @@ def _find(
     if key in nodes:
         return [nodes.index(key)], True
     return [i for i, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
+
+
+def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
+    """Return those of `found` that have dimensions, or all if none has or `value` shards no dimension."""
+    with_dimensions = [index for index in found if metas[index].rank]
+    if value is None or not with_dimensions or len(with_dimensions) == len(found):
+        return found
+    entries = as_sharding(value, mesh, metas[with_dimensions[0]].rank).entries
+    return with_dimensions if any(isinstance(placement, ShardPlacement) for _, placement in entries) else found
 
 
 def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str) -> Sharding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spmdir.errors import UnsupportedError, did_you_mean
+from spmdir.importer.replay import watched
 
 State = dict[str, Any]
 """`parameters`, `buffers` and each moment of the optimizer by FQN, and the 0-d tensor `step`."""
@@ -69,14 +71,47 @@ OPTIMIZERS = {
 
 
 class _Objective(nn.Module):
-    """The loss as a module around the model, so that `functional_call` can give the model its parameters."""
+    """Loss and gradients as a module around the model, so that `functional_call` can give the model its parameters.
+
+    The gradients are taken inside, for checkpointed functions run again then.
+    """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor]):
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, *args: Any) -> Tensor:
-        return self.loss(self.model, *args)
+    def forward(self, parameters: list[Tensor], args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor | None]]:
+        with torch.enable_grad():
+            value = self.loss(self.model, *args)
+            if not _is_reentrant(value):
+                return value, list(torch.autograd.grad(value, parameters, allow_unused=True))
+            value.backward()
+        return value, [parameter.grad for parameter in parameters]
+
+
+def _is_reentrant(value: Tensor) -> bool:
+    """Return whether reentrant checkpointing is part of how `value` was made, which only `backward` differentiates."""
+    found, nodes = set(), [value.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in found:
+            if node.name() == "CheckpointFunctionBackward":
+                return True
+            found.add(node)
+            nodes += [other for other, _ in node.next_functions]
+    return False
+
+
+def _check_numbers(optimizer: str, option: str, value: Any, default: Any) -> None:
+    """Raise UnsupportedError unless `value` is a number, or as many as `default` is."""
+    many = isinstance(default, tuple)
+    numbers = value if many and isinstance(value, (tuple, list)) else (value,)
+    if len(numbers) != (len(default) if many else 1) or not all(isinstance(number, Real) for number in numbers):
+        expected = f"{len(default)} numbers" if many else "a number"
+        raise UnsupportedError(
+            f"{optimizer} has {option} = {value!r}; expected {expected}, as in {option}={default}: the traced step "
+            "keeps it as a constant, so for a schedule write a step of your own whose state holds it as a 0-d tensor"
+        )
 
 
 def training_step(
@@ -89,13 +124,17 @@ def training_step(
     into one graph. `import_fx` names the state's tensors by their path: `parameters.<FQN>`, `buffers.<FQN>`,
     `exp_avg.<FQN>`, …, `step`; a sharding given for `<FQN>` holds for the parameter and its moments alike.
 
+    Parameters that require no gradient stay as they are and have no moments. Functions under activation checkpointing
+    run again for the gradients, and their random ops give again what they gave.
+
     Args:
         loss: (model, *args) → 0-d tensor, e.g. `lambda model, x, y: (model(x) - y).square().mean()`.
         optimizer: "adamw" (lr, betas, eps, weight_decay) or "sgd" (lr, momentum, weight_decay).
         options: the optimizer's options; torch.optim's defaults, except that SGD has momentum 0.9.
 
     Raises:
-        UnsupportedError: unknown optimizer or option.
+        UnsupportedError: unknown optimizer or option, an option that is no number, or a model with nothing to train.
+            The trace of a step raises it where the loss uses a parameter that it did not get from its model.
     """
     if optimizer not in OPTIMIZERS:
         raise UnsupportedError(
@@ -109,17 +148,26 @@ def training_step(
                 f"{optimizer} has no option '{option}'; expected one of {', '.join(rule.defaults)}"
                 + did_you_mean(option, rule.defaults)
             )
+        _check_numbers(optimizer, option, options[option], rule.defaults[option])
     options = {**rule.defaults, **options}
     objective = _Objective(model, loss)
+    originals = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise UnsupportedError("no parameter of the model requires a gradient; set requires_grad where it is to learn")
 
     def step(state: State, *args: Any) -> tuple[Tensor, State]:
-        parameters = {name: value.detach().requires_grad_() for name, value in state["parameters"].items()}
+        parameters = {name: state["parameters"][name].detach().requires_grad_() for name in trained}
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
-        held = {f"model.{name}": value for name, value in {**parameters, **buffers}.items()}
-        with torch.enable_grad():
-            value = torch.func.functional_call(objective, held, args)
-            gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-        new: State = {"parameters": {}, "buffers": buffers, **{m: {} for m in rule.moments}, "step": state["step"] + 1}
+        held = {f"model.{name}": value for name, value in {**state["parameters"], **parameters, **buffers}.items()}
+        with watched(originals):
+            value, gradients = torch.func.functional_call(objective, held, (list(parameters.values()), args))
+        new: State = {
+            "parameters": dict(state["parameters"]),
+            "buffers": buffers,
+            **{moment: {} for moment in rule.moments},
+            "step": state["step"] + 1,
+        }
         common = rule.common(new["step"], options)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             moments = tuple(state[moment][name] for moment in rule.moments)
@@ -135,7 +183,7 @@ def training_step(
     state: State = {
         "parameters": parameters,
         "buffers": {name: b.detach() for name, b in model.named_buffers()},
-        **{moment: {name: torch.zeros_like(p) for name, p in parameters.items()} for moment in rule.moments},
+        **{moment: {name: torch.zeros_like(parameters[name]) for name in trained} for moment in rule.moments},
         "step": torch.zeros((), dtype=torch.float32),
     }
     return step, state
