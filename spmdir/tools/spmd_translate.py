@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from spmdir.errors import ParseError, SpmdirError
+from spmdir.errors import ParseError
 from spmdir.mesh import Mesh
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
@@ -47,7 +45,8 @@ def _main(argv: Sequence[str]) -> int:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
     with load_plugins(options.load_plugin).context.rules:
         if options.import_pt2 is not None:
-            text = import_pt2(options.import_pt2, parse_mesh(options.mesh), options.shardings, options.missing_rule)
+            mesh = parse_mesh(options.mesh)
+            text = import_pt2(options.import_pt2, mesh, options.shardings, options.missing_rule, options.trust)
         else:
             text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
     write_text(options.output, text)
@@ -66,6 +65,7 @@ def argument_parser() -> ArgumentParser:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
     way.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
+    parser.add_argument("--trust", action="store_true", help="with --import-pt2: load what runs code too")
     parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
     parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
     parser.add_argument(
@@ -98,39 +98,30 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(tuple(axes))
 
 
-def import_pt2(path: str, mesh: Mesh, plan_path: str | None, missing_rule: Literal["warn", "error"] = "warn") -> str:
-    """The textual IR of the exported program at `path`, with the shardings of the plan file.
+def import_pt2(
+    path: str,
+    mesh: Mesh,
+    plan_path: str | None,
+    missing_rule: Literal["warn", "error"] = "warn",
+    trust: bool = False,
+) -> str:
+    """Return the textual IR of the exported program at `path`, with the shardings of the plan file.
+
+    Args:
+        trust: load what runs code too.
 
     Raises:
         SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
     """
     from spmdir.dialects import ir
     from spmdir.importer import import_fx
+    from spmdir.importer.archive import load_pt2
 
     plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)
-    module = import_fx(
-        _load(path), mesh, shardings=dict(plan.shardings), out_shardings=outputs, missing_rule=missing_rule
-    )
+    program = load_pt2(path, trust)
+    module = import_fx(program, mesh, shardings=dict(plan.shardings), out_shardings=outputs, missing_rule=missing_rule)
     return ir.print_ir(module)
-
-
-def _load(path: str) -> Any:
-    if not os.path.isfile(path):
-        raise SpmdirError(f"cannot read '{path}': no such file")
-    import torch
-
-    logged = logging.root.manager.disable
-    # torch logs a traceback besides raising; what matters to the user is in the refusal.
-    logging.disable()
-    try:
-        return torch.export.load(path)
-    except Exception as error:
-        # torch raises whatever its unpacking runs into; for the user it is one thing.
-        reason = str(error).partition("\n")[0]
-        raise SpmdirError(f"'{path}' cannot be loaded; expected what torch.export.save wrote: {reason}") from None
-    finally:
-        logging.disable(logged)
 
 
 def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None) -> str:
