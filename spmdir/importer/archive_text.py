@@ -147,7 +147,7 @@ _FORMS: dict[str, tuple[Callable[[str], bool], str]] = {
     "name": _IDENTIFIER,
     "as_name": _IDENTIFIER,
     "forward_arg_names": _IDENTIFIER,
-    "symbol": (_matches(r"[a-z]+\d{0,5}(_\d{1,5})?|[A-Za-z]\w{0,30}"), "the name of a size, such as s0"),
+    "symbol": (_matches(r"(?!.*\d{6})\w{1,40}"), "the name of a size, such as s0"),
     "target": (_matches(_TARGET), "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "as_operator": (_matches(_TARGET), "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "source_fn_stack": (_matches(r"[\w.,;:<> -]*"), "names of functions"),

@@ -191,7 +191,7 @@ FACTORY = json.dumps({"default_factory_module": "this", "default_factory_name": 
         (input_name("x=__import__('os').mkdir('MARKER')"), "a name"),
         (tree(node("builtins.dict", '[{"__enum__": true, "fqn": "this:s", "name": "x"}]')), "a tree"),
         (tree(node("collections.defaultdict", FACTORY)), "a tree"),
-        (lambda p: p["range_constraints"].update(u999999999={"min_val": 0, "max_val": 9}), "a size"),
+        (lambda p: p["range_constraints"].update(u999999999={"min_val": 0, "max_val": 9}), "the name of a size"),
     ],
 )
 def test_text_that_torch_would_evaluate_import_or_execute_is_rejected(
