@@ -26,6 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.call import Literal, SizeOperand, with_sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_literal
+from spmdir.dialects.names import take_name
 from spmdir.dialects.op_parsing import parse_type, take_sizes
 from spmdir.dialects.op_printing import print_with_sizes
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
@@ -338,7 +339,7 @@ def merge_sizes(block: Block) -> None:
         value = first.setdefault(op.measure.size, op.results[0])
         if value is not op.results[0]:
             if value.name_hint is None:
-                value._name = op.results[0].name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see syntax.keep_name
+                take_name(value, op.results[0])
             op.results[0].replace_all_uses_with(value)
     for op in reversed(ops):
         if not op.results[0].uses:

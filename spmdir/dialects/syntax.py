@@ -22,6 +22,7 @@ from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
 from spmdir.dialects.literals import LiteralError
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.op_parsing import parse_type
 from spmdir.dialects.size_types import Hints
 from spmdir.dialects.sizes import SIZE_OPS, SizesOp
@@ -145,14 +146,13 @@ class IRParser(Parser):
             keep_name(value, name)
 
 
-def keep_name(value: SSAValue, name: str) -> None:
-    """Name a value by the whole of `name`; xDSL alone would cut a trailing number off."""
-    if SSAValue.is_valid_name(name):
-        value._name = name  # pyright: ignore[reportPrivateUsage]
-
-
 class IRPrinter(Printer):
-    """Prints a module: one function argument a line, names as they are."""
+    """Prints a module: one function argument a line, names as they are.
+
+    Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
+    """
+
+    _reserved: frozenset[str] = frozenset()
 
     def print_ssa_value(self, value: SSAValue) -> str:
         name = self._ssa_values.get(value)
@@ -163,10 +163,11 @@ class IRPrinter(Printer):
         return name
 
     def _new_name(self, hint: str | None) -> str:
-        if hint is None:
+        if hint is None or (is_number(hint) and hint[1:] in self.ssa_names):
             return self._get_new_valid_name_id()
+        hint = hint[1:] if is_number(hint) else hint
         name, number = hint, self.ssa_names.get(hint, 0)
-        while name in self.ssa_names:
+        while name in self.ssa_names or (number and name in self._reserved):
             number += 1
             name = f"{hint}_{number}"
         self.ssa_names[hint] = number
@@ -179,6 +180,7 @@ class IRPrinter(Printer):
             return
         if isinstance(op, func.FuncOp):
             self.enter_scope()
+            self._reserve_names(op)
             self._print_function(op)
             self.exit_scope()
         else:
@@ -186,6 +188,13 @@ class IRPrinter(Printer):
         if self.print_debuginfo:
             self.print_string(" ")
             self.print_attribute(op.location)
+
+    def _reserve_names(self, function: func.FuncOp) -> None:
+        values = [value for op in function.walk() for value in op.results]
+        values += [value for block in function.body.blocks for value in block.args]
+        names = {value.name_hint for value in values if value.name_hint}
+        self._reserved = frozenset(names)
+        self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
 
     def _print_return(self, op: func.ReturnOp) -> None:
         self.print_string("return")

@@ -14,9 +14,9 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.call import TensorMeta
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
+from spmdir.dialects.names import keep_name
 from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp
-from spmdir.dialects.syntax import keep_name
 from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule

@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
-from spmdir.dialects.syntax import keep_name
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.graph import GraphBuilder, tensor_meta
 from spmdir.importer.program import Input, Output, Program, read_exported
@@ -88,7 +88,7 @@ def import_fx(
             arg_attrs=ArrayAttr([_attributes(a.kind, a.names[0], s) for a, s in zip(arguments, given, strict=True)]),
             res_attrs=ArrayAttr(
                 [
-                    _attributes(output.kind, output.names[0] if output.names else value.name_hint or "", sharding)
+                    _attributes(output.kind, output.names[0] if output.names else name_of(value) or "", sharding)
                     for (output, value), sharding in zip(returned, wanted, strict=True)
                     if isinstance(value, SSAValue)
                 ]

@@ -21,6 +21,7 @@ from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.borders import BorderOp
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import location_of
@@ -106,7 +107,7 @@ class _Emitter:
     def graph_module(self) -> fx.GraphModule:
         for index, argument in enumerate(self.function.args):
             given = function_attrs(self.function, "arg_attrs", index).get("spmd.name")
-            name = argument.name_hint or (given.data if isinstance(given, StringAttr) else f"input_{index}")
+            name = name_of(argument) or (given.data if isinstance(given, StringAttr) else f"input_{index}")
             self.values[argument] = self.graph.placeholder(_identifier(name))
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
@@ -146,8 +147,8 @@ class _Emitter:
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
             fresh = isinstance(node, fx.Node) and node is self.graph._root.prev
-            if fresh and result.name_hint is not None:
-                node._rename(_identifier(result.name_hint))
+            if fresh and (name := name_of(result)) is not None:
+                node._rename(_identifier(name))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
@@ -187,7 +188,7 @@ class _Emitter:
         return TensorMeta(self.local_shape(value), meta.dtype)
 
     def named(self, node: fx.Node, name: str, value: SSAValue) -> fx.Node:
-        node._rename(_identifier(value.name_hint or name))
+        node._rename(_identifier(name_of(value) or name))
         return node
 
     def arguments(self, op: ValueOp, target: Any) -> tuple[list[Any], dict[str, Any]]:

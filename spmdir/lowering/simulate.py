@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.checks import is_local
+from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
@@ -170,7 +171,7 @@ def match_inputs(
         value for value in function.args if _attr(function, "arg_attrs", value.index, "spmd.kind", "input") == "input"
     ]
     names = {
-        value: _attr(function, "arg_attrs", value.index, "spmd.name", value.name_hint or "") for value in function.args
+        value: _attr(function, "arg_attrs", value.index, "spmd.name", name_of(value) or "") for value in function.args
     }
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):
@@ -226,7 +227,7 @@ def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise
     try:
         return distribute(tensor, _sharding(value, mesh), mesh, noise)
     except SpmdirError as error:
-        raise error.about(value.name_hint or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
+        raise error.about(name_of(value) or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
 
 
 def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:

@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 
 from spmdir.dialects import ir
 from spmdir.dialects.checks import is_local
+from spmdir.dialects.names import take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.errors import SpmdirError, require_type
@@ -80,6 +80,5 @@ def copied(module: ModuleOp) -> ModuleOp:
     mapping: dict[SSAValue, SSAValue] = {}
     copy = module.clone(mapping)
     for old, new in mapping.items():
-        if old.name_hint is not None:
-            keep_name(new, old.name_hint)
+        take_name(new, old)
     return copy

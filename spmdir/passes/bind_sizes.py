@@ -22,16 +22,15 @@ from spmdir.call import Literal, TensorMeta, with_sizes
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
+from spmdir.dialects.names import Names
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
-from spmdir.mesh import Mesh
 from spmdir.passes.expand import expand
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.stage import global_function
 from spmdir.passes.typing import strategies_of
-from spmdir.rules import RuleSet
 from spmdir.size import evaluate, parse_number
 
 
@@ -131,7 +130,9 @@ def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
     try:
         for op in ops:
             strategies_of(op, mesh, ctx.rules)
-        _expand(ops, mesh, ctx.rules)
+        names = Names(function.body.block)
+        for op in ops:
+            expand(op, mesh, ctx.rules, names)
     except (ShardingError, RuleError, UnsupportedError):
         # What has been expanded by then computes the same, and is decided like the rest.
         for op in function.body.block.ops:
@@ -139,11 +140,6 @@ def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
                 for name in ("sharding", "needs"):
                     op.properties.pop(name, None)
         PropagatePass().apply(ctx, module)
-
-
-def _expand(ops: list[AtenOp], mesh: Mesh, rules: RuleSet) -> None:
-    for op in ops:
-        expand(op, mesh, rules)
 
 
 def _shown(given: Mapping[str, int]) -> str:

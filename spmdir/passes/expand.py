@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.errors import UnsupportedError
@@ -24,7 +25,7 @@ from spmdir.rules.placing import place
 from spmdir.sharding import Sharding
 
 
-def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
+def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
     """Replace `op` by its expansion if one of its strategies asks for that.
 
     Raises:
@@ -72,15 +73,16 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
             new.properties["needs"] = shardings_attr(differing)
         for r, result in enumerate(new.results):
             values[Value("piece", number, r)] = result
+            names.give(result, op.results[0], piece.call.name.split(".")[1])
         if any(placed[axis].rows[number].rewrite == "expand" for axis in order):
             nested.append(new)  # type: ignore  # a rule expands into torch ops
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
-            values[value].name_hint = result.name_hint
+            take_name(values[value], result)
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
     for piece in nested:
-        expand(piece, mesh, rules)
+        expand(piece, mesh, rules, names)
 
 
 def _placed(

@@ -23,6 +23,7 @@ from spmdir.call import sized_meta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
 from spmdir.dialects.syntax import IRContext
 from spmdir.passes.typing import rule_of
@@ -41,10 +42,11 @@ class _Views:
 
     Attributes:
         hints: examples of symbolic sizes.
+        names: the names of the block in which they are made.
     """
 
-    def __init__(self, sizes: SizeValues, hints: Mapping[str, int]):
-        self._sizes, self.hints = sizes, hints
+    def __init__(self, sizes: SizeValues, hints: Mapping[str, int], names: Names):
+        self._sizes, self.hints, self.names = sizes, hints, names
         self._made: dict[tuple[SSAValue, tuple[Extent, ...]], SSAValue] = {}
 
     def view(self, value: SSAValue, shape: tuple[Extent, ...], anchor: AtenOp) -> SSAValue:
@@ -57,6 +59,7 @@ class _Views:
                 [value, *sizes], [sized_meta(shape, self.hints, meta.dtype)], given, None, None, anchor.location
             )
             Rewriter.insert_op(view, InsertPoint.before(anchor))
+            self.names.give(view.results[0], value, "reshape")
             self._made[value, shape] = view.results[0]
         return self._made[value, shape]
 
@@ -77,7 +80,7 @@ class FoldViewsPass(ModulePass):
             lambda size: evaluate(size, hints),
             lambda new: Rewriter.insert_op(new, InsertPoint.before(start)),
         )
-        views = _Views(sizes, hints)
+        views = _Views(sizes, hints, Names(block))
         for candidate in list(block.ops):
             if isinstance(candidate, AtenOp) and candidate.parent is not None and len(candidate.tensors) == 2:
                 _fold(candidate, ctx.rules, views)
@@ -293,9 +296,9 @@ def _emit(op: AtenOp, work: _Contraction, views: _Views) -> None:
     Rewriter.insert_op(einsum, InsertPoint.before(anchor))
     value = einsum.results[0]
     if shape != sizes_of(result.type):
+        views.names.give(value, result, "einsum")
         value = views.view(value, sizes_of(result.type), anchor)
-    value.name_hint = None
-    value._name = result.name_hint  # pyright: ignore[reportPrivateUsage]  # whole, see dialects.syntax.keep_name
+    take_name(value, result)
     result.replace_all_uses_with(value)
     users = result.owner
     while isinstance(users, AtenOp) and users is not op:

@@ -15,6 +15,7 @@ from xdsl.rewriter import Rewriter
 
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.names import Names
 from spmdir.dialects.syntax import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ParseError, did_you_mean
@@ -53,7 +54,8 @@ class FuseCollectivesPass(ModulePass):
         function = sized_function(op, self.name)
         rewrites = self._chosen()
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
-        engine, block = Engine(ir.mesh(op), ctx.rules), function.body.block
+        block = function.body.block
+        engine = Engine(ir.mesh(op), ctx.rules, Names(block))
         waiting = set(block.ops)
         for _ in range(self.max_sweeps):
             for value in [*_merge_duplicates(block), *_erase_unused(block)]:

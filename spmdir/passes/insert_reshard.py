@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.names import Names
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -25,6 +27,26 @@ from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
 
+@attrs.frozen
+class _Reshards:
+    """The reshards that were made of values, by value and sharding."""
+
+    names: Names
+    made: dict[tuple[SSAValue, Sharding], SSAValue] = attrs.field(factory=dict)
+
+    def resharded(self, value: SSAValue, wanted: Sharding, user: Operation) -> SSAValue:
+        """Return `value` in the wanted sharding, by a reshard before `user` unless one was made already."""
+        if sharding_of(value) == wanted:
+            return value
+        key = (value, wanted)
+        if key not in self.made:
+            reshard = ReshardOp.build_op([value], [meta_of(value.type)], (), [wanted], None, user.location)
+            self.names.give(reshard.results[0], value, "reshard")
+            Rewriter.insert_op(reshard, InsertPoint.before(user))
+            self.made[key] = reshard.results[0]
+        return self.made[key]
+
+
 @dataclass(frozen=True)
 class InsertReshardPass(ModulePass):
     """Puts a spmd.reshard before each use that needs another sharding; one serves all users that need the same."""
@@ -34,11 +56,11 @@ class InsertReshardPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         mesh, function = ir.mesh(op), sized_function(op, self.name)
-        made: dict[tuple[SSAValue, Sharding], SSAValue] = {}
+        made = _Reshards(Names(function.body.block))
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):
                 for index, wanted in enumerate(_wanted(user, mesh, ctx)):
-                    user.operands[index] = _resharded(made, user.operands[index], wanted, user)
+                    user.operands[index] = made.resharded(user.operands[index], wanted, user)
                 user.properties.pop("needs", None)
             elif isinstance(user, (ConstraintOp, ReshardOp)):
                 _replace_constraint(made, user)
@@ -46,7 +68,7 @@ class InsertReshardPass(ModulePass):
         for index, value in enumerate(end.operands):
             asked = function_attrs(function, "res_attrs", index).get("spmd.sharding")
             wanted = _wanted_output(asked, value, mesh)
-            end.operands[index] = _resharded(made, value, wanted, end)
+            end.operands[index] = made.resharded(value, wanted, end)
 
 
 def _wanted(op: AtenOp, mesh: Mesh, ctx: IRContext) -> tuple[Sharding, ...]:
@@ -78,24 +100,11 @@ def _wanted_output(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
     return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], held.mesh).merged(mesh)
 
 
-def _replace_constraint(made: dict[tuple[SSAValue, Sharding], SSAValue], op: ConstraintOp | ReshardOp) -> None:
+def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> None:
     wanted = op.target
     if wanted is None or wanted.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
-    value = _resharded(made, op.operands[0], wanted, op)
+    value = made.resharded(op.operands[0], wanted, op)
     if value is not op.results[0]:
         op.results[0].replace_all_uses_with(value)
         Rewriter.erase_op(op)
-
-
-def _resharded(made: dict[tuple[SSAValue, Sharding], SSAValue], value: SSAValue, wanted: Sharding, user) -> SSAValue:
-    """`value` in the wanted sharding, by a reshard before `user` unless one was made already."""
-    if sharding_of(value) == wanted:
-        return value
-    key = (value, wanted)
-    if key not in made:
-        reshard = ReshardOp.build_op([value], [meta_of(value.type)], (), [wanted], None, user.location)
-        reshard.results[0].name_hint = value.name_hint
-        Rewriter.insert_op(reshard, InsertPoint.before(user))
-        made[key] = reshard.results[0]
-    return made[key]

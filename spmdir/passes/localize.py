@@ -24,8 +24,9 @@ from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
 from spmdir.dialects.borders import BORDER_OPS
 from spmdir.dialects.checks import is_local
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import IRContext, keep_name, location_of
+from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError, UnsupportedError
@@ -69,7 +70,7 @@ def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Loc
 
 
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
-    block = function.body.block
+    block, names = function.body.block, Names(function.body.block)
     for op in block.ops:
         _refuse_unfinished(op)
     # Last op first: an op is then read while its operands still have their global types.
@@ -81,7 +82,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
         if any(of):
             op.properties["of"] = ShapesAttr(of)
         if rule is not None:
-            _adjust(op, rule, choice, mesh)
+            _adjust(op, rule, choice, mesh, names)
     of = [_localize_value(argument, mesh) for argument in block.args]
     _set_argument_shapes(function, of)
     returned = ir.terminator(function).operand_types
@@ -104,7 +105,7 @@ def _refuse_unfinished(op: Any) -> None:
             raise ShardingError(f"a constant is held whole by every rank, found <{sharding}>; slice it", location)
 
 
-def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> None:
+def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
     """Make `op`, whose call `rule` and `choice` describe, right for local tensors: its sizes, or ops in its stead."""
     rewrites = {row.rewrite for row in choice.values()}
     if "expand" in rewrites:
@@ -113,7 +114,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> None:
             location_of(op),
         )
     if "local" in rewrites:
-        _replace(op, rule, factor_axes(op, rule, choice, mesh), mesh)
+        _replace(op, rule, factor_axes(op, rule, choice, mesh), mesh, names)
     elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
         sizes = local_sizes(meta.shape, sharding, mesh)
         given = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
@@ -136,7 +137,7 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[i
     return {factor: mesh.merge(nested) for factor, nested in axes.items()}
 
 
-def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> None:
+def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh, names: Names) -> None:
     """Put the local form of `op` in its place."""
     forms = []
     for rank in range(mesh.world_size):
@@ -160,7 +161,9 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             location=op.location,
         )
         Rewriter.insert_op(new, InsertPoint.before(op))
-        values.update({Value("piece", number, index): result for index, result in enumerate(new.results)})
+        for index, result in enumerate(new.results):
+            values[Value("piece", number, index)] = result
+            names.give(result, op.results[0], piece.call.name.split(".")[1])
     for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
         if value is not None:
             _take_over(op, index, values[value])
@@ -190,8 +193,7 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
         of[value.index] = op.of.data[index]  # type: ignore[attr-defined]
         owner.properties["of"] = ShapesAttr(tuple(of))
     _retype(value, op.results[index].type)
-    if op.results[index].name_hint:
-        keep_name(value, op.results[index].name_hint or "")
+    take_name(value, op.results[index])
 
 
 def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:

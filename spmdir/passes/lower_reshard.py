@@ -17,6 +17,7 @@ from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.steps import build_collective
 from spmdir.dialects.syntax import location_of
@@ -53,8 +54,9 @@ class LowerReshardPass(ModulePass):
         for reshard in function.body.block.ops:
             if isinstance(reshard, (ReshardOp, ConstraintOp)):
                 reshards.setdefault(_origin(reshard), []).append(reshard)
+        names = Names(function.body.block)
         for of_value in reshards.values():
-            _lower(_origin(of_value[0]), of_value, mesh, topology)
+            _lower(_origin(of_value[0]), of_value, mesh, topology, names)
 
 
 def _origin(op: SpmdOp) -> SSAValue:
@@ -69,7 +71,7 @@ def _is_inexact(sharding: Sharding | None) -> bool:
     return sharding is not None and any(placement.error for _, placement in sharding.entries)
 
 
-def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: Topology) -> None:
+def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: Topology, names: Names) -> None:
     """Replace `reshards`, in program order, of `value`; each step is done before the first one that needs it."""
     source, meta = sharding_of(value), meta_of(value.type)
     assert meta is not None
@@ -83,12 +85,12 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: To
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
     tree = _cheapest_tree(meta, source, tuple(reversed(targets)), mesh, topology)
     made = {source: value}
+    given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
     for reshard in reshards:
-        result = _made(_target(reshard), tree, made, reshard)
-        name = reshard.results[0].name_hint
-        if result is not value and name and result.name_hint is None:
-            result.name_hint = name
-        reshard.results[0].replace_all_uses_with(result)
+        _make(_target(reshard), tree, made, reshard)
+        reshard.results[0].replace_all_uses_with(made[_target(reshard)])
+    for target, result in list(made.items())[1:]:
+        take_name(result, given[target]) if target in given else names.give(result, value, tree[target].kind)
     for reshard in reversed(reshards):
         Rewriter.erase_op(reshard)
 
@@ -126,10 +128,12 @@ def _cheapest_tree(
     return best[1]
 
 
-def _made(target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation) -> SSAValue:
-    if target not in made:
-        step = tree[target]
-        op = build_collective(step, _made(step.source, tree, made, before), before.location)
-        Rewriter.insert_op(op, InsertPoint.before(before))
-        made[target] = op.results[0]
-    return made[target]
+def _make(target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation) -> None:
+    """Do the steps to `target` that are not in `made` yet, before the op `before`."""
+    if target in made:
+        return
+    step = tree[target]
+    _make(step.source, tree, made, before)
+    op = build_collective(step, made[step.source], before.location)
+    Rewriter.insert_op(op, InsertPoint.before(before))
+    made[target] = op.results[0]

@@ -19,6 +19,7 @@ from spmdir.call import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.names import Names
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
@@ -201,9 +202,10 @@ class PropagatePass(ModulePass):
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
+            names = Names(function.body.block)
             for node, maker in enumerate(makers if sizes_op(op) is None else ()):
                 if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
-                    expand(maker, mesh, ctx.rules)
+                    expand(maker, mesh, ctx.rules, names)
 
     def _decide(
         self, function: FuncOp, mesh: Mesh, rules: RuleSet

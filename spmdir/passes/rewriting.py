@@ -19,8 +19,8 @@ from spmdir.call import DTYPE_BYTES, TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
 from spmdir.dialects.collectives import Collective as CollectiveOp
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.steps import build_collective, step_of
-from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.errors import ShardingError
@@ -94,10 +94,12 @@ class Engine:
     Attributes:
         mesh: the mesh of the module, whose types are global.
         rules: the rules of its ops.
+        names: the names of its values.
     """
 
     mesh: Mesh
     rules: RuleSet
+    names: Names
 
     def rewrite(self, op: ValueOp, rewrite: Rewrite) -> list[SSAValue]:
         """Replace `op` by the cheapest form that `rewrite` gives it, if that is cheaper.
@@ -116,7 +118,7 @@ class Engine:
                 change = _difference(self._sum(made), self._sum(gone))
                 if change < _FREE and (best is None or change < best[0]):
                     best = change, node, dying
-        return [] if best is None else _replace(op, *best[1:])
+        return [] if best is None else _replace(op, *best[1:], self.names)
 
     def _op_cost(self, op: ValueOp) -> Cost:
         meta, sharding = op.metas[0], op.shardings[0]
@@ -421,7 +423,7 @@ def _leaves(node: Node) -> Iterator[SSAValue]:
         yield from _leaves(operand)
 
 
-def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> list[SSAValue]:
+def _replace(root: ValueOp, node: Node, dying: list[ValueOp], names: Names) -> list[SSAValue]:
     """Put what `node` says in the place of `root`, and remove `root` and the ops that die with it.
 
     Returns: the values whose users changed.
@@ -440,12 +442,15 @@ def _replace(root: ValueOp, node: Node, dying: list[ValueOp]) -> list[SSAValue]:
             )
         Rewriter.insert_op(op, InsertPoint.before(root))
         made[new] = op.results[0]
-        if isinstance(new, Computed) and new.op is not root and new.op.results[0].name_hint:
-            keep_name(op.results[0], new.op.results[0].name_hint)
-    result, name = _value(made, node), root.results[0].name_hint
+        if isinstance(new, Computed) and new.op in dying:
+            take_name(op.results[0], new.op.results[0])
+        elif new is node and isinstance(root, CollectiveOp):
+            take_name(op.results[0], root.results[0])
+        else:
+            source = new.op.results[0] if isinstance(new, Computed) else op.operands[0]
+            names.give(op.results[0], source, op.name.split(".")[1])
+    result = _value(made, node)
     root.results[0].replace_all_uses_with(result)
-    if node in made and name is not None:
-        keep_name(result, name)
     gone = {value for op in dying for value in op.results}
     touched = [value for op in dying for value in op.operands if value not in gone]
     for op in dying:

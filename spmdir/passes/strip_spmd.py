@@ -13,8 +13,8 @@ from xdsl.rewriter import Rewriter
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
-from spmdir.dialects.syntax import keep_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.stage import global_function
 
@@ -56,8 +56,8 @@ def _strip(op: Operation) -> None:
 
 def _replace(op: Operation, values: list[SSAValue]) -> None:
     for result, value in zip(op.results, values, strict=True):
-        if isinstance(value.owner, ValueOp) and value.name_hint is None and result.name_hint:
-            keep_name(value, result.name_hint)
+        if isinstance(value.owner, ValueOp) and value.name_hint is None:
+            take_name(value, result)
         result.replace_all_uses_with(value)
     Rewriter.erase_op(op)
 

@@ -103,6 +103,7 @@ def random_inputs(
 
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.names import name_of
     from spmdir.dialects.syntax import location_of
     from spmdir.dialects.values import function_attrs, global_shape
     from spmdir.lowering.torch_values import TORCH_DTYPES
@@ -128,7 +129,7 @@ def random_inputs(
         attributes = function_attrs(function, "arg_attrs", argument.index)
         name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
         held = inputs if kind in (None, "input") else state_dict
-        held[name or argument.name_hint or ""] = value.to(TORCH_DTYPES[wanted])
+        held[name or name_of(argument) or ""] = value.to(TORCH_DTYPES[wanted])
     return inputs, state_dict
 
 

@@ -19,9 +19,9 @@ func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @main(%x: tensor<3x3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<3x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.local} {
-// |   %0 = aten.view(%x) {size = [9, 8]} : tensor<9x8xf32> <dp: S(0)>
-// |   %1 = aten.mm(%0, %w) : tensor<9x2xf32> <dp: S(0), tp: S(1)>
-// |   %2 = aten.view(%1) {size = [3, 3, 2]} : tensor<3x3x2xf32> <dp: S(0), tp: S(2)>
-// |   %3 = aten.mul.Tensor(%2) {other = 0.16666666666666666} : tensor<3x3x2xf32> <dp: S(0), tp: S(2)>
-// |   return %3 : tensor<3x3x2xf32>
+// |   %1 = aten.view(%x) {size = [9, 8]} : tensor<9x8xf32> <dp: S(0)>
+// |   %2 = aten.mm(%1, %w) : tensor<9x2xf32> <dp: S(0), tp: S(1)>
+// |   %3 = aten.view(%2) {size = [3, 3, 2]} : tensor<3x3x2xf32> <dp: S(0), tp: S(2)>
+// |   %4 = aten.mul.Tensor(%3) {other = 0.16666666666666666} : tensor<3x3x2xf32> <dp: S(0), tp: S(2)>
+// |   return %4 : tensor<3x3x2xf32>
 // | }

@@ -19,11 +19,11 @@ func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @main(%x: tensor<?x5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.of = #spmd.shapes<{of = [[3, 5, 8]]}>},
 // |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<?x5x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.local} {
-// |   %x_1 = spmd.all_gather %x on [dp] dim 0 : tensor<3x5x8xf32> <>
-// |   %0 = aten.view(%x_1) {size = [15, 8]} : tensor<15x8xf32> <>
-// |   %1 = aten.mm(%0, %w) : tensor<15x2xf32> <tp: S(1)>
-// |   %2 = aten.view(%1) {size = [3, 5, 2]} : tensor<3x5x2xf32> <tp: S(2)>
-// |   %3 = spmd.slice %2 on [dp] dim 0 : tensor<?x5x2xf32> <dp: S(0), tp: S(2)> of [3, 5, 4]
-// |   %4 = aten.mul.Tensor(%3) {other = 0.3333333333333333} : tensor<?x5x2xf32> <dp: S(0), tp: S(2)> of [3, 5, 4]
+// |   %x.reshard = spmd.all_gather %x on [dp] dim 0 : tensor<3x5x8xf32> <>
+// |   %1 = aten.view(%x.reshard) {size = [15, 8]} : tensor<15x8xf32> <>
+// |   %2 = aten.mm(%1, %w) : tensor<15x2xf32> <tp: S(1)>
+// |   %3 = aten.view(%2) {size = [3, 5, 2]} : tensor<3x5x2xf32> <tp: S(2)>
+// |   %_3.reshard = spmd.slice %3 on [dp] dim 0 : tensor<?x5x2xf32> <dp: S(0), tp: S(2)> of [3, 5, 4]
+// |   %4 = aten.mul.Tensor(%_3.reshard) {other = 0.3333333333333333} : tensor<?x5x2xf32> <dp: S(0), tp: S(2)> of [3, 5, 4]
 // |   return %4 : tensor<?x5x2xf32>
 // | }

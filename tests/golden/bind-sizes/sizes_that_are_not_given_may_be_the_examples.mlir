@@ -19,9 +19,9 @@ func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @main(%x: tensor<8x3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<8x3x4xf32> {
-// |   %0 = aten.view(%x) {size = [24, 8]} : tensor<24x8xf32>
-// |   %1 = aten.mm(%0, %w) : tensor<24x4xf32>
-// |   %2 = aten.view(%1) {size = [8, 3, 4]} : tensor<8x3x4xf32>
-// |   %3 = aten.mul.Tensor(%2) {other = 0.125} : tensor<8x3x4xf32>
-// |   return %3 : tensor<8x3x4xf32>
+// |   %1 = aten.view(%x) {size = [24, 8]} : tensor<24x8xf32>
+// |   %2 = aten.mm(%1, %w) : tensor<24x4xf32>
+// |   %3 = aten.view(%2) {size = [8, 3, 4]} : tensor<8x3x4xf32>
+// |   %4 = aten.mul.Tensor(%3) {other = 0.125} : tensor<8x3x4xf32>
+// |   return %4 : tensor<8x3x4xf32>
 // | }

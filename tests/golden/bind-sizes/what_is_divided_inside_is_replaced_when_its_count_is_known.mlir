@@ -12,16 +12,16 @@ func.func @main(%x: tensor<512x[s0]xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @main(%x: tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
-// |   %0 = aten.sum.dim_IntList(%x) {dim = [1], keepdim = true} : tensor<512x1xf32> <tp: P(sum)>
-// |   %1 = aten.div.Scalar(%0) {other = 4097} : tensor<512x1xf32> <tp: P(sum)>
-// |   %2 = spmd.reshard %1 : tensor<512x1xf32> <>
-// |   %3 = aten.sub.Tensor(%x, %2) : tensor<512x4097xf32> <tp: S(1)>
-// |   %4 = aten.mul.Tensor(%3, %3) : tensor<512x4097xf32> <tp: S(1)>
-// |   %5 = aten.sum.dim_IntList(%4) {dim = [1], keepdim = true} : tensor<512x1xf32> <tp: P(sum)>
-// |   %6 = aten.div.Scalar(%5) {other = 4097} : tensor<512x1xf32> <tp: P(sum)>
-// |   %7 = spmd.reshard %6 : tensor<512x1xf32> <>
-// |   %8 = aten.add.Scalar(%7) {other = 1.0e-05} : tensor<512x1xf32> <>
-// |   %9 = aten.rsqrt(%8) : tensor<512x1xf32> <>
-// |   %10 = aten.mul.Tensor(%3, %9) : tensor<512x4097xf32> <tp: S(1)>
-// |   return %10 : tensor<512x4097xf32>
+// |   %_0.sum = aten.sum.dim_IntList(%x) {dim = [1], keepdim = true} : tensor<512x1xf32> <tp: P(sum)>
+// |   %_0.native_layer_norm_1 = aten.div.Scalar(%_0.sum) {other = 4097} : tensor<512x1xf32> <tp: P(sum)>
+// |   %_0.reshard = spmd.reshard %_0.native_layer_norm_1 : tensor<512x1xf32> <>
+// |   %_0.sub = aten.sub.Tensor(%x, %_0.reshard) : tensor<512x4097xf32> <tp: S(1)>
+// |   %_0.mul = aten.mul.Tensor(%_0.sub, %_0.sub) : tensor<512x4097xf32> <tp: S(1)>
+// |   %_0.sum_1 = aten.sum.dim_IntList(%_0.mul) {dim = [1], keepdim = true} : tensor<512x1xf32> <tp: P(sum)>
+// |   %_0.mean_1 = aten.div.Scalar(%_0.sum_1) {other = 4097} : tensor<512x1xf32> <tp: P(sum)>
+// |   %_0.reshard_1 = spmd.reshard %_0.mean_1 : tensor<512x1xf32> <>
+// |   %_0.add = aten.add.Scalar(%_0.reshard_1) {other = 1.0e-05} : tensor<512x1xf32> <>
+// |   %_0.native_layer_norm_2 = aten.rsqrt(%_0.add) : tensor<512x1xf32> <>
+// |   %0 = aten.mul.Tensor(%_0.sub, %_0.native_layer_norm_2) : tensor<512x4097xf32> <tp: S(1)>
+// |   return %0 : tensor<512x4097xf32>
 // | }

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<[s0]x64xf32>, %w: tensor<[s0]x4xf32>) -> tensor<8x8x4
 // |                 %w: tensor<[s0]x4xf32>) -> tensor<8x8x4xf32> {
 // |   %0 = aten.sym_size.int(%x, 0) : !spmd.size<s0>
 // |   %1 = aten.reshape(%x) {shape = [64, %0]} : tensor<64x[s0]xf32>
-// |   %2 = aten.reshape(%1) {shape = [8, 8, %0]} : tensor<8x8x[s0]xf32>
-// |   %3 = aten.einsum([%2, %w]) {equation = "abc,cd->abd"} : tensor<8x8x4xf32>
+// |   %_1.reshape = aten.reshape(%1) {shape = [8, 8, %0]} : tensor<8x8x[s0]xf32>
+// |   %3 = aten.einsum([%_1.reshape, %w]) {equation = "abc,cd->abd"} : tensor<8x8x4xf32>
 // |   return %3 : tensor<8x8x4xf32>
 // | }

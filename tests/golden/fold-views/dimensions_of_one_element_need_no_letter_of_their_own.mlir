@@ -12,7 +12,7 @@ func.func @main(%x: tensor<2x1x6x8xf32>, %w: tensor<8x1xf32>) -> tensor<2x6x1xf3
 // |
 // | func.func @main(%x: tensor<2x1x6x8xf32>,
 // |                 %w: tensor<8x1xf32>) -> tensor<2x6x1xf32> {
-// |   %0 = aten.einsum([%x, %w]) {equation = "abcd,de->ac"} : tensor<2x6xf32>
-// |   %y = aten.reshape(%0) {shape = [2, 6, 1]} : tensor<2x6x1xf32>
+// |   %y.einsum = aten.einsum([%x, %w]) {equation = "abcd,de->ac"} : tensor<2x6xf32>
+// |   %y = aten.reshape(%y.einsum) {shape = [2, 6, 1]} : tensor<2x6x1xf32>
 // |   return %y : tensor<2x6x1xf32>
 // | }

@@ -23,9 +23,9 @@ func.func @main(%x: tensor<2x6x8xf32>, %k: tensor<2x6x8xf32>, %v: tensor<2x4x6x2
 // | func.func @main(%x: tensor<2x6x8xf32>,
 // |                 %k: tensor<2x6x8xf32>,
 // |                 %v: tensor<2x4x6x2xf32>) -> (tensor<2x4x6x6xf32>, tensor<2x4x6x2xf32>) {
-// |   %0 = aten.reshape(%x) {shape = [2, 6, 4, 2]} : tensor<2x6x4x2xf32>
-// |   %1 = aten.reshape(%k) {shape = [2, 6, 4, 2]} : tensor<2x6x4x2xf32>
-// |   %scores = aten.einsum([%0, %1]) {equation = "abcd,aecd->acbe"} : tensor<2x4x6x6xf32>
+// |   %x.reshape = aten.reshape(%x) {shape = [2, 6, 4, 2]} : tensor<2x6x4x2xf32>
+// |   %k.reshape = aten.reshape(%k) {shape = [2, 6, 4, 2]} : tensor<2x6x4x2xf32>
+// |   %scores = aten.einsum([%x.reshape, %k.reshape]) {equation = "abcd,aecd->acbe"} : tensor<2x4x6x6xf32>
 // |   %out = aten.einsum([%scores, %v]) {equation = "abcd,abde->abce"} : tensor<2x4x6x2xf32>
 // |   return %scores, %out : tensor<2x4x6x6xf32>, tensor<2x4x6x2xf32>
 // | }

@@ -23,7 +23,7 @@ func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mes
 // |                 %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<[s0]x[s1]x4xf32> {
 // |   %n = aten.sym_size.int(%x, 0) : !spmd.size<s0>
 // |   %f = operator.truediv(1, %n) : !spmd.size<1 / s0>
-// |   %0 = aten.einsum([%x, %w]) {equation = "abc,cd->abd"} : tensor<[s0]x[s1]x4xf32>
-// |   %1 = aten.mul.Tensor(%0) {other = %f} : tensor<[s0]x[s1]x4xf32>
-// |   return %1 : tensor<[s0]x[s1]x4xf32>
+// |   %3 = aten.einsum([%x, %w]) {equation = "abc,cd->abd"} : tensor<[s0]x[s1]x4xf32>
+// |   %4 = aten.mul.Tensor(%3) {other = %f} : tensor<[s0]x[s1]x4xf32>
+// |   return %4 : tensor<[s0]x[s1]x4xf32>
 // | }

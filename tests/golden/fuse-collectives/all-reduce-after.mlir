@@ -62,18 +62,18 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = aten.add.Tensor(%x, %z) {alpha = 2} : tensor<16x8xf32> <tp: P(sum)>
-// |   %y = spmd.all_reduce %0 on [tp] op sum : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
+// |   %y = aten.add.Tensor(%x, %z) {alpha = 2} : tensor<16x8xf32> <tp: P(sum)>
+// |   %y.all_reduce = spmd.all_reduce %y on [tp] op sum : tensor<16x8xf32> <>
+// |   return %y.all_reduce : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x2xf32> {
-// |   %0 = aten.mm(%x, %w) : tensor<16x2xf32> <tp: P(sum)>
-// |   %y = spmd.all_reduce %0 on [tp] op sum : tensor<16x2xf32> <>
-// |   return %y : tensor<16x2xf32>
+// |   %y = aten.mm(%x, %w) : tensor<16x2xf32> <tp: P(sum)>
+// |   %y.all_reduce = spmd.all_reduce %y on [tp] op sum : tensor<16x2xf32> <>
+// |   return %y.all_reduce : tensor<16x2xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.all_reduce %x on [dp] op sum : tensor<16x8xf32> <tp: S(0)>
-// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xf32> <>
+// |   %x.all_reduce = spmd.all_reduce %x on [dp] op sum : tensor<16x8xf32> <tp: S(0)>
+// |   %y = spmd.all_gather %x.all_reduce on [tp] dim 0 : tensor<16x8xf32> <>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

@@ -20,9 +20,9 @@ func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.all_reduce %x on [tp] op sum : tensor<1x8xf32> <>
-// |   %y = aten.expand(%0) {size = [16, 8]} : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
+// |   %x.all_reduce = spmd.all_reduce %x on [tp] op sum : tensor<1x8xf32> <>
+// |   %e = aten.expand(%x.all_reduce) {size = [16, 8]} : tensor<16x8xf32> <>
+// |   return %e : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

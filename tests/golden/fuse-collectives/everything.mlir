@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |                 %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
 // |   %a = aten.mm(%x, %w) : tensor<16x8xf32> <tp: P(sum)>
 // |   %c = aten.mm(%z, %w) : tensor<16x8xf32> <tp: P(sum)>
-// |   %0 = aten.add.Tensor(%a, %c) {alpha = 2} : tensor<16x8xf32> <tp: P(sum)>
-// |   %1 = spmd.reduce_scatter %0 on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
-// |   %g = aten.relu(%1) : tensor<16x8xf32> <tp: S(0)>
-// |   return %g : tensor<16x8xf32>
+// |   %e = aten.add.Tensor(%a, %c) {alpha = 2} : tensor<16x8xf32> <tp: P(sum)>
+// |   %e.reduce_scatter = spmd.reduce_scatter %e on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
+// |   %f = aten.relu(%e.reduce_scatter) : tensor<16x8xf32> <tp: S(0)>
+// |   return %f : tensor<16x8xf32>
 // | }

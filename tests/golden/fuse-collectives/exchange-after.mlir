@@ -20,9 +20,9 @@ func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
-// |   %0 = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
-// |   %y = spmd.all_to_all %0 on [tp] from 0 to 1 : tensor<16x8xbf16> <tp: S(1)>
-// |   return %y : tensor<16x8xbf16>
+// |   %y = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
+// |   %y.all_to_all = spmd.all_to_all %y on [tp] from 0 to 1 : tensor<16x8xbf16> <tp: S(1)>
+// |   return %y.all_to_all : tensor<16x8xbf16>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -20,8 +20,8 @@ func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp:
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) -> tensor<8x8x8xf32> {
-// |   %0 = spmd.all_to_all %x on [tp] from 1 to 2 : tensor<8x8x8xf32> <dp: S(0), tp: S(2)>
-// |   %y = spmd.all_gather %0 on [dp] dim 0 : tensor<8x8x8xf32> <tp: S(2)>
+// |   %x.all_to_all = spmd.all_to_all %x on [tp] from 1 to 2 : tensor<8x8x8xf32> <dp: S(0), tp: S(2)>
+// |   %y = spmd.all_gather %x.all_to_all on [dp] dim 0 : tensor<8x8x8xf32> <tp: S(2)>
 // |   return %y : tensor<8x8x8xf32>
 // | }
 // | // -----

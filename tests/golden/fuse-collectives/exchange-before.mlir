@@ -20,9 +20,9 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<16x8xbf16> <tp: S(1)>
-// |   %y = aten._to_copy(%0) {dtype = f32} : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
+// |   %x.all_to_all = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<16x8xbf16> <tp: S(1)>
+// |   %e = aten._to_copy(%x.all_to_all) {dtype = f32} : tensor<16x8xf32> <tp: S(1)>
+// |   return %e : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -38,9 +38,9 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <a = 2, b = 4, c = 2>
 // |
 // | func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}) -> tensor<16x16xf32> {
-// |   %0 = spmd.all_to_all %x on [b] from 0 to 1 : tensor<16x16xf32> <a: S(0), b: S(1)>
-// |   %1 = spmd.all_gather %0 on [a] dim 0 : tensor<16x16xf32> <b: S(1)>
-// |   %y = spmd.slice %1 on [c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
+// |   %x.all_to_all = spmd.all_to_all %x on [b] from 0 to 1 : tensor<16x16xf32> <a: S(0), b: S(1)>
+// |   %x.all_gather = spmd.all_gather %x.all_to_all on [a] dim 0 : tensor<16x16xf32> <b: S(1)>
+// |   %y = spmd.slice %x.all_gather on [c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
 // |   return %y : tensor<16x16xf32>
 // | }
 // | // -----

@@ -39,18 +39,18 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
-// |   %0 = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
-// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xbf16> <>
-// |   return %y : tensor<16x8xbf16>
+// |   %y = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
+// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xbf16> <>
+// |   return %y.all_gather : tensor<16x8xbf16>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %0 = aten.mul.Tensor(%x, %z) : tensor<16x8xf32> <tp: S(0)>
-// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
+// |   %y = aten.mul.Tensor(%x, %z) : tensor<16x8xf32> <tp: S(0)>
+// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xf32> <>
+// |   return %y.all_gather : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

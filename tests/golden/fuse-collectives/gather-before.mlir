@@ -30,9 +30,9 @@ func.func @main(%x: tensor<16x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xbf16> <>
-// |   %y = aten._to_copy(%0) {dtype = f32} : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
+// |   %x.all_gather = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xbf16> <>
+// |   %e = aten._to_copy(%x.all_gather) {dtype = f32} : tensor<16x8xf32> <>
+// |   return %e : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

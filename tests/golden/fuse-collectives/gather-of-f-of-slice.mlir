@@ -22,8 +22,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %y = aten.gelu(%x) : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
+// |   %f = aten.gelu(%x) : tensor<16x8xf32> <>
+// |   return %f : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -33,18 +33,18 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = aten.sub.Tensor(%x, %z) : tensor<16x8xf32> <tp: P(sum)>
-// |   %y = spmd.reduce_scatter %0 on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
-// |   return %y : tensor<16x8xf32>
+// |   %y = aten.sub.Tensor(%x, %z) : tensor<16x8xf32> <tp: P(sum)>
+// |   %y.reduce_scatter = spmd.reduce_scatter %y on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
+// |   return %y.reduce_scatter : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |                 %z: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = aten.add.Tensor(%x, %z) : tensor<16x8xf32> <tp: P(sum)>
-// |   %y = spmd.reduce_scatter %0 on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
+// |   %y = aten.add.Tensor(%x, %z) : tensor<16x8xf32> <tp: P(sum)>
+// |   %y.reduce_scatter = spmd.reduce_scatter %y on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
+// |   return %y.reduce_scatter : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

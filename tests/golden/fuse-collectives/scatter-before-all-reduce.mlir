@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.reduce_scatter %x on [dp] dim 0 op sum : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
-// |   %y = spmd.all_reduce %0 on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [dp] dim 0 op sum : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
+// |   %y = spmd.all_reduce %x.reduce_scatter on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.reduce_scatter %x on [dp] dim 1 op sum : tensor<16x8xf32> <tp: S(0), dp: S(1)>
-// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xf32> <dp: S(1)>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [dp] dim 1 op sum : tensor<16x8xf32> <tp: S(0), dp: S(1)>
+// |   %y = spmd.all_gather %x.reduce_scatter on [tp] dim 0 : tensor<16x8xf32> <dp: S(1)>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

@@ -20,9 +20,9 @@ func.func @main(%x: tensor<1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<1x8xf32> <tp: S(1)>
-// |   %y = aten.expand(%0) {size = [16, 8]} : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<1x8xf32> <tp: S(1)>
+// |   %e = aten.expand(%x.reduce_scatter) {size = [16, 8]} : tensor<16x8xf32> <tp: S(1)>
+// |   return %e : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

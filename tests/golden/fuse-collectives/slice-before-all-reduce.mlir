@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.slice %x on [dp] dim 0 : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
-// |   %y = spmd.all_reduce %0 on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
+// |   %x.slice = spmd.slice %x on [dp] dim 0 : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
+// |   %y = spmd.all_reduce %x.slice on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

@@ -20,8 +20,8 @@ func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x8x8xf32> {
-// |   %0 = spmd.slice %x on [dp] dim 2 : tensor<8x8x8xf32> <tp: S(0), dp: S(2)>
-// |   %y = spmd.all_to_all %0 on [tp] from 0 to 1 : tensor<8x8x8xf32> <tp: S(1), dp: S(2)>
+// |   %x.slice = spmd.slice %x on [dp] dim 2 : tensor<8x8x8xf32> <tp: S(0), dp: S(2)>
+// |   %y = spmd.all_to_all %x.slice on [tp] from 0 to 1 : tensor<8x8x8xf32> <tp: S(1), dp: S(2)>
 // |   return %y : tensor<8x8x8xf32>
 // | }
 // | // -----

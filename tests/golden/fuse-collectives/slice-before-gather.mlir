@@ -20,8 +20,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.slice %x on [dp] dim 1 : tensor<16x8xf32> <tp: S(0), dp: S(1)>
-// |   %y = spmd.all_gather %0 on [tp] dim 0 : tensor<16x8xf32> <dp: S(1)>
+// |   %x.slice = spmd.slice %x on [dp] dim 1 : tensor<16x8xf32> <tp: S(0), dp: S(1)>
+// |   %y = spmd.all_gather %x.slice on [tp] dim 0 : tensor<16x8xf32> <dp: S(1)>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

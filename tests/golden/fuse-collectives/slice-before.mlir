@@ -24,11 +24,11 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %b: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
-// |   %e = aten.exp(%0) : tensor<16x8xf32> <tp: S(1)>
-// |   %1 = spmd.slice %b on [tp] dim 0 : tensor<8xf32> <tp: S(0)>
-// |   %y = aten.add.Tensor(%e, %1) : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
+// |   %x.slice = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
+// |   %e = aten.exp(%x.slice) : tensor<16x8xf32> <tp: S(1)>
+// |   %b.slice = spmd.slice %b on [tp] dim 0 : tensor<8xf32> <tp: S(0)>
+// |   %f = aten.add.Tensor(%e, %b.slice) : tensor<16x8xf32> <tp: S(1)>
+// |   return %f : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -45,10 +45,10 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.slice %x on [c] dim 1 : tensor<16x8xf32> <c: S(1), a: P(max), b: P(max)>
-// |   %1 = spmd.reduce_scatter %0 on [a] dim 1 op max : tensor<16x8xf32> <c: S(1), a: S(1), b: P(max)>
-// |   %2 = spmd.all_reduce %1 on [b] op max : tensor<16x8xf32> <c: S(1), a: S(1)>
-// |   %y = spmd.slice %2 on [d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
+// |   %x.slice = spmd.slice %x on [c] dim 1 : tensor<16x8xf32> <c: S(1), a: P(max), b: P(max)>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x.slice on [a] dim 1 op max : tensor<16x8xf32> <c: S(1), a: S(1), b: P(max)>
+// |   %x.all_reduce = spmd.all_reduce %x.reduce_scatter on [b] op max : tensor<16x8xf32> <c: S(1), a: S(1)>
+// |   %y = spmd.slice %x.all_reduce on [d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
 // |   return %y : tensor<16x8xf32>
 // | }
 // | // -----

@@ -32,17 +32,17 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x16xf32> {
-// |   %0 = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
-// |   %y = aten.t(%0) : tensor<8x16xf32> <tp: S(0)>
-// |   return %y : tensor<8x16xf32>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
+// |   %t = aten.t(%x.reduce_scatter) : tensor<8x16xf32> <tp: S(0)>
+// |   return %t : tensor<8x16xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %0 = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
-// |   %y = aten.exp(%0) : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
+// |   %t = aten.exp(%x.reduce_scatter) : tensor<16x8xf32> <tp: S(1)>
+// |   return %t : tensor<16x8xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -22,8 +22,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
-// |   %y = aten.t(%x) : tensor<8x16xf32> <tp: S(1)>
-// |   return %y : tensor<8x16xf32>
+// |   %f = aten.t(%x) : tensor<8x16xf32> <tp: S(1)>
+// |   return %f : tensor<8x16xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>

@@ -10,8 +10,8 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-// |   %x_1 = spmd.reshard %x : tensor<64x64xf32> <>
-// |   %0 = aten.cos(%x_1) : tensor<64x64xf32> <>
-// |   %1 = aten.add.Tensor(%x_1, %x_1) : tensor<64x64xf32> <>
-// |   return %0, %1, %x_1 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>
+// |   %x.reshard = spmd.reshard %x : tensor<64x64xf32> <>
+// |   %0 = aten.cos(%x.reshard) : tensor<64x64xf32> <>
+// |   %1 = aten.add.Tensor(%x.reshard, %x.reshard) : tensor<64x64xf32> <>
+// |   return %0, %1, %x.reshard : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>
 // | }

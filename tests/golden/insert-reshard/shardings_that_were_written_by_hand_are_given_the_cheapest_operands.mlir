@@ -31,9 +31,9 @@ func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
 // |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
 // |   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
-// |   %x_1 = spmd.reshard %x : tensor<64x256xf32> <>
-// |   %w_1 = spmd.reshard %w : tensor<256x64xf32> <tp: S(1)>
-// |   %1 = aten.mm(%x_1, %w_1) : tensor<64x64xf32> <tp: S(1)>
+// |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <>
+// |   %w.reshard = spmd.reshard %w : tensor<256x64xf32> <tp: S(1)>
+// |   %1 = aten.mm(%x.reshard, %w.reshard) : tensor<64x64xf32> <tp: S(1)>
 // |   return %0, %1 : tensor<64x64xf32>, tensor<64x64xf32>
 // | }
 // | // -----
@@ -41,18 +41,18 @@ func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // |
 // | func.func @g(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
-// |   %x_1 = spmd.reshard %x : tensor<64x256xf32> <dp: S(0), tp: S(1)>
-// |   %0 = aten.mm(%x_1, %w) : tensor<64x64xf32> <dp: S(0), tp: P(sum)>
+// |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <dp: S(0), tp: S(1)>
+// |   %0 = aten.mm(%x.reshard, %w) : tensor<64x64xf32> <dp: S(0), tp: P(sum)>
 // |   %1 = aten.add.Tensor(%0, %0) : tensor<64x64xf32> <dp: S(0), tp: P(sum)>
-// |   %2 = spmd.reshard %1 : tensor<64x64xf32> <dp: S(0)>
-// |   %3 = aten.cos(%2) : tensor<64x64xf32> <dp: S(0)>
-// |   return %3 : tensor<64x64xf32>
+// |   %_1.reshard = spmd.reshard %1 : tensor<64x64xf32> <dp: S(0)>
+// |   %2 = aten.cos(%_1.reshard) : tensor<64x64xf32> <dp: S(0)>
+// |   return %2 : tensor<64x64xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<64x256xf32> {
-// |   %x_1 = spmd.reshard %x : tensor<64x256xf32> <tp: S(0), dp: S(0)>
-// |   %0 = aten.cos(%x_1) : tensor<64x256xf32> <tp: S(0), dp: S(0)>
+// |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <tp: S(0), dp: S(0)>
+// |   %0 = aten.cos(%x.reshard) : tensor<64x256xf32> <tp: S(0), dp: S(0)>
 // |   return %0 : tensor<64x256xf32>
 // | }

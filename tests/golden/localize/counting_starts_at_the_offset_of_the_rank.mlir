@@ -9,7 +9,7 @@ func.func @main() -> tensor<12xi64> {
 // | spmd.mesh @mesh <dp = 2, tp = 3>
 // |
 // | func.func @main() -> tensor<2xi64> attributes {spmd.local} {
-// |   %0 = aten.arange() {dtype = i64, end = 2} : tensor<2xi64>
-// |   %1 = aten.add.Scalar(%0) {other = offset(12, tp, dp)} : tensor<2xi64> <tp: S(0), dp: S(0)>
-// |   return %1 : tensor<2xi64>
+// |   %_0.arange = aten.arange() {dtype = i64, end = 2} : tensor<2xi64>
+// |   %0 = aten.add.Scalar(%_0.arange) {other = offset(12, tp, dp)} : tensor<2xi64> <tp: S(0), dp: S(0)>
+// |   return %0 : tensor<2xi64>
 // | }

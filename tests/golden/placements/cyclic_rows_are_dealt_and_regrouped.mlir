@@ -16,7 +16,7 @@ func.func @f(%x: tensor<10x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyc
 // | func.func @f(%x: tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyclic(0, 2)>, spmd.of = #spmd.shapes<{of = [[10, 4]]}>},
 // |              %w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<10x1x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
 // |   %0 = aten.mm(%x, %w) : tensor<?x6xf32> <tp: Cyclic(0, 2)> of [10, 6]
-// |   %1 = spmd.all_to_all %0 on [tp] from 0 to 1 : tensor<10x3xf32> <tp: S(1)>
-// |   %2 = aten.view(%1) {size = [10, 1, 3]} : tensor<10x1x3xf32> <tp: S(1)>
-// |   return %2 : tensor<10x1x3xf32>
+// |   %_0.reshard = spmd.all_to_all %0 on [tp] from 0 to 1 : tensor<10x3xf32> <tp: S(1)>
+// |   %1 = aten.view(%_0.reshard) {size = [10, 1, 3]} : tensor<10x1x3xf32> <tp: S(1)>
+// |   return %1 : tensor<10x1x3xf32>
 // | }

@@ -14,15 +14,15 @@ func.func @f(%w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 // |
 // | func.func @f(%w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |              %i: tensor<5xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
-// |   %0 = aten.sub.Scalar(%i) {other = offset(8, tp)} : tensor<5xi64>
-// |   %1 = aten.ge.Scalar(%0) {other = 0} : tensor<5xi1>
-// |   %2 = aten.lt.Scalar(%0) {other = 4} : tensor<5xi1>
-// |   %3 = aten.logical_and(%1, %2) : tensor<5xi1>
-// |   %4 = aten.clamp(%0) {max = 3, min = 0} : tensor<5xi64>
-// |   %5 = aten.embedding(%w, %4) : tensor<5x6xf32>
-// |   %6 = aten.unsqueeze(%3) {dim = -1} : tensor<5x1xi1>
-// |   %7 = aten.where.ScalarOther(%6, %5) {other = 0} : tensor<5x6xf32> <tp: Masked>
-// |   %8 = aten.gelu(%7) {approximate = "none"} : tensor<5x6xf32> <tp: Masked>
-// |   %9 = spmd.reduce_scatter %8 on [tp] dim 1 op Masked : tensor<5x3xf32> <tp: S(1)>
-// |   return %9 : tensor<5x3xf32>
+// |   %_0.sub = aten.sub.Scalar(%i) {other = offset(8, tp)} : tensor<5xi64>
+// |   %_0.ge = aten.ge.Scalar(%_0.sub) {other = 0} : tensor<5xi1>
+// |   %_0.lt = aten.lt.Scalar(%_0.sub) {other = 4} : tensor<5xi1>
+// |   %_0.logical_and = aten.logical_and(%_0.ge, %_0.lt) : tensor<5xi1>
+// |   %_0.clamp = aten.clamp(%_0.sub) {max = 3, min = 0} : tensor<5xi64>
+// |   %_0.embedding = aten.embedding(%w, %_0.clamp) : tensor<5x6xf32>
+// |   %_0.unsqueeze = aten.unsqueeze(%_0.logical_and) {dim = -1} : tensor<5x1xi1>
+// |   %0 = aten.where.ScalarOther(%_0.unsqueeze, %_0.embedding) {other = 0} : tensor<5x6xf32> <tp: Masked>
+// |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<5x6xf32> <tp: Masked>
+// |   %_1.reshard = spmd.reduce_scatter %1 on [tp] dim 1 op Masked : tensor<5x3xf32> <tp: S(1)>
+// |   return %_1.reshard : tensor<5x3xf32>
 // | }

@@ -22,7 +22,7 @@ func.func @f(%a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)
 // |   %1 = aten.linalg_vector_norm(%b) {ord = 2} : tensor<f32> <dp: Norm(2)>
 // |   %2 = aten.stack([%0, %1]) : tensor<2xf32> <dp: Norm(2)>
 // |   %3 = aten.linalg_vector_norm(%2) {ord = 2} : tensor<f32> <dp: Norm(2)>
-// |   %4 = spmd.all_reduce %3 on [dp] op "Norm(2)" : tensor<f32> <>
-// |   %5 = aten.mul.Tensor(%a, %4) : tensor<4x4xf32> <dp: S(0)>
-// |   return %5 : tensor<4x4xf32>
+// |   %_3.reshard = spmd.all_reduce %3 on [dp] op "Norm(2)" : tensor<f32> <>
+// |   %4 = aten.mul.Tensor(%a, %_3.reshard) : tensor<4x4xf32> <dp: S(0)>
+// |   return %4 : tensor<4x4xf32>
 // | }

@@ -11,6 +11,6 @@ func.func @f(%table: tensor<50000x64xf32> {spmd.sharding = #spmd.sharding<@mesh,
 // | func.func @f(%table: tensor<50000x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |              %i: tensor<8x16xi64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8x16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) {
 // |   %0 = aten.embedding(%table, %i) : tensor<8x16x64xf32> <dp: S(0), tp: P(sum)>
-// |   %1 = spmd.reshard %0 : tensor<8x16x64xf32> <dp: S(0), tp: S(1)>
-// |   return %1 : tensor<8x16x64xf32>
+// |   %_0.reshard = spmd.reshard %0 : tensor<8x16x64xf32> <dp: S(0), tp: S(1)>
+// |   return %_0.reshard : tensor<8x16x64xf32>
 // | }

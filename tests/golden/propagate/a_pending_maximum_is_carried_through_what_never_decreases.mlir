@@ -21,8 +21,8 @@ func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |   %2 = aten.neg(%1) : tensor<4096xf32> <tp: P(min)>
 // |   %3 = aten.amin(%2) {dim = [0]} : tensor<f32> <tp: P(min)>
 // |   %4 = aten.amin(%x) {dim = [1]} : tensor<4096xf32> <tp: P(min)>
-// |   %5 = spmd.reshard %4 : tensor<4096xf32> <>
-// |   %6 = aten.cos(%5) : tensor<4096xf32> <>
-// |   %7 = spmd.reshard %3 : tensor<f32> <>
-// |   return %7, %6 : tensor<f32>, tensor<4096xf32>
+// |   %_4.reshard = spmd.reshard %4 : tensor<4096xf32> <>
+// |   %5 = aten.cos(%_4.reshard) : tensor<4096xf32> <>
+// |   %_3.reshard = spmd.reshard %3 : tensor<f32> <>
+// |   return %_3.reshard, %5 : tensor<f32>, tensor<4096xf32>
 // | }

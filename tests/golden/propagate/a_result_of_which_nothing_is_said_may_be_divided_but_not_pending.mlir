@@ -18,6 +18,6 @@ func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S
 // |   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
 // |   %1 = aten.mm(%x, %v) : tensor<64x64xf32> <tp: P(sum)>
 // |   %2 = aten.cos(%x) : tensor<64x256xf32> <tp: S(1)>
-// |   %3 = spmd.reshard %0 : tensor<64x64xf32> <tp: S(0)>
-// |   return %3, %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x256xf32>
+// |   %_0.reshard = spmd.reshard %0 : tensor<64x64xf32> <tp: S(0)>
+// |   return %_0.reshard, %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x256xf32>
 // | }

@@ -11,11 +11,11 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(
 // |
 // | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |              %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-// |   %x_1 = spmd.reshard %x : tensor<64x64xf32> <tp: S(0)>
-// |   %y_1 = spmd.reshard %y : tensor<64x64xf32> <tp: S(0)>
-// |   %0 = aten.sub.Tensor(%x_1, %y_1) : tensor<64x64xf32> <tp: S(0)>
-// |   %1 = aten.mul.Tensor(%x_1, %y_1) : tensor<64x64xf32> <tp: S(0)>
-// |   %2 = spmd.reshard %0 : tensor<64x64xf32> <tp: P(sum)>
-// |   %3 = spmd.reshard %1 : tensor<64x64xf32> <>
-// |   return %2, %3 : tensor<64x64xf32>, tensor<64x64xf32>
+// |   %x.reshard = spmd.reshard %x : tensor<64x64xf32> <tp: S(0)>
+// |   %y.reshard = spmd.reshard %y : tensor<64x64xf32> <tp: S(0)>
+// |   %0 = aten.sub.Tensor(%x.reshard, %y.reshard) : tensor<64x64xf32> <tp: S(0)>
+// |   %1 = aten.mul.Tensor(%x.reshard, %y.reshard) : tensor<64x64xf32> <tp: S(0)>
+// |   %_0.reshard = spmd.reshard %0 : tensor<64x64xf32> <tp: P(sum)>
+// |   %_1.reshard = spmd.reshard %1 : tensor<64x64xf32> <>
+// |   return %_0.reshard, %_1.reshard : tensor<64x64xf32>, tensor<64x64xf32>
 // | }

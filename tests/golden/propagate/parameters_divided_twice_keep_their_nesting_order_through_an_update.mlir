@@ -21,10 +21,10 @@ func.func @adam(%w: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // |                 %dy: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) {
 // |   %0 = aten.t(%x) : tensor<64x16xf32> <tp: S(0), dp: S(1)>
 // |   %1 = aten.mm(%0, %dy) : tensor<64x32xf32> <tp: S(0), dp: P(sum)>
-// |   %2 = spmd.reshard %1 : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   %3 = aten.lerp.Scalar(%m, %2) {weight = 0.1} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   %4 = aten.sqrt(%3) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   %5 = aten.div.Tensor(%3, %4) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   %6 = aten.sub.Tensor(%w, %5) {alpha = 0.001} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
-// |   return %6, %3 : tensor<64x32xf32>, tensor<64x32xf32>
+// |   %_1.reshard = spmd.reshard %1 : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   %2 = aten.lerp.Scalar(%m, %_1.reshard) {weight = 0.1} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   %3 = aten.sqrt(%2) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   %4 = aten.div.Tensor(%2, %3) : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   %5 = aten.sub.Tensor(%w, %4) {alpha = 0.001} : tensor<64x32xf32> <tp: S(0), dp: S(0)>
+// |   return %5, %2 : tensor<64x32xf32>, tensor<64x32xf32>
 // | }

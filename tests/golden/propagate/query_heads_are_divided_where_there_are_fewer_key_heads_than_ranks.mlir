@@ -34,8 +34,8 @@ func.func @attend(%x: tensor<2x16x128xf32> {spmd.sharding = #spmd.sharding<@mesh
 // |   %2 = aten.linear(%x, %wv, none) : tensor<2x16x32xf32> <tp: S(2)>
 // |   %v = aten.view(%2) {size = [2, 16, 2, 16]} : tensor<2x16x2x16xf32> <tp(1)2: S(2), tp(2)2: S(3)>
 // |   %vt = aten.transpose.int(%v) {dim0 = 1, dim1 = 2} : tensor<2x2x16x16xf32> <tp(1)2: S(1), tp(2)2: S(3)>
-// |   %kt_1 = spmd.all_gather %kt on [tp(2)2] dim 3 : tensor<2x2x16x16xf32> <tp(1)2: S(1)>
-// |   %vt_1 = spmd.all_gather %vt on [tp(2)2] dim 3 : tensor<2x2x16x16xf32> <tp(1)2: S(1)>
-// |   %3 = aten.scaled_dot_product_attention(%qt, %kt_1, %vt_1, none) {enable_gqa = true, is_causal = true} : tensor<2x8x16x16xf32> <tp: S(1)>
+// |   %kt.reshard = spmd.all_gather %kt on [tp(2)2] dim 3 : tensor<2x2x16x16xf32> <tp(1)2: S(1)>
+// |   %vt.reshard = spmd.all_gather %vt on [tp(2)2] dim 3 : tensor<2x2x16x16xf32> <tp(1)2: S(1)>
+// |   %3 = aten.scaled_dot_product_attention(%qt, %kt.reshard, %vt.reshard, none) {enable_gqa = true, is_causal = true} : tensor<2x8x16x16xf32> <tp: S(1)>
 // |   return %3 : tensor<2x8x16x16xf32>
 // | }

@@ -25,9 +25,9 @@ func.func @main(%x: tensor<[s0]x[s1]x8xf32> {spmd.sharding = #spmd.sharding<@mes
 // |   %m = aten.sym_size.int(%x, 1) : !spmd.size<s1>
 // |   %k = operator.mul(%n, %m) : !spmd.size<s0*s1, dp>
 // |   %f = operator.truediv(1, %n) : !spmd.size<1 / s0>
-// |   %0 = aten.view(%x) {size = [%k, 8]} : tensor<[s0*s1]x8xf32> <dp: S(0)>
-// |   %1 = aten.mm(%0, %w) : tensor<[s0*s1]x4xf32> <dp: S(0), tp: S(1)>
-// |   %2 = aten.view(%1) {size = [%n, %m, 4]} : tensor<[s0]x[s1]x4xf32> <dp: S(0), tp: S(2)>
-// |   %3 = aten.mul.Tensor(%2) {other = %f} : tensor<[s0]x[s1]x4xf32> <dp: S(0), tp: S(2)>
-// |   return %3 : tensor<[s0]x[s1]x4xf32>
+// |   %1 = aten.view(%x) {size = [%k, 8]} : tensor<[s0*s1]x8xf32> <dp: S(0)>
+// |   %2 = aten.mm(%1, %w) : tensor<[s0*s1]x4xf32> <dp: S(0), tp: S(1)>
+// |   %3 = aten.view(%2) {size = [%n, %m, 4]} : tensor<[s0]x[s1]x4xf32> <dp: S(0), tp: S(2)>
+// |   %4 = aten.mul.Tensor(%3) {other = %f} : tensor<[s0]x[s1]x4xf32> <dp: S(0), tp: S(2)>
+// |   return %4 : tensor<[s0]x[s1]x4xf32>
 // | }

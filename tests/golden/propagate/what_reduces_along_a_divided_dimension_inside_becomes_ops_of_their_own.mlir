@@ -31,35 +31,35 @@ func.func @rows(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, t
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @softmax(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
-// |   %0 = aten.amax(%x) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(max)>
-// |   %1 = aten.sub.Tensor(%x, %0) : tensor<64x4096xf32> <tp: S(1)> needs (_, <>)
-// |   %2 = aten.exp(%1) : tensor<64x4096xf32> <tp: S(1)>
-// |   %3 = aten.sum.dim_IntList(%2) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(sum)>
-// |   %4 = aten.div.Tensor(%2, %3) : tensor<64x4096xf32> <tp: S(1)> needs (_, <>)
-// |   return %4 : tensor<64x4096xf32>
+// |   %_0.amax = aten.amax(%x) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(max)>
+// |   %_0.sub = aten.sub.Tensor(%x, %_0.amax) : tensor<64x4096xf32> <tp: S(1)> needs (_, <>)
+// |   %_0.exp = aten.exp(%_0.sub) : tensor<64x4096xf32> <tp: S(1)>
+// |   %_0.sum = aten.sum.dim_IntList(%_0.exp) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(sum)>
+// |   %0 = aten.div.Tensor(%_0.exp, %_0.sum) : tensor<64x4096xf32> <tp: S(1)> needs (_, <>)
+// |   return %0 : tensor<64x4096xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @logsumexp(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-// |   %0 = aten.amax(%x) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(max)>
-// |   %1 = aten.isinf(%0) : tensor<64x1xi1> <> needs (<>)
-// |   %2 = aten.masked_fill.Scalar(%0, %1) {value = 0} : tensor<64x1xf32> <> needs (<>, _)
-// |   %3 = aten.sub.Tensor(%x, %2) : tensor<64x4096xf32> <tp: S(1)>
-// |   %4 = aten.exp(%3) : tensor<64x4096xf32> <tp: S(1)>
-// |   %5 = aten.sum.dim_IntList(%4) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(sum)>
-// |   %6 = aten.log(%5) : tensor<64x1xf32> <> needs (<>)
-// |   %7 = aten.add.Tensor(%6, %2) : tensor<64x1xf32> <>
-// |   %8 = aten.amax(%7) {dim = [1], keepdim = false} : tensor<64xf32> <>
-// |   return %8 : tensor<64xf32>
+// |   %_0.amax = aten.amax(%x) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(max)>
+// |   %_0.isinf = aten.isinf(%_0.amax) : tensor<64x1xi1> <> needs (<>)
+// |   %_0.masked_fill = aten.masked_fill.Scalar(%_0.amax, %_0.isinf) {value = 0} : tensor<64x1xf32> <> needs (<>, _)
+// |   %_0.sub = aten.sub.Tensor(%x, %_0.masked_fill) : tensor<64x4096xf32> <tp: S(1)>
+// |   %_0.exp = aten.exp(%_0.sub) : tensor<64x4096xf32> <tp: S(1)>
+// |   %_0.sum = aten.sum.dim_IntList(%_0.exp) {dim = [1], keepdim = true} : tensor<64x1xf32> <tp: P(sum)>
+// |   %_0.log = aten.log(%_0.sum) : tensor<64x1xf32> <> needs (<>)
+// |   %_0.add = aten.add.Tensor(%_0.log, %_0.masked_fill) : tensor<64x1xf32> <>
+// |   %0 = aten.amax(%_0.add) {dim = [1], keepdim = false} : tensor<64xf32> <>
+// |   return %0 : tensor<64xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @mean(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-// |   %0 = aten.sum.dim_IntList(%x) {dim = [1], keepdim = false} : tensor<64xf32> <tp: P(sum)>
-// |   %1 = aten.div.Scalar(%0) {other = 4096} : tensor<64xf32> <tp: P(sum)>
-// |   return %1 : tensor<64xf32>
+// |   %_0.sum = aten.sum.dim_IntList(%x) {dim = [1], keepdim = false} : tensor<64xf32> <tp: P(sum)>
+// |   %0 = aten.div.Scalar(%_0.sum) {other = 4096} : tensor<64xf32> <tp: P(sum)>
+// |   return %0 : tensor<64xf32>
 // | }
 // | // -----
 // | spmd.mesh @mesh <tp = 4>

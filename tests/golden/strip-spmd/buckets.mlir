@@ -11,6 +11,6 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P
 
 // | func.func @main(%x: tensor<4x8xf32>,
 // |                 %y: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<8xf32>) {
-// |   %0 = aten.neg(%y) : tensor<8xf32>
-// |   return %x, %0 : tensor<4x8xf32>, tensor<8xf32>
+// |   %2 = aten.neg(%y) : tensor<8xf32>
+// |   return %x, %2 : tensor<4x8xf32>, tensor<8xf32>
 // | }

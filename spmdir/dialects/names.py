@@ -1,0 +1,56 @@
+"""Names of values: kept as given, and for what passes insert made of the value it comes from and what it does.
+
+A number, as in `%2`, is how text spells a value without a name; it is kept too, as `.2`, which xDSL takes for a name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from xdsl.ir import Block, SSAValue
+
+_NUMBER = re.compile(r"\.\d{1,9}", re.ASCII)
+
+
+def keep_name(value: SSAValue, name: str) -> None:
+    """Name a value by all of `name`, as text spells it after the `%`; xDSL alone would cut a trailing number off."""
+    name = f".{name}" if is_number(f".{name}") else name
+    if SSAValue.is_valid_name(name):
+        value._name = name  # pyright: ignore[reportPrivateUsage]
+
+
+def take_name(value: SSAValue, other: SSAValue) -> None:
+    """Give a value the name of another one, which it stands for from now on."""
+    value._name = other.name_hint  # pyright: ignore[reportPrivateUsage]
+
+
+def is_number(name: str) -> bool:
+    """Return whether the name of a value, as xDSL has it, is a number of the text."""
+    return _NUMBER.fullmatch(name) is not None
+
+
+def name_of(value: SSAValue) -> str | None:
+    """Return the name of a value; None if it has none or a number."""
+    name = value.name_hint
+    return None if name is None or is_number(name) else name
+
+
+class Names:
+    """The names of the values of a block, all taken; gives new values names of their own."""
+
+    def __init__(self, block: Block):
+        values = [*block.args, *(result for op in block.ops for result in op.results)]
+        self._taken = {value.name_hint for value in values}
+
+    def give(self, value: SSAValue, source: SSAValue, does: str) -> None:
+        """Name `value`, made of `source` by what it `does`: `%mul_3.all_gather`, or `%_2.all_gather` of `%2`."""
+        given = source.name_hint or ""
+        # What is made of an inserted value comes from the same value of the program.
+        origin = f"_{given[1:]}" if is_number(given) else given.partition(".")[0]
+        name = first = f"{origin}.{does}"
+        number = 0
+        while name in self._taken:
+            number += 1
+            name = f"{first}_{number}"
+        self._taken.add(name)
+        keep_name(value, name)
