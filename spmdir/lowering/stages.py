@@ -17,6 +17,7 @@ from spmdir.dialects.values import sharding_of
 from spmdir.errors import SpmdirError, require_type
 from spmdir.passes import run_passes
 from spmdir.passes.bind_sizes import BindSizesPass
+from spmdir.passes.trusted import is_trusted
 
 
 def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
@@ -41,21 +42,23 @@ def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
 def localized(module: ModuleOp) -> ModuleOp:
     """`module`, which may be at any stage, after all the passes that it still needs: a copy unless it needs none.
 
+    A module that is localized already is type-checked, unless localize made it as it is.
+
     Raises:
-        SpmdirError: a pass refuses the module.
+        SpmdirError: a pass rejects the module.
     """
-    pipeline = ",".join(missing_passes(ir.main_function(module)))
-    return run_passes(copied(module), pipeline) if pipeline else module
+    function = ir.main_function(module)
+    if is_local(function):
+        return module if is_trusted(function) else run_passes(module, "verify-spmd")
+    return run_passes(copied(module), ",".join(missing_passes(function)))
 
 
 def missing_passes(function: FuncOp) -> tuple[str, ...]:
-    """The names of the passes that `function` needs before emission, in order.
+    """The names of the passes that `function`, which has global types, needs before emission, in order.
 
     Collectives are fused only if they are still to be made: whoever lowered the reshards has seen what there is.
     insert-reshard and lower-reshard leave alone what is well typed already.
     """
-    if is_local(function):
-        return ()
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     undecided = is_undecided(function)
     reshards = any(op.needs is not None or isinstance(op, (ReshardOp, ConstraintOp)) for op in ops)

@@ -31,7 +31,9 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.mesh import Mesh
+from spmdir.passes.local_forms import NOTE, note
 from spmdir.passes.stage import refuse_open_sizes
+from spmdir.passes.trusted import trust
 from spmdir.passes.typing import Choice, strategies_of
 from spmdir.placement import Shard
 from spmdir.rules import OpRule, RuleSet, Value
@@ -88,6 +90,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     returned = ir.terminator(function).operand_types
     function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
     function.attributes["spmd.local"] = UnitAttr()
+    trust(function)
 
 
 def _refuse_unfinished(op: Any) -> None:
@@ -160,6 +163,8 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             structure=piece.call.structure,
             location=op.location,
         )
+        if number == 0:
+            new.attributes[NOTE] = note(op, rule.call, form)
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("piece", number, index)] = result

@@ -1,4 +1,7 @@
-"""The type check of the distributed program: a program that passes computes what its single-device form computes."""
+"""The type check of the distributed program: a program that passes computes what its single-device form computes.
+
+The program of one rank passes if the global one that it says it is passes, and localize makes it of that.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from xdsl.passes import ModulePass
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ShardingAttr, meta_of
+from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
@@ -21,7 +25,11 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
 from spmdir.mesh import Mesh
-from spmdir.passes.stage import global_function
+from spmdir.passes.globalize import globalized
+from spmdir.passes.localize import LocalizePass
+from spmdir.passes.same_function import compare
+from spmdir.passes.stage import refuse_open_sizes
+from spmdir.passes.trusted import trust
 from spmdir.passes.typing import strategies_of
 from spmdir.planner.conditions import refinement
 from spmdir.planner.plan import plan_reshard
@@ -30,7 +38,7 @@ from spmdir.sharding import Sharding
 
 @dataclass(frozen=True)
 class VerifySpmdPass(ModulePass):
-    """Refuses a program in which an op, a collective or a function result has shardings that it cannot have.
+    """Rejects a program in which an op, a collective or a function result has shardings that it cannot have.
 
     Options:
         before-reshard: results may still be in another sharding than the function promises; insert-reshard is to come.
@@ -41,19 +49,37 @@ class VerifySpmdPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        mesh, function = ir.mesh(op), global_function(op, self.name)
         ir.verify(op)
-        errors: list[SpmdirError] = []
-        errors += _check_arguments(function)
-        for child in function.body.block.ops:
-            try:
-                _check_op(child, mesh, ctx)
-            except SpmdirError as error:
-                errors.append(error if error.location else type(error)(error.message, location_of(child)))
-        needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
-        errors += () if self.before_reshard or needs else _check_results(function, mesh)
-        if errors:
-            raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
+        function = ir.main_function(op)
+        if not is_local(function):
+            _check(op, ctx, results=not self.before_reshard)
+            return
+        refuse_open_sizes(op, self.name)
+        whole = globalized(op, ctx)
+        ir.verify(whole)
+        _check(whole, ctx)
+        LocalizePass().apply(ctx, whole)
+        compare(function, ir.main_function(whole))
+        trust(function)
+
+
+def _check(module: ModuleOp, ctx: IRContext, results: bool = True) -> None:
+    """Raise SpmdirError unless a module with global types is well typed.
+
+    Args:
+        results: whether results must be held as the function promises, unless operands are still to be resharded.
+    """
+    mesh, function = ir.mesh(module), ir.main_function(module)
+    errors: list[SpmdirError] = [*_check_arguments(function)]
+    for child in function.body.block.ops:
+        try:
+            _check_op(child, mesh, ctx)
+        except SpmdirError as error:
+            errors.append(error if error.location else type(error)(error.message, location_of(child)))
+    needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
+    errors += () if not results or needs else _check_results(function, mesh)
+    if errors:
+        raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
 
 
 def _check_arguments(function: FuncOp) -> Iterator[SpmdirError]:

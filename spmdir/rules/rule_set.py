@@ -16,6 +16,7 @@ from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, plac
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate
+from spmdir.rules.maps import MAPS
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.syntax import Rule
 from spmdir.rules.windows import BORDERS
@@ -93,6 +94,14 @@ class RuleSet:
         if rule is None:
             raise RuleError(f"no rule for {name}{suggestion(name, self.names)}")
         return tuple((p.name, p.is_tensor) for p in rule.parameters)
+
+    def shape_arguments(self, name: str) -> frozenset[str]:
+        """The literal arguments of op `name` that hold the sizes of its first result, by one of its rules."""
+        rules = self.alternatives(name)
+        listed = (n for rule in rules for clause in rule.of_kind("sizes") for n in clause.names)
+        terms = (term for rule in rules for result in rule.results for term in result.pattern)
+        mapped = (term.names[-1] for term in terms if term.kind == "map" and MAPS[term.names[0]].sized)
+        return frozenset((*listed, *mapped))
 
     def instantiate(self, call: Call) -> OpRule | None:
         """The rule of `call.name` on `call`, or None if that op has no rule.

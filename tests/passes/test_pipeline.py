@@ -89,7 +89,10 @@ def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: s
     assert message in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in ("fold-views", "localize", "probe")])
+LOCAL = ("fold-views", "localize", "verify-spmd", "probe")
+
+
+@pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in LOCAL])
 def test_a_localized_module_is_refused_by_passes_that_read_global_types(name: str) -> None:
     module = ir.parse(
         "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"

@@ -1,0 +1,113 @@
+"""The program of one rank is checked before it runs: it must be what localize makes of a right program."""
+
+from __future__ import annotations
+
+import warnings
+from random import Random
+
+import pytest
+import torch
+
+from spmdir.dialects import ir
+from spmdir.errors import SpmdirError
+from spmdir.lowering import lower_to_fx, simulate
+from spmdir.lowering.stages import localized
+from spmdir.passes import run_passes
+from tests.fuzz.edits import outcome, random_edit
+from tests.fuzz.local_programs import PROGRAMS, inputs, program
+
+LIES = [
+    ("4 P(sum)", "aten.exp(%x) : tensor<4xf64> <a: P(sum)>", "no strategy"),
+    ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <>", "no strategy"),
+    ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(max)>", "no strategy"),
+    ("2 S(0)", "aten.neg(%x) : tensor<2xf64> <a: Cyclic(0, 1)>", "no strategy"),
+    ("2 S(0)", "aten.neg(%x) : tensor<2xf64> <>", "result 0 has size 2 where d0 = 4 is expected"),
+    ("2x6 S(0)", "aten.view(%x) {size = [3, 4]} : tensor<4x3xf64> <a: S(0)>", r"found `aten.view \{size = \[3, 4\]\}"),
+    ("2 S(0)", "aten.add.Scalar(%x) {other = offset(4, a)} : tensor<2xf64> <a: S(0)>", "is a rank's own number"),
+    ("4x2 S(1)", "spmd.halo %x on [a] dim 1 before 1 after 1 : tensor<4x4xf64> <a: S(1)>", "exchanges borders"),
+    ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(sum)>", "result 0 leaves the function with a pending reduction"),
+]
+"""Local shape and sharding of the argument, an op, and what the error says."""
+
+
+@pytest.mark.parametrize(("argument", "op", "message"), LIES)
+def test_a_lie_about_what_ranks_hold_does_not_run(argument: str, op: str, message: str) -> None:
+    shape, sharding = argument.split()
+    result = op.rpartition(" : ")[2].partition(" <")[0]
+    text = (
+        "spmd.mesh @mesh <a = 2>\n"
+        f"func.func @main(%x: tensor<{shape}xf64> {{spmd.sharding = #spmd.sharding<@mesh, a: {sharding}>}})"
+        f" -> {result} attributes {{spmd.local}} {{\n  %0 = {op}\n  return %0 : {result}\n}}\n"
+    )
+    for run in (lower_to_fx, lambda module: simulate(module, [torch.ones(4)])):
+        with pytest.raises(SpmdirError, match=message) as caught:
+            run(ir.parse(text))
+        assert caught.value.location is not None
+    with pytest.raises(SpmdirError, match=message):
+        run_passes(ir.parse(text), "verify-spmd")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_localize_makes_passes_the_check_and_computes_what_one_device_does(name: str) -> None:
+    text = program(name, "localize")
+    run_passes(ir.parse(text), "verify-spmd")
+    assert outcome(text, inputs(name)) == "right"
+
+
+FORM_EDITS = [
+    ("vocabulary", "max = size(11, tp) - 1", "max = size(11, tp) - 2"),
+    ("vocabulary", "other = offset(11, tp)", "other = end(11, tp)"),
+    ("vocabulary", "aten.lt.Scalar", "aten.le.Scalar"),
+    ("vocabulary", '"aten.embedding"', '"aten.embedding_bag"'),
+    ("vocabulary", "ops = 8", "ops = 7"),
+    ("vocabulary", "ops = 8", "ops = 99999"),
+    ("vocabulary", "[5, 0]", "[5, 1]"),
+    ("vocabulary", "[5, 0]", "[99, 0]"),
+    ("vocabulary", "made = ", "unmade = "),
+    ("vocabulary", 'op = "aten.embedding"', "op = 1 : i64"),
+    ("pixels", "before 1", "before 2"),
+    ("pixels", " fill lowest", ""),
+    ("positions", "diagonal = offset(8, dp) + 1", "diagonal = offset(8, dp) + 2"),
+]
+"""Program, what stands in its local form, what stands there instead."""
+
+
+@pytest.mark.parametrize(("name", "old", "new"), FORM_EDITS)
+def test_an_edit_inside_a_local_form_is_found(name: str, old: str, new: str) -> None:
+    text = program(name, "localize")
+    edited = text.replace(old, new, 1)
+    assert edited != text
+    assert outcome(edited, inputs(name)) == "rejected"
+
+
+@pytest.mark.parametrize("stage", ["localize", "lower-reshard"])
+def test_no_random_edit_makes_a_program_that_computes_something_else(stage: str) -> None:
+    random = Random(stage)
+    names = ["vocabulary", "positions", "bucket", "dealt", "mlp"]
+    programs = [(program(name, stage), inputs(name)) for name in names]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an op that an edit renamed may have no rule
+        for _ in range(60):
+            text, given = random.choice(programs)
+            edited = random_edit(text, random)
+            assert outcome(edited, given) != "wrong", edited
+
+
+def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ir.parse(program("mlp", "lower-reshard"))
+    run_passes(module, "localize")
+    checked: list[str] = []
+    monkeypatch.setattr("spmdir.lowering.stages.run_passes", lambda module, name: checked.append(name))
+    localized(module)
+    assert not checked
+    ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.local"]
+    localized(module)
+    assert not checked
+    first = ir.main_function(module).body.block.first_op
+    assert first is not None
+    del first.properties["sharding"]
+    localized(module)
+    assert checked == ["verify-spmd"]
+    localized(module.clone())
+    localized(ir.parse(program("mlp", "localize")))
+    assert checked == ["verify-spmd"] * 3
