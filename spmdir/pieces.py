@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Range = tuple[int, int]
 """(start, end) of positions."""
@@ -48,6 +48,48 @@ def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tup
     return tuple(
         (first, end - first, own) for first, end, own in zip(starts, [*starts[1:], count], lengths, strict=True)
     )
+
+
+def have_same_chunks(size: int, a: Sequence[int], b: Sequence[int]) -> bool:
+    """Return whether cutting `size` elements into `a` chunks, each of these into `a[1]` and so on, is doing so by `b`.
+
+    Chunks without elements do not count.
+    """
+    a, b = tuple(a), tuple(b)
+    return a == b or (
+        _chunk_lengths(size, a) == _chunk_lengths(size, b)
+        and all(one == other for one, other in itertools.zip_longest(_nested_runs(size, a), _nested_runs(size, b)))
+    )
+
+
+def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
+    """Length of a chunk that is not empty → how many there are."""
+    lengths = {size: 1}
+    for count in counts:
+        held: dict[int, int] = {}
+        for extent, times in lengths.items():
+            for _, chunks, own in chunk_runs(extent, count):
+                held[own] = held.get(own, 0) + chunks * times
+        lengths = held
+    return {own: times for own, times in lengths.items() if own}
+
+
+def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """(length, number) of neighbouring chunks of one length that are not empty."""
+    for own, several in itertools.groupby(_repeated_runs(size, counts), key=lambda run: run[0]):
+        yield own, sum(number for _, number in several)
+
+
+def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    if not counts:
+        yield size, 1
+        return
+    for _, chunks, extent in chunk_runs(size, counts[0]):
+        inner = tuple(_nested_runs(extent, counts[1:])) if extent else ()
+        if len(inner) == 1:
+            yield inner[0][0], inner[0][1] * chunks
+        else:
+            yield from itertools.chain.from_iterable(itertools.repeat(inner, chunks))
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:

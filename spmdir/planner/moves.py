@@ -17,7 +17,6 @@ from spmdir.placement_type import (
     ShardPlacement,
     edge_between,
     parse_placement,
-    runs_of,
 )
 from spmdir.planner.conditions import moves_jointly, reshaped_axes
 from spmdir.planner.steps import Step, make_step
@@ -191,25 +190,8 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
 @functools.cache
 def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
     """Whether a permute that is legal under even division is legal for this shape."""
-    for dim, size in enumerate(shape):
-        before, after = (side.cuts(dim, mesh) for side in (source, target))
-        if before != after and _lengths(size, before) != _lengths(size, after):
-            return False
     try:
         check_permute(source, target, mesh, shape)
     except ShardingError:
         return False
     return True
-
-
-@functools.cache
-def _lengths(size: int, cuts: tuple[tuple[Any, int], ...]) -> dict[int, int]:
-    """Length of a shard that is not empty → how many there are, of `size` elements cut one after the other."""
-    lengths = {size: 1}
-    for placement, count in cuts:
-        held: dict[int, int] = {}
-        for extent, times in lengths.items():
-            for _, ranks, own in runs_of(placement, extent, count):
-                held[own] = held.get(own, 0) + ranks * times
-        lengths = held
-    return {own: times for own, times in lengths.items() if own}

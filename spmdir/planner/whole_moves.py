@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import attrs
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, length
+from spmdir.pieces import Ranges, have_same_chunks, length
 from spmdir.placement import Partial, Shard
-from spmdir.placement_type import Placement, edge_between
+from spmdir.placement_type import ENUMERATED, Placement, edge_between, piece_lengths
 from spmdir.planner.conditions import check_joint, check_own_steps, refinement
 from spmdir.planner.runs import representatives
 from spmdir.sharding import Sharding
+
+_T = TypeVar("_T")
 
 
 def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
@@ -137,20 +142,31 @@ def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
     fine = refinement(mesh, source, target)
-    if not _is_grid(source.refined(fine), target.refined(fine), fine, shape):
-        axes = permuted_axes(source.refined(fine), target.refined(fine), fine)
-        for rank in representatives(axes, fine, shape, source.refined(fine), target.refined(fine)):
+    before, after = source.refined(fine), target.refined(fine)
+    if 0 in shape or not all(_has_same_chunks(before, after, fine, *of) for of in enumerate(shape)):
+        for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):
             senders(source, target, mesh, shape, rank)
 
 
-def _is_grid(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
-    """Return whether both sides cut each dimension into as many chunks of one length, or in the same way."""
-    for dim, size in enumerate(shape):
-        before, after = (mesh.group_size(side.dim_axes(dim)) for side in (source, target))
-        plain = all(isinstance(entry[1], Shard) for side in (source, target) for entry in _cuts(side, dim))
-        if not (plain and before == after and size % before == 0):
-            return False
-    return source.kinds == target.kinds
+def _has_same_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
+    """Return whether both sides cut a dimension into the same chunks, by S, and leave as many ranks without any."""
+    before, after = (tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target))
+    outer, (before, after) = _without_shared(before, after)
+    _, (before, after) = _without_shared(before[::-1], after[::-1])
+    counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in (before, after)]
+    if not all(isinstance(placement, Shard) for cuts in (before, after) for _, (placement, _) in cuts):
+        return False
+    extents = piece_lengths(tuple(cut for _, cut in outer), size)
+    return math.prod(counts[0]) == math.prod(counts[1]) and all(have_same_chunks(own, *counts) for own in extents)
+
+
+def _without_shared(
+    before: Sequence[_T], after: Sequence[_T]
+) -> tuple[Sequence[_T], tuple[Sequence[_T], Sequence[_T]]]:
+    """Return what both start with, and the rest of both."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+    shared = len(list(pairs))
+    return before[:shared], (before[shared:], after[shared:])
 
 
 @functools.lru_cache(maxsize=65536)
@@ -164,6 +180,11 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     if fine is not mesh:
         return senders(source.refined(fine), target.refined(fine), fine, shape, rank)
     axes = permuted_axes(source, target, mesh)
+    if mesh.group_size(axes) > ENUMERATED:
+        raise ShardingError(
+            f"permute from <{source}> to <{target}> of {list(shape)} moves blocks among {mesh.group_size(axes)} ranks, "
+            f"one by one; expected at most {ENUMERATED}, or reshard by collectives"
+        )
     return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
 
 
