@@ -19,8 +19,8 @@ import attrs
 from spmdir.mesh import Mesh
 from spmdir.pieces import common, length
 from spmdir.placement import Shard
-from spmdir.placement_type import ENUMERATED, held_length, piece_lengths
-from spmdir.planner.runs import mark_runs
+from spmdir.placement_type import ENUMERATED, piece_lengths
+from spmdir.planner.runs import cut_length, mark_runs
 from spmdir.sharding import Sharding, held_ranges
 
 POINTS = 4096
@@ -202,19 +202,13 @@ def _met(dim: _Dim, at: Mapping[str, int], agreeing: bool) -> tuple[int, int, in
     if not dim.nested and not agreeing:
         own, need = (_held((*dim.shared, *cuts), dim.size, at) for cuts in (dim.before, dim.after))
         return length(common(own, need)), length(own), length(need)
-    extent = _length(dim.shared, dim.size, at)
-    own, need = (_length(cuts, extent, at) for cuts in (dim.before, dim.after))
+    extent = cut_length(dim.size, dim.shared, at)
+    own, need = (cut_length(extent, cuts, at) for cuts in (dim.before, dim.after))
     return min(own, need), own, need
 
 
 def _held(cuts: _Cuts, size: int, at: Mapping[str, int]) -> Any:
     return held_ranges(tuple(cut for _, cut in cuts), size, tuple(at[axis] for axis, _ in cuts))
-
-
-def _length(cuts: _Cuts, size: int, at: Mapping[str, int]) -> int:
-    for axis, (placement, count) in cuts:
-        size = held_length(placement, size, count, at.get(axis, 0))
-    return size
 
 
 def _classes(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_Class, ...] | None:

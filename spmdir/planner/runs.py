@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spmdir.mesh import Mesh
-from spmdir.placement_type import enumerated, runs_of
+from spmdir.placement_type import enumerated, held_length, runs_of
 from spmdir.sharding import Sharding
 
 
@@ -23,6 +23,13 @@ def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Ma
         runs = [run for extent in extents for run in runs_of(placement, extent, count)]
         starts[axis].update(first for first, _, _ in runs)
         extents = {own for _, _, own in runs}
+
+
+def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], at: Mapping[str, int]) -> int:
+    """Return how much of `size` elements the rank at `at` holds; axes that it does not name are at 0."""
+    for axis, (placement, count) in cuts:
+        size = held_length(placement, size, count, at.get(axis, 0))
+    return size
 
 
 def representatives(axes: Sequence[str], mesh: Mesh, shape: Sequence[int], *shardings: Sharding) -> list[int]:

@@ -13,10 +13,10 @@ import attrs
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, have_same_chunks, length
-from spmdir.placement import Partial, Shard
+from spmdir.placement import Partial
 from spmdir.placement_type import ENUMERATED, Placement, edge_between, piece_lengths
 from spmdir.planner.conditions import check_joint, check_own_steps, refinement
-from spmdir.planner.runs import representatives
+from spmdir.planner.runs import cut_length, mark_runs, representatives
 from spmdir.sharding import Sharding
 
 _T = TypeVar("_T")
@@ -143,21 +143,35 @@ def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
         raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)
-    if 0 in shape or not all(_has_same_chunks(before, after, fine, *of) for of in enumerate(shape)):
-        for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):
-            senders(source, target, mesh, shape, rank)
+    if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):
+        if not all(_permutes_chunks(before, after, fine, *of) for of in enumerate(shape)):
+            raise ShardingError(_NO_PERMUTATION.format(source, target, "", list(shape)))
+        return
+    for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):
+        senders(source, target, mesh, shape, rank)
 
 
-def _has_same_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
-    """Return whether both sides cut a dimension into the same chunks, by S, and leave as many ranks without any."""
-    before, after = (tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target))
-    outer, (before, after) = _without_shared(before, after)
-    _, (before, after) = _without_shared(before[::-1], after[::-1])
-    counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in (before, after)]
-    if not all(isinstance(placement, Shard) for cuts in (before, after) for _, (placement, _) in cuts):
+_NO_PERMUTATION = (
+    "permute needs every rank's block to be as large before as after and to be held once for each rank that wants it; "
+    "from <{}> to <{}> this fails{} at {}"
+)
+
+
+def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
+    """Return whether both sides cut a dimension by S into the same chunks, and every rank keeps its length."""
+    sides = [tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target)]
+    outer, middle = _without_shared(*sides)
+    _, middle = _without_shared(*(cuts[::-1] for cuts in middle))
+    counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in middle]
+    if math.prod(counts[0]) != math.prod(counts[1]):
         return False
-    extents = piece_lengths(tuple(cut for _, cut in outer), size)
-    return math.prod(counts[0]) == math.prod(counts[1]) and all(have_same_chunks(own, *counts) for own in extents)
+    starts: dict[str, set[int]] = {axis: {0} for cuts in sides for axis, _ in cuts}
+    for cuts in sides:
+        mark_runs(size, cuts, starts)
+    points = (dict(zip(starts, point, strict=True)) for point in itertools.product(*starts.values()))
+    return all(cut_length(size, sides[0], at) == cut_length(size, sides[1], at) for at in points) and all(
+        have_same_chunks(own, *counts) for own in piece_lengths(tuple(cut for _, cut in outer), size)
+    )
 
 
 def _without_shared(
@@ -201,10 +215,7 @@ def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     for rank in moving:
         found = spare.get(wanted[rank])
         if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
-            raise ShardingError(
-                f"permute needs every rank's block to be as large before as after and to be held once for each rank "
-                f"that wants it; from <{source}> to <{target}> this fails for rank {rank} at {list(shape)}"
-            )
+            raise ShardingError(_NO_PERMUTATION.format(source, target, f" for rank {rank}", list(shape)))
         result[rank] = found.pop()
     return result
 
