@@ -7,7 +7,7 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound r
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench matrix check-rules
+.PHONY: env test test-cuda demo bench matrix check-rules op-table
 
 env: $(VENV)/.installed
 
@@ -34,6 +34,10 @@ bench: env
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env
 	$(BIN)/python -m spmdir.tools.spmd_check_rules --all
+
+# The table of torch's ops, as the installed torch has them; run it with each version that is supported.
+op-table: env
+	$(BIN)/python -m spmdir.checking.op_table
 
 # Every model × plan × mesh against one device; hours.
 matrix: env

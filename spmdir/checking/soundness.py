@@ -15,6 +15,7 @@ from spmdir.checking.references import REFERENCES
 from spmdir.checking.sample import Sample
 from spmdir.checking.values import adds, difference, noise, pieces, seed
 from spmdir.errors import RuleError, SpmdirError, UnsupportedError
+from spmdir.importer.schemas import torch_op
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R
 from spmdir.placement_type import PartialPlacement
@@ -32,11 +33,6 @@ TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 def meta(tensor: torch.Tensor) -> TensorMeta:
     return TensorMeta(tuple(tensor.shape), DTYPES[tensor.dtype])
-
-
-def overload(name: str) -> Any:
-    namespace, base, *rest = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), base), rest[0] if rest else "default")
 
 
 def bound(
@@ -67,7 +63,7 @@ def bound(
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
     """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
-    target = overload(name)
+    target = torch_op(name)
     positional, values = bound(target, slots, tensors, arguments)
     draws = torch.Tag.nondeterministic_seeded in target.tags
     if name in REFERENCES:
@@ -83,7 +79,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     """The sample as a Call, its flat operands, and what the op gives for them."""
-    parameters = [a.name for a in overload(sample.op)._schema.arguments if "Tensor" in str(a.type)]
+    parameters = [a.name for a in torch_op(sample.op)._schema.arguments if "Tensor" in str(a.type)]
     flat: list[torch.Tensor] = []
     structure: list[Any] = []
     arguments = dict(sample.arguments)

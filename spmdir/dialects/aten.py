@@ -1,6 +1,7 @@
 """The `aten` dialect: one op class, specialised by name on demand.
 
-What an op does to shardings stands in `aten/*.rules`; nothing here knows any op.
+What an op does to shardings stands in `aten/*.rules`, and whether a program may name it in `rules/ops.txt`; nothing
+here knows any op.
 """
 
 from __future__ import annotations
@@ -10,13 +11,39 @@ from functools import cache
 from xdsl.irdl import irdl_op_definition
 
 from spmdir.dialects.value_op import ValueOp
+from spmdir.errors import UnsupportedError
+from spmdir.rules.admission import STATISTICS, why_not
 
 
 class AtenOp(ValueOp):
     """A call of a torch op; `aten.add.Tensor` is `torch.ops.aten.add.Tensor`, `default` is left out."""
 
 
+class RejectedOp(AtenOp):
+    """An op that no program may name."""
+
+    def check_counts(self) -> None:
+        raise UnsupportedError(why_not(self.name) or "")
+
+
+class StatisticsOp(AtenOp):
+    """An op that some calls of write running statistics, of which its schema says nothing."""
+
+    def check_counts(self) -> None:
+        place, switch = STATISTICS[self.name]
+        slots = self.call().slots
+        given = place < len(slots) and slots[place] is not None
+        if given and (switch is None or self.argument.get(switch)):
+            how = f" with {switch} = true" if switch else ""
+            raise UnsupportedError(
+                f"writes its operand 'running_mean'{how}; expected a functional op: leave the running statistics out, "
+                "or use aten._native_batch_norm_legit_functional, which gives the new ones"
+            )
+        super().check_counts()
+
+
 @cache
 def op_class(name: str) -> type[AtenOp]:
     """The op class of a torch op, e.g. `aten.mm`."""
-    return irdl_op_definition(type("AtenOp", (AtenOp,), {"name": name, "__doc__": f"A call of {name}."}))
+    base: type[AtenOp] = RejectedOp if why_not(name) is not None else StatisticsOp if name in STATISTICS else AtenOp
+    return irdl_op_definition(type("AtenOp", (base,), {"name": name, "__doc__": f"A call of {name}."}))

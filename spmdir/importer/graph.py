@@ -21,8 +21,9 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import is_small, refuse_numbers
+from spmdir.importer.program import is_small, refuse_numbers, require_admitted_node
 from spmdir.importer.rewrites import REWRITES
+from spmdir.importer.schemas import reason_against
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
 from spmdir.mesh import Mesh
@@ -113,7 +114,7 @@ class GraphBuilder:
     def _pieces(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
         """The ops in the place of one that has no rule; None if it runs replicated."""
         name, place = op_name(node.target), node_location(node)
-        if name == _CONSTRAIN or node.target._schema.is_mutable:  # type: ignore[union-attr]  # an OpOverload
+        if name == _CONSTRAIN or reason_against(node.target):
             return None
         pieces = decomposed(node, self.rules)
         if pieces is None and self.missing_rule == "error":
@@ -192,9 +193,7 @@ class GraphBuilder:
     def _call(self, node: fx.Node, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         place = node_location(node)
         if target._schema.is_mutable:
-            raise UnsupportedError(
-                f"'{node.name}' calls {op_name(target)}, which mutates; expected a functional graph", place
-            )
+            require_admitted_node(node)
         if writes_statistics(target, node.args, node.kwargs):
             raise UnsupportedError(
                 f"'{node.name}' calls {op_name(target)}, which writes running statistics that its schema does not "
@@ -209,6 +208,8 @@ class GraphBuilder:
             raise UnsupportedError(f"'{node.name}' calls {op_name(target)}, which gives no dense tensor", place)
         if type(result) in _LITERALS:
             return result
+        if op_name(target) not in REWRITES and op_name(target) != _CONSTRAIN:
+            require_admitted_node(node)
         leaves = result if isinstance(result, (tuple, list)) else (result,)
         metas = tuple(tensor_meta(leaf, node, self.symbols) if isinstance(leaf, Tensor) else None for leaf in leaves)
         call = bind(target, args, kwargs, metas, place)

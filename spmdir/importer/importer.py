@@ -20,7 +20,7 @@ from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.graph import GraphBuilder, tensor_meta
-from spmdir.importer.program import Input, Output, Program, read_exported
+from spmdir.importer.program import Input, Output, Program, read_exported, reject_effects
 from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
@@ -105,8 +105,10 @@ def import_fx(
 
 def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
     if isinstance(source, torch.export.ExportedProgram):
+        reject_effects(source.graph_module)
         return read_exported(source)
     if isinstance(source, fx.GraphModule):
+        reject_effects(source)
         return read_traced(source, example_inputs)
     raise UnsupportedError(
         f"cannot import an object of type {type(source).__name__}; expected an fx.GraphModule or an ExportedProgram: "

@@ -16,8 +16,10 @@ from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer.binding import op_name
 from spmdir.importer.lists import entrywise, is_known, works_on_lists
 from spmdir.importer.locations import node_location, source_line
+from spmdir.importer.schemas import reason_against, require_admitted
 from spmdir.importer.statistics import writes_statistics
 from spmdir.importer.strided import SLICED
+from spmdir.rules.admission import NOT_EVEN_TRACED
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -141,6 +143,27 @@ def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
+
+
+def reject_effects(module: fx.GraphModule) -> None:
+    """Reject a graph that calls what may not even run on fake tensors, used or not.
+
+    Raises:
+        UnsupportedError: a node opens a file or sends data between ranks.
+    """
+    for node in _calls(module):
+        reason = reason_against(node.target) if isinstance(node.target, torch._ops.OpOverload) else ""
+        if reason.partition(" ")[0] in NOT_EVEN_TRACED:
+            require_admitted_node(node)
+
+
+def require_admitted_node(node: fx.Node) -> None:
+    """Raise UnsupportedError, located, if no program may call the op of `node`."""
+    try:
+        require_admitted(node.target)
+    except UnsupportedError as error:
+        name = op_name(node.target)
+        raise UnsupportedError(f"'{node.name}' calls {name}, which {error.message}", node_location(node)) from None
 
 
 def refuse_numbers(nodes: Iterable[fx.Node]) -> None:

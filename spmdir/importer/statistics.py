@@ -7,26 +7,20 @@ from typing import Any
 import torch
 from torch import fx
 
-_aten = torch.ops.aten
+from spmdir.importer.binding import op_name
+from spmdir.rules.admission import STATISTICS
 
-_WRITES_IF: dict[Any, str] = {
-    _aten.batch_norm.default: "training",
-    _aten.native_batch_norm.default: "training",
-    _aten._batch_norm_impl_index.default: "training",
-    _aten.cudnn_batch_norm.default: "training",
-    _aten.miopen_batch_norm.default: "training",
-    _aten.instance_norm.default: "use_input_stats",
-}
-"""Op → the argument with which it writes `running_mean` and `running_var`, where they are given."""
+_aten = torch.ops.aten
 
 
 def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
     """Whether this call changes its running statistics in place."""
-    if target not in _WRITES_IF:
+    _, switch = STATISTICS.get(op_name(target), (0, ""))
+    if switch == "":
         return False
     names = [argument.name for argument in target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return given.get("running_mean") is not None and bool(given[_WRITES_IF[target]])
+    return given.get("running_mean") is not None and (switch is None or bool(given[switch]))
 
 
 class Declaring(fx.Interpreter):

@@ -28,6 +28,7 @@ from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer.schemas import torch_op
 from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import start
@@ -36,7 +37,7 @@ from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
-from spmdir.lowering.torch_values import TORCH_DTYPES, schema, torch_constant, torch_literal, torch_op
+from spmdir.lowering.torch_values import TORCH_DTYPES, schema, torch_constant, torch_literal
 from spmdir.mesh import Mesh
 from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
@@ -152,10 +153,6 @@ class _Emitter:
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
-        if target is None:
-            raise UnsupportedError(
-                f"torch {torch.__version__} has no op '{op.name}'; import the module that defines it"
-            )
         args, kwargs = self.arguments(op, target)
         self.check(op, target, args, kwargs)
         node = self.call(target, *args, **kwargs)
@@ -196,7 +193,7 @@ class _Emitter:
         literals, call = op.argument, op.call()
         slots = iter(call.slots)
         operands = [self.node(value) for value in op.operands]
-        named = schema(torch_op(op.name) or target)
+        named = schema(torch_op(op.name))
         given: list[tuple[bool, Any]] = []
         kwargs: dict[str, Any] = {}
         for name, type_, keyword_only in named:

@@ -1,4 +1,4 @@
-"""Element types, literals and ops of the IR as torch's own."""
+"""Element types and literals of the IR as torch's own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 """The inverse."""
 
 _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
-
-
-@cache
-def torch_op(name: str) -> torch._ops.OpOverload | None:
-    """`aten.mm` → `torch.ops.aten.mm.default`; None if torch has no such op."""
-    namespace, op, overload = [*name.split("."), "default"][:3]
-    packet = getattr(getattr(torch.ops, namespace), op, None)
-    return getattr(packet, overload, None)
 
 
 @cache

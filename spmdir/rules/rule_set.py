@@ -12,7 +12,8 @@ from pathlib import Path
 import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import ParseError, RuleError, SpmdirError, SpmdirErrors, place
+from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, place
+from spmdir.rules.admission import why_not
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate
@@ -155,6 +156,9 @@ class RuleSet:
         """Raise all that is wrong with the rules of the ops `names`, together."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
+            name = record.text.partition("(")[0]
+            if (why := why_not(name) if name in self.records else None) is not None:
+                errors.append(ParseError(f"'{name}': {why}", Location(record.file, record.line, 1)))
             try:
                 check_calls(_checked(record), self)
             except SpmdirErrors as error:

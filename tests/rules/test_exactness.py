@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from spmdir.call import DType, TensorMeta
-from spmdir.checking.soundness import meta, overload
+from spmdir.checking.soundness import meta
+from spmdir.importer.schemas import torch_op
 from spmdir.placement import REDUCTIONS
 from spmdir.rules import default
 
@@ -173,12 +174,12 @@ def test_a_pending_reduction_passes_where_that_is_exact(case: Case):
     kinds = [entry.split()[1] if " " in entry.strip() else None for entry in given.split(",")]
     shares = [operand if isinstance(operand, tuple) else (operand, operand) for operand in case.operands]
     arguments = {k: getattr(torch, TORCH[v.name]) if isinstance(v, DType) else v for k, v in case.arguments.items()}
-    names = [a.name for a in overload(case.op)._schema.arguments]
+    names = [a.name for a in torch_op(case.op)._schema.arguments]
 
     def run(tensors: list[Tensor]) -> Tensor:
         numbers = iter(tensors)
         values = {n: arguments.get(n) if n in arguments else next(numbers, None) for n in names}
-        return overload(case.op)(**{n: v for n, v in values.items() if v is not None})
+        return torch_op(case.op)(**{n: v for n, v in values.items() if v is not None})
 
     combine = [REDUCTIONS[kind].combine if kind else (lambda a, _: a) for kind in kinds]
     whole = run([f(*share) for f, share in zip(combine, shares, strict=True)])

@@ -3,7 +3,7 @@ import sys
 
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
-from spmdir.checking.soundness import overload
+from spmdir.importer.schemas import torch_op
 from spmdir.rules import default
 from spmdir.rules.kinds import KINDS
 from spmdir.rules.syntax import Constant
@@ -11,14 +11,14 @@ from spmdir.rules.syntax import Constant
 
 def test_rules_list_the_parameters_of_the_schema_in_order():
     for rule in default().parse_all():
-        schema = overload(rule.op)._schema
+        schema = torch_op(rule.op)._schema
         expected = [(a.name, "Tensor" in str(a.type)) for a in schema.arguments]
         assert [(p.name, p.is_tensor) for p in rule.parameters] == expected, rule.op
 
 
 def test_defaults_are_those_of_the_schema():
     for rule in default().parse_all():
-        for parameter, argument in zip(rule.parameters, overload(rule.op)._schema.arguments, strict=True):
+        for parameter, argument in zip(rule.parameters, torch_op(rule.op)._schema.arguments, strict=True):
             if isinstance(parameter.default, Constant) and argument.default_value is not None:
                 assert parameter.default.value == argument.default_value, (rule.op, parameter.name)
 
@@ -51,7 +51,7 @@ TORCHS_OWN = {"Device", "Layout", "MemoryFormat", "Generator"}
 def test_every_argument_has_the_kind_that_its_schema_says():
     kinds = {name: kind for kind, names in KINDS.items() for name in names.split()}
     for rule in default().parse_all():
-        types = {a.name: str(a.real_type) for a in overload(rule.op)._schema.arguments}
+        types = {a.name: str(a.real_type) for a in torch_op(rule.op)._schema.arguments}
         for parameter in (p for p in rule.parameters if not p.is_tensor):
             type_ = types[parameter.name].removeprefix("Optional[").removesuffix("]" * types[parameter.name].count("O"))
             expected = SCHEMA_TYPES[kinds[parameter.name]] if parameter.name in kinds else TORCHS_OWN

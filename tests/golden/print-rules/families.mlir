@@ -7,7 +7,7 @@ func.func @main(%x: tensor<16x8xf32>, %w: tensor<8x32xf32>) -> tensor<16x4x8xf32
   %2 = aten._softmax(%1) {dim = 1, half_to_float = false} : tensor<16x32xf32>
   %3 = aten.view(%2) {size = [16, 4, 8]} : tensor<16x4x8xf32>
   %4 = spmd.constraint %3 : tensor<16x4x8xf32> <dp: S(0)>
-  %5 = aten.no_such_op(%4) : tensor<16x4x8xf32>
+  %5 = mylib.no_such_op(%4) : tensor<16x4x8xf32>
   return %5 : tensor<16x4x8xf32>
 }
 
@@ -20,6 +20,6 @@ func.func @main(%x: tensor<16x8xf32>, %w: tensor<8x32xf32>) -> tensor<16x4x8xf32
 // |   %2 = aten._softmax(%1) {dim = 1, half_to_float = false} : tensor<16x32xf32> attributes {spmd.rule = "([d0, d1]) -> ([d0, d1]) {d0 = 16, d1 = 32} expand {d1}"}
 // |   %3 = aten.view(%2) {size = [16, 4, 8]} : tensor<16x4x8xf32> attributes {spmd.rule = "([r0, (r1 r2)]) -> ([r0, r1, r2]) {r0 = 16, r1 = 4, r2 = 8} moves {self}"}
 // |   %4 = spmd.constraint %3 : tensor<16x4x8xf32> <dp: S(0)>
-// |   %5 = aten.no_such_op(%4) : tensor<16x4x8xf32> attributes {spmd.rule = "none: replicated only"}
+// |   %5 = mylib.no_such_op(%4) : tensor<16x4x8xf32> attributes {spmd.rule = "none: replicated only"}
 // |   return %5 : tensor<16x4x8xf32>
 // | }
