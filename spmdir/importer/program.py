@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.importer.aliases import told
 from spmdir.importer.binding import op_name
 from spmdir.importer.lists import entrywise, is_known, works_on_lists
 from spmdir.importer.locations import node_location, source_line
@@ -204,6 +206,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     """
     if needs_retrace(exported.graph_module):
         with refusing("the exported program cannot be made functional"):
+            exported = _told(exported)
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
     graph = _without_tokens(exported)
@@ -220,6 +223,20 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         else:
             outputs.append(Output(value, (), "output", spec.target))
     return Program(graph, inputs, outputs, exported.range_constraints)
+
+
+def _told(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with all aliases told that writes depend on."""
+    held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
+    module = told(exported.graph_module, held)
+    if module is exported.graph_module:
+        return exported
+    signature = copy.deepcopy(exported.graph_signature)
+    (before,), (after,) = (graph.find_nodes(op="output") for graph in (exported.graph, module.graph))
+    for old, new in zip(before.args[0], after.args[0], strict=True):
+        if isinstance(old, fx.Node) and old.name != new.name:
+            signature.replace_all_uses(old.name, new.name)
+    return exported._update(module, signature)
 
 
 def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:

@@ -54,8 +54,24 @@ def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) 
     return None if left else found
 
 
+def _is_line(self: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether `self` is contiguous, and all numbers are known."""
+    known = all(type(number) is int for number in (*self.shape, *size, *stride))
+    return known and self.is_contiguous() and not self.storage_offset()
+
+
+def _places(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+    """The position in a contiguous tensor of each element of a part that is said by strides."""
+    places = _ATEN.full.default([], offset, dtype=torch.int64, device=self.device)
+    for length, step in zip(size, stride, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(length, device=self.device) * step
+    return places
+
+
 def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
     sliced = slices(self, size, stride, storage_offset or 0)
+    if sliced is None and _is_line(self, size, stride):
+        return _ATEN.index.Tensor(self.reshape(-1), [_places(self, size, stride, storage_offset or 0)])
     if sliced is None:
         return NotImplemented
     part = self.reshape(sliced[0])
@@ -68,6 +84,9 @@ def _as_strided_scatter(
     self: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> Any:
     sliced = slices(self, size, stride, storage_offset or 0)
+    if sliced is None and _is_line(self, size, stride):
+        places = _places(self, size, stride, storage_offset or 0)
+        return _ATEN.index_put.default(self.reshape(-1), [places], src).reshape(self.shape)
     if sliced is None:
         return NotImplemented
     around = [self.reshape(sliced[0])]

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from spmdir.errors import UnsupportedError
+from spmdir.importer.aliases import like, told
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.paths import Names, argument_names, result_names
 from spmdir.importer.program import (
@@ -147,11 +148,13 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
 
     refuse_numbers(module.graph.nodes)
     held = [node.meta.get("val") for node in _placeholders(module)]
+    with refusing("the graph cannot be made functional"):
+        module = told(module, held)
     # Symbols belong to the mode that made them.
     symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))
     mode = next(symbolic, None)
     with mode or FakeTensorMode(allow_non_fake_inputs=True):
-        values = [_like(value) for value in held]
+        values = [like(value) for value in held]
     run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
     # Outside its mode a factory would take the example for the size.
     with refusing("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
@@ -163,9 +166,3 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
         kind = "buffer" if node in changed and entry.kind == "constant" else entry.kind
         kept.append(Input(node, entry.names, kind, entry.value))
     return traced, [*constants, *kept]
-
-
-def _like(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -1,0 +1,369 @@
+"""Which values of a graph share memory, found by a run without data, and graphs where torch gets these right.
+
+torch makes a graph functional by what schemas say of aliases, and by an inverse for each view. Both may be wrong: a
+composite op may return its argument though its schema says nothing, and the inverses of some views lose elements or
+round. A run on fake tensors tells who shares memory. Where a write would be lost, a call is replaced by one whose
+schema says what it does, or all values of that memory are read from and written to its elements in one dimension.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spmdir.errors import UnsupportedError
+from spmdir.importer.layouts import Layout, layout_of
+from spmdir.importer.lists import Entrywise
+from spmdir.importer.locations import node_location
+from spmdir.importer.sizes import is_open
+from spmdir.importer.statistics import writes_statistics
+
+_aten = torch.ops.aten
+
+INVERTED = frozenset({
+    _aten.alias.default, _aten.detach.default, _aten.view.default, _aten._reshape_alias.default,
+    _aten.slice.Tensor, _aten.select.int, _aten.transpose.int, _aten.t.default, _aten.permute.default,
+    _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.unsqueeze.default,
+    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int, _aten.diagonal.default,
+    _aten.as_strided.default, _aten.view_as_real.default, _aten.view_as_complex.default, _aten.view.dtype,
+    _aten._conj.default, _aten._neg_view.default, _aten.lift_fresh.default,
+})  # fmt: skip
+"""Views through which torch writes exactly."""
+
+_SAID_SO = {
+    _aten.unsafe_split.Tensor: _aten.split.Tensor,
+    _aten.unsafe_split_with_sizes.default: _aten.split_with_sizes.default,
+    _aten.unsafe_chunk.default: _aten.chunk.default,
+    _aten._unsafe_view.default: _aten.view.default,
+}
+"""Op that says nothing of its aliases → the one that does."""
+
+_FILLS = frozenset({_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default})
+"""Writes that mean the same in any order of the elements."""
+
+_INHERITED = ("stack_trace", "nn_module_stack")
+
+
+@attrs.define(eq=False)
+class _Value:
+    """A tensor that a node stands for.
+
+    Attributes:
+        made: when its node ran; `used`: when it was last read.
+        root: the first value of those that torch knows to share its memory.
+        is_exact: whether torch writes exactly through the views from the root to it.
+    """
+
+    node: fx.Node
+    layout: Layout
+    made: int
+    root: _Value | None
+    is_exact: bool
+    used: float = -1.0
+
+    @property
+    def group(self) -> _Value:
+        return self.root or self
+
+
+@attrs.frozen
+class _Write:
+    """A write to a value by a node; whether it goes through strides that torch cannot take for a second view."""
+
+    value: _Value
+    by: fx.Node
+    time: int
+    is_apart: bool
+
+
+class _Views(TorchDispatchMode):
+    """Collects the ops that give views, those inside composite ops too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[Any] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view:
+            self.found.add(func)
+        return func(*args, **kwargs or {})
+
+
+class _Run(Entrywise):
+    """Runs a graph on fake tensors, and keeps who shares memory with whom and who writes.
+
+    Attributes:
+        values: node → what is known of its tensor; nodes of inner graphs are among them.
+        groups: memory → its values in the order in which they are made.
+    """
+
+    def __init__(self, module: fx.GraphModule, outer: _Run | None = None):
+        super().__init__(module)
+        self.values: dict[fx.Node, _Value] = outer.values if outer else {}
+        self.groups: dict[int, list[_Value]] = outer.groups if outer else {}
+        self.writes: list[_Write] = outer.writes if outer else []
+        self.held: list[Any] = outer.held if outer else []
+        self.clock: list[int] = outer.clock if outer else [0]
+        self._exact: dict[fx.Node, bool] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.clock[0] += 1
+        for node in n.all_input_nodes:
+            if node in self.values:
+                self.values[node].used = max(self.values[node].used, self.clock[0])
+        with _Views() as views:
+            value = super().run_node(n)
+        self.held.append(value)  # or its memory would be that of a later value
+        if n.op == "output":
+            return value
+        self._exact[n] = views.found <= INVERTED and self._is_composable(n)
+        for node in _written(n):
+            if node in self.values:
+                value_written = self.values[node]
+                is_apart = _aten.as_strided.default in views.found and value_written.root is not None
+                self.writes.append(_Write(value_written, n, self.clock[0], is_apart))
+        layout = layout_of(value)
+        if layout is not None:
+            self._keep(n, layout)
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        body = next((a for a in args if isinstance(a, fx.GraphModule)), None)
+        if body is None or not isinstance(target, torch._ops.HigherOrderOperator):
+            return super().call_function(target, args, kwargs)
+        count = len(body.graph.find_nodes(op="placeholder"))
+        return _Run(body, self).run(*args[len(args) - count :])
+
+    def _is_composable(self, node: fx.Node) -> bool:
+        """Whether torch can write through `node`; a view that strides say must be the first, of a contiguous tensor."""
+        source = self.values.get(node.args[0]) if node.target is _aten.as_strided.default else None  # type: ignore
+        return source is None or (source.root is None and source.layout.is_line)
+
+    def _keep(self, node: fx.Node, layout: Layout) -> None:
+        maker = _maker(node)
+        group = self.groups.setdefault(layout.storage, [])
+        sources = [self.values[a] for a in maker.all_input_nodes if a in self.values]
+        source = next((s for s in sources if s.layout.storage == layout.storage), None)
+        if source is None and group:  # enters or leaves an inner graph
+            source = next((v for v in reversed(group) if v.layout == layout), None)
+        told = source is not None and _tells(maker)
+        exact = self._exact.get(maker, True) and (source is None or source.is_exact)
+        root = source.group if source and told else None
+        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or exact)
+        if node.op == "placeholder":
+            value.used = math.inf  # its caller sees what is written to it
+        group.append(value)
+
+
+def _tells(node: fx.Node) -> bool:
+    """Whether the schema of what a node calls says that results share memory with arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(r.alias_info is not None for r in schema.returns)
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    """The arguments that a node writes to."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return
+    given = {**dict(zip((a.name for a in schema.arguments), node.args, strict=False)), **node.kwargs}
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from (x for x in pytree.tree_leaves(given.get(argument.name)) if isinstance(x, fx.Node))
+    if writes_statistics(node.target, node.args, node.kwargs):
+        yield from (given[name] for name in ("running_mean", "running_var") if isinstance(given[name], fx.Node))
+
+
+def told(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
+    """`module`, or a copy of it in which schemas tell all aliases that writes depend on.
+
+    Args:
+        held: an example of each placeholder's value, strides included.
+
+    Raises:
+        UnsupportedError: a write means something else in another order of elements, or memory is used in a way that
+            a line of elements cannot say.
+    """
+    # Symbols belong to the mode that made them.
+    fakes = (v for v in held if isinstance(v, FakeTensor))
+    mode = next((v.fake_mode for v in fakes if any(map(is_open, v.shape))), None)
+    while True:
+        with mode or FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            run = _Run(module)
+            run.run(*map(like, held))
+        edits, flat = _wanted(run)
+        apart = [write for write in run.writes if write.is_apart]
+        if not edits and not flat and not apart:
+            return module
+        module = _edited(module, edits, apart, [(run.groups[storage], by) for storage, by in flat.items()])
+
+
+def like(value: Any) -> Any:
+    """An empty tensor of the shape and strides of `value`; what is no tensor stays."""
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def _wanted(run: _Run) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
+    """Node → the call in its place; and the memory that is to be a line of elements, with a node that writes to it."""
+    edits: dict[fx.Node, Call] = {}
+    flat: dict[int, fx.Node] = {}
+    for write in run.writes:
+        value, group = write.value, run.groups[write.value.layout.storage]
+        if value.layout.repeats() and write.by.target not in _FILLS:
+            raise UnsupportedError(
+                f"'{write.by.name}' calls {write.by.target} on a view with elements that occur more than once, so that "
+                "its meaning depends on the order of writes; write to a clone, or to the tensor behind the view",
+                node_location(write.by),
+            )
+        if not (value.is_exact and all(v.is_exact for v in group if v.node.target is _aten.as_strided.default)):
+            flat.setdefault(value.layout.storage, write.by)
+        others = (v for v in group if v.group is not value.group and v.made < write.time < v.used)
+        if not any(value.layout.meets(other.layout) for other in others):
+            continue
+        for index, untold in enumerate(group):
+            if index and untold.root is None:
+                source = next((v for v in group[:index] if v.layout == untold.layout), None)
+                maker = _maker(untold.node)
+                if source is not None:
+                    edits[untold.node] = (_aten.alias.default, (source.node,), {})
+                elif maker.target in _SAID_SO:
+                    edits[maker] = (_SAID_SO[maker.target], maker.args, maker.kwargs)
+                else:
+                    flat.setdefault(untold.layout.storage, write.by)
+    return edits, flat
+
+
+def _edited(
+    module: fx.GraphModule,
+    edits: dict[fx.Node, Call],
+    apart: list[_Write],
+    flat: list[tuple[list[_Value], fx.Node]],
+) -> fx.GraphModule:
+    graph, copies = fx.Graph(), {}
+    returned = graph.graph_copy(module.graph, copies)
+    old = next(node for node in module.graph.nodes if node.op == "output")
+    graph.output(returned).meta = dict(old.meta)
+    for node, (target, args, kwargs) in edits.items():
+        if node not in copies or any(a not in copies for a in pytree.tree_leaves((args, kwargs)) if _is_node(a)):
+            raise _within(node)
+        new = copies[node]
+        new.target = target
+        new.args, new.kwargs = fx.map_arg((args, kwargs), copies.__getitem__)
+    for write in apart:
+        if write.by not in copies:
+            raise _within(write.by)
+        _set_apart(graph, copies[write.by], copies[write.value.node])
+    for group, by in flat:
+        _flatten(graph, group, copies, by)
+    return fx.GraphModule(module, graph)
+
+
+def _set_apart(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
+    """Let `by`, which returns what it writes to, write to a clone, and copy that."""
+    with graph.inserting_before(by):
+        clone = graph.call_function(_aten.clone.default, (written,))
+    by.replace_input_with(written, clone)
+    with graph.inserting_after(by):
+        copy = graph.call_function(_aten.copy_.default, (written, clone))
+    by.replace_all_uses_with(copy)
+    clone.meta, copy.meta = dict(by.meta), dict(by.meta)
+
+
+def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], by: fx.Node) -> None:
+    """Let all of `group` be views of one line of elements, in the order of memory."""
+    if any(value.node not in copies for value in group):
+        raise _within(by)
+    first = group[0].layout
+    order = _order(group, by)
+    owner = copies[group[0].node]
+    at = owner if owner.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
+    made: set[fx.Node] = set()
+
+    def call(target: Any, *args: Any, of: fx.Node, **kwargs: Any) -> fx.Node:
+        nonlocal at
+        with graph.inserting_after(at):
+            at = graph.call_function(target, args, kwargs)
+        values = fx.map_arg(args, lambda node: node.meta["val"])
+        at.meta = {key: of.meta[key] for key in _INHERITED if key in of.meta}
+        at.meta["val"] = values[0] if _mutates(at) else target(*values, **kwargs)
+        made.add(at)
+        return at
+
+    def part(value: _Value, of: fx.Node) -> fx.Node:
+        layout = value.layout
+        return call(_aten.as_strided.default, line, layout.size, layout.stride, layout.offset - first.offset, of=of)
+
+    line = call(_aten.permute.default, owner, order, of=owner)
+    line = call(_aten.reshape.default, line, [first.count], of=owner)
+    line = call(_aten.clone.default, line, of=owner)
+    for value in group:
+        node = copies[value.node]
+        at = at if node is owner else node
+        new = part(value, node)
+        node.replace_all_uses_with(new, lambda user: user not in made)
+    (end,) = graph.find_nodes(op="output")
+    for value in group:
+        if value.node.op == "placeholder":
+            at = end.prev
+            call(_aten.copy_.default, copies[value.node], part(value, by), of=by)
+    for value in reversed(group):
+        node = copies[value.node]
+        for unused in dict.fromkeys((node, _maker(node))):
+            if unused.op == "call_function" and not unused.users and not _mutates(unused):
+                graph.erase_node(unused)
+
+
+def _order(group: Sequence[_Value], by: fx.Node) -> list[int]:
+    first = group[0].layout
+    layouts = [value.layout for value in group]
+    why = None
+    if any(layout.is_open for layout in layouts):
+        why = "sizes are symbolic"
+    elif any(layout.dtype != first.dtype or layout.is_lazy for layout in layouts):
+        why = "some are of another element type, conjugated or negated"
+    elif (order := first.order()) is None or any(v.offset < first.offset or v.last > first.last for v in layouts):
+        why = "its elements do not lie side by side"
+    else:
+        return order
+    raise UnsupportedError(
+        f"'{by.name}' calls {by.target} on memory that other values share in a way that cannot be imported, for "
+        f"{why}; write to a clone, or through slices, transposes and reshapes",
+        node_location(by),
+    )
+
+
+def _within(node: fx.Node) -> UnsupportedError:
+    return UnsupportedError(
+        f"'{node.name}' calls {node.target} in a region with its own graph, on memory that other values share; "
+        "move the write, or the op that shares memory, out of the region",
+        node_location(node),
+    )
+
+
+def _maker(node: fx.Node) -> fx.Node:
+    """The call that gives what `node` is, or is an item of."""
+    while node.target is operator.getitem:
+        node = node.args[0]  # type: ignore
+    return node
+
+
+def _is_node(value: object) -> bool:
+    return isinstance(value, fx.Node)
+
+
+def _mutates(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
