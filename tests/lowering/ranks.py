@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -23,7 +24,14 @@ LIMIT = 120
 
 def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
     """What `work(rank, *arguments)` returns on each rank of a gloo process group."""
-    context = mp.spawn(_worker, (world_size, work, str(folder), arguments), nprocs=world_size, join=False)
+    multiprocessing.set_forkserver_preload(["spmdir.lowering.parallel", "tests.lowering.parallel_cases"])
+    context = mp.start_processes(
+        _worker,
+        (world_size, work, str(folder), arguments),
+        nprocs=world_size,
+        join=False,
+        start_method="forkserver",  # imports torch once for all ranks of all tests
+    )
     deadline = time.monotonic() + LIMIT
     try:
         while not context.join(timeout=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_lists_of_tensors_are_operands_one_by_one() -> None:
         return torch.cat([x, y, x], dim=1)
 
     text = text_of(function, {"x": "dp: S(0)", "y": "tp: S(0)"}, values(6, 4), values(6, 2))
-    assert "aten.cat([%x, %y" in text
+    assert re.search(r"aten.cat\(\[%x\S*, %y\S*, %x\S*\]", text)
 
 
 def test_a_number_read_from_a_tensor_is_refused_with_its_place() -> None:
