@@ -35,6 +35,7 @@ TOOLS = {
     "spmd-check-placement": "spmd_check_placement",
     "spmd-check-rules": "spmd_check_rules",
 }
+CLIENT, SERVER = ROOT / "tests" / "docs" / "tool_client.py", ROOT / "tests" / "docs" / "tool_server.py"
 _BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"[^\n]*<<'END'[^\n]*\n.*?^END\n|(?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE | re.DOTALL)
 _CHECKER = doctest.OutputChecker()
@@ -71,15 +72,25 @@ def same(found: str, expected: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the tools of this checkout are commands."""
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """An environment in which the tools of this checkout are commands; one process imports torch for all of them."""
     folder = tmp_path_factory.mktemp("bin")
     for name, module in TOOLS.items():
-        program = f"import sys; from spmdir.tools.{module} import main; sys.exit(main())"
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}" "$@"\n')
+        (folder / name).write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -SE "{CLIENT}" "{folder}/socket" {module} "$@"\n'
+        )
         (folder / name).chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"
+    }  # fmt: skip
+    server = subprocess.Popen(
+        [sys.executable, str(SERVER), f"{folder}/socket"], env=environment, stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+    yield environment
+    server.kill()
+    server.wait()
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: page.stem)

@@ -1,0 +1,14 @@
+"""Asks the server at a socket to run a tool with this process's arguments, folder and streams."""
+
+import json
+import os
+import socket
+import sys
+
+address, module, *arguments = sys.argv[1:]
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(address)
+    request = json.dumps({"module": module, "arguments": arguments, "folder": os.getcwd()}).encode()
+    socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
+    server.sendall(request)
+    sys.exit(int.from_bytes(server.recv(1) or b"\xff", "big"))
