@@ -1,0 +1,1 @@
+"""Fuzzers: random programs, edited IR, malformed text, special values and ranks that differ."""

@@ -1,0 +1,9 @@
+"""The kinds of fuzzing."""
+
+from __future__ import annotations
+
+from tests.fuzz.batch import Kind
+from tests.fuzz.malformed import MALFORMED
+from tests.fuzz.programs import PROGRAMS
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, MALFORMED)}

@@ -1,0 +1,238 @@
+"""Malformed text of every format that a tool reads: an answer, or an error of one line at its place."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import attrs
+from hypothesis import strategies as st
+
+from spmdir.mesh import Mesh
+from spmdir.passes.rewrite_text import parse_rewrites
+from spmdir.placement import parse_placement
+from spmdir.sharding import parse_sharding
+from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
+from spmdir.tools.plan_file import read_plan
+from tests.fuzz.batch import Kind, Wrong
+
+ROOT = Path(__file__).parents[2]
+MESH = Mesh({"dp": 2, "tp": 4})
+TOOLS: dict[str, Callable[[Sequence[str]], int]] = {
+    "spmd-opt": spmd_opt.main,
+    "spmd-run": spmd_run.main,
+    "spmd-plan": spmd_plan.main,
+    "spmd-translate": spmd_translate.main,
+    "spmd-check-placement": spmd_check_placement.main,
+}
+WAY = "--propagate --insert-reshard --lower-reshard --fuse-collectives --verify-spmd --localize"
+NUMBERS = ("0", "-1", "1", "2", "3", "7", "1000000", "9223372036854775807", "99999999999999999999", "1e400", "nan", "-0.0")
+TOKENS = (
+    *"<>(){}[]@%#:,=\"'?!^*&|\\/\n\0é\u200b\ufeff", *NUMBERS, "dp", "tp", "S(0)", "S(9)", "P(sum)", "P(max)", "R", "?",
+    "Cyclic(0, 2)", "Strided(0, 2)", "Ragged(0, [1, 2])", "Masked", "Norm(2)", "Quantised", "tensor<4xf32>", "tensor<0xf64>", "none", "f32",
+    "i1", "complex<f32>", "aten.relu", "aten.mm", "spmd.all_gather", "spmd.reshard", "->", "=>", "loc(unknown)", "needs", "of", "on", "dim", "op",
+    "//", "true", "size(4, dp)", "async", "module", "when", "sum", "linear", "and", "not", "rewrite", "return", "dp/2", "s0", "...", "_", "\t", "\r\n",
+    "{{", "}}", "func.func", "spmd.sharding", "spmd.mesh @mesh <dp = 2>", "((((((((", "[[[[[[[[", "--", "=", "--propagate", "-p", "-", "",
+)  # fmt: skip
+MUTATIONS = ("replace", "delete", "double", "swap", "splice", "number", "line out", "line twice", "lines swapped", "byte", "end", "repeat")
+_TOKEN = re.compile(r"\s+|\w+|.", re.DOTALL)
+
+
+@attrs.frozen
+class Text:
+    """A text of some format, and the command line that reads it where it is a file; `{}` stands for its path."""
+
+    format: str
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.command}\n{self.text!r}" if len(self.text) < 4000 else f"{self.text[:4000]!r}…"
+
+
+def check(case: Text) -> str | None:
+    """Run the tool; raises Wrong where its answer breaks a promise, and whatever escapes from it."""
+    direct = DIRECT.get(case.format)
+    if direct is not None:
+        direct(case.text)
+        return None
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        suffix = {"rules": ".rules", "topology": ".toml"}.get(case.format, ".mlir")
+        Path(f"in{suffix}").write_text(case.text, encoding="utf-8", newline="")
+        if case.format == "command":
+            Path("in.mlir").write_text(_examples()[0])
+            argv = _arguments(case.text)
+        else:
+            argv = [part.replace("{}", f"in{suffix}") for part in shlex.split(case.command)]
+        if not argv:
+            return "no command"
+        status, out, err = run_tool(argv)
+        if status not in (0, 1):
+            raise Wrong(f"exit status {status}: {err}")
+        if status == 1:
+            located(out, err)
+            return err.partition("error: ")[2] or err
+        if argv[0] == "spmd-opt" and "{}" in case.command and out and "--verify-diagnostics" not in argv:
+            Path("out.mlir").write_text(out, newline="")
+            again = run_tool(["spmd-opt", "out.mlir", *(["--split-input-file"] if "--split-input-file" in argv else [])])
+            generic = "--print-op-generic" in argv or "--print-debuginfo" in argv
+            if again[0] != 0 or (not generic and again[1] != out):
+                raise Wrong(f"what was printed is not read back alike: {again[2] or out}")
+    return None
+
+
+def located(out: str, err: str) -> None:
+    """Raise Wrong unless an error is one on stderr alone, with its words."""
+    if not re.search(r"^(.*:\d+:\d+: )?error: \S", err, re.MULTILINE):
+        raise Wrong(f"exit status 1 with no error but {err!r}")
+    if out and "output 0" not in out:
+        raise Wrong(f"exit status 1 with output {out[:200]!r}")
+
+
+def run_tool(argv: Sequence[str]) -> tuple[int, str, str]:
+    """Status, stdout and stderr of a tool in this process; exceptions that are internal errors escape."""
+    out, err = io.StringIO(), io.StringIO()
+    stdin = io.TextIOWrapper(io.BytesIO(_examples()[0].encode()))
+    with (
+        mock.patch.object(sys, "stdin", stdin),
+        mock.patch.dict(os.environ, {"SPMDIR_DEBUG": "1", "COLUMNS": "120"}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = TOOLS[argv[0]](list(argv[1:]))
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return status, out.getvalue(), err.getvalue()
+
+
+def _arguments(text: str) -> list[str]:
+    try:
+        words = shlex.split(text.replace("\0", ""))
+    except ValueError:
+        return []
+    return words if words and words[0] in TOOLS and not _reaches_out(words) else []
+
+
+def _reaches_out(words: Sequence[str]) -> bool:
+    """Whether a mutated command would read or write outside its folder, or execute a file."""
+    return any("/" in word and "out" not in word for word in words[1:]) or any(".py" in word for word in words)
+
+
+DIRECT: dict[str, Callable[[str], object]] = {
+    "sharding": parse_sharding,
+    "placement": parse_placement,
+    "rewrites": parse_rewrites,
+    "plan": lambda text: read_plan(text, "plan.toml", MESH),
+    "mesh": spmd_translate.parse_mesh,
+}
+"""Formats that are read by one function: text → its value."""
+
+
+@cache
+def _examples() -> tuple[str, ...]:
+    return ((ROOT / "examples" / "mlp.mlir").read_text(),)
+
+
+@cache
+def corpus() -> dict[str, tuple[Text, ...]]:
+    """Format → texts to begin with."""
+    programs = []
+    for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
+        head, _, rest = path.read_text().partition("\n")
+        source = re.split(r"^// [|!]", rest, maxsplit=1, flags=re.MULTILINE)[0]
+        programs.append(Text("mlir", source, f"spmd-opt {{}} {head.removeprefix('// RUN:')}"))
+        for part in source.split("// -----\n")[:2] if path.parent.name != "bad" else []:
+            programs += [Text("mlir", part, f"spmd-opt {{}} {WAY}"), Text("mlir", part, "spmd-translate --emit-fx {}")]
+    rules = []
+    for path in sorted((ROOT / "spmdir" / "dialects" / "aten").glob("*.rules")):
+        blocks = path.read_text().split("\n\n")
+        rules += [Text("rules", block, f"spmd-opt - --load-plugin {{}} {WAY}") for block in blocks]
+    small = _examples()[0].replace("1024", "8").replace("4096", "12")
+    runs = [Text("mlir", small, "spmd-run {} --check"), Text("mlir", small, f"spmd-opt {{}} {WAY} --cost-report")]
+    plans = ['out_shardings = ["dp: S(0)", "?"]\n\n[shardings]\nx = "dp: S(0)"\n"model.layers.*.weight" = "tp: S(0)"\n']
+    topology = "intra_bandwidth = 4e11\ninter_bandwidth = 5e10\nmemory_bandwidth = 2e12\nbase_latency = 1e-6\nintra_latency = 1e-6\ninter_latency = 3e-6\n"
+    shardings = ["dp: S(0), tp: P(sum)", "dp: Strided(0, 2), tp: S(0)", "dp: ?", "dp: Ragged(1, [1, 2]), tp: Norm(2)", "dp/2: S(1)", ""]
+    commands = [
+        "spmd-opt in.mlir --propagate --insert-reshard", "spmd-opt in.mlir -p 'propagate{rounds=3 effort=2},insert-reshard' --timing",
+        "spmd-opt - --propagate=\"rounds=3\" --print-ir-after-all --verify-each -o out.mlir", "spmd-opt --list-passes",
+        "spmd-plan 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor", "spmd-plan 'dp: P(sum)' 'dp: R' --mesh dp=2,tp=8 --shape 7x5 --intra tp",
+        "spmd-plan R 'Cyclic(0, 2)' --mesh 3 --shape 10 --dtype bf16 --topology flat --no-dtensor", "spmd-run in.mlir --seed 3 --tolerance 1e-9 --sizes s0=3",
+        "spmd-translate --emit-fx in.mlir --rank 3 --sizes s0=8,s1=5 -o out.py.txt", "spmd-translate --import-pt2 in.mlir --mesh dp=2,tp=4 --missing-rule=error",
+        "spmd-opt in.mlir --cost-report --print-op-generic --print-debuginfo --split-input-file", "spmd-check-placement --list-laws", "spmd-plan --help",
+    ]  # fmt: skip
+    return {
+        "mlir": (*programs, *runs * 5),
+        "rules": tuple(rules),
+        "rewrites": tuple(Text("rewrites", block) for block in (ROOT / "spmdir/passes/fuse_collectives.rewrites").read_text().split("\n\n")),
+        "plan": tuple(Text("plan", text) for text in plans),
+        "topology": (Text("topology", topology, "spmd-plan S(0) R --mesh 4 --shape 8 --no-dtensor --topology {}"),),
+        "sharding": tuple(Text("sharding", text) for text in shardings),
+        "placement": tuple(Text("placement", text) for text in ("S(0)", "P(max)", "Ragged(0, [1, 2, 3])", "Norm(inf)", "Cyclic(1, 4)", "Strided(0, 2)")),
+        "mesh": tuple(Text("mesh", text) for text in ("dp=2,tp=4", "a = 1, b = 3")),
+        "command": tuple(Text("command", text) for text in commands),
+    }  # fmt: skip
+
+
+@st.composite
+def malformed(draw: st.DrawFn) -> Text:
+    """A text of the corpus with up to four mutations."""
+    formats = ("mlir", "mlir", "mlir", "mlir", "rules", "rules", "rewrites", "plan", "topology", "sharding", "placement", "mesh", "command", "command")
+    texts = corpus()[draw(st.sampled_from(formats))]
+    case = texts[draw(st.integers(0, len(texts) - 1))]
+    text = case.text
+    for _ in range(draw(st.integers(1, 4))):
+        how, a, b = draw(st.sampled_from(MUTATIONS)), draw(st.integers(0, 2**16)), draw(st.integers(0, 2**16))
+        text = mutated(text, how, a, b, texts)
+    return attrs.evolve(case, text=text.encode("utf-8", "replace").decode())
+
+
+def mutated(text: str, how: str, a: int, b: int, texts: Sequence[Text]) -> str:
+    """`text` changed at a place that `a` chooses in a way that `b` does."""
+    if how in ("line out", "line twice", "lines swapped"):
+        lines = text.splitlines(keepends=True) or [""]
+        i, j = a % len(lines), b % len(lines)
+        if how == "lines swapped":
+            lines[i], lines[j] = lines[j], lines[i]
+        else:
+            lines[i : i + 1] = [] if how == "line out" else [lines[i], lines[i]]
+        return "".join(lines)
+    tokens = _TOKEN.findall(text) or [""]
+    i = a % len(tokens)
+    if how == "number":
+        found = [n for n, token in enumerate(tokens) if token.isdigit()] or [i]
+        i = found[a % len(found)]
+        tokens[i] = NUMBERS[b % len(NUMBERS)]
+    elif how == "replace":
+        tokens[i] = TOKENS[b % len(TOKENS)]
+    elif how == "delete":
+        tokens[i : i + 1 + b % 4] = []
+    elif how == "double":
+        tokens[i : i + 1] = [tokens[i]] * 2
+    elif how == "swap":
+        j = b % len(tokens)
+        tokens[i], tokens[j] = tokens[j], tokens[i]
+    elif how == "splice":
+        other = _TOKEN.findall(texts[b % len(texts)].text) or [""]
+        start = (a * 31 + b) % len(other)
+        tokens[i:i] = other[start : start + 1 + b % 12]
+    elif how == "byte":
+        tokens[i] += chr(b % 256)
+    elif how == "end":
+        tokens = tokens[:i]
+    else:
+        tokens[i] *= (2, 30, 3000, 40_000)[b % 4] if len(tokens[i]) < 20 else 2
+    return "".join(tokens)
+
+
+MALFORMED = Kind("malformed", malformed(), check, examples=250, seconds=10, share=2)
+
