@@ -5,5 +5,6 @@ from __future__ import annotations
 from tests.fuzz.batch import Kind
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.programs import PROGRAMS
+from tests.fuzz.special import SPECIAL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, MALFORMED)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, MALFORMED, SPECIAL)}

@@ -213,8 +213,7 @@ class Body:
         return {k: v for k, v in self.names.items() if isinstance(v, Tensor) and not k.endswith("_")}
 
     def add(self, line: str) -> None:
-        """Run `line` and keep it, unless it fails or makes what cannot be compared."""
-        before = {name: value.clone() for name, value in self.tensors().items() if not value.requires_grad}
+        """Run `line` and keep it, unless it fails or makes what cannot be compared; what it wrote before stays."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -228,11 +227,6 @@ class Body:
         if usable:
             self.names, self.count, self.scale = made, self.count + 1, max(self.scale, size)
             self.lines.append(line)
-            return
-        with torch.no_grad():
-            for name, value in before.items():
-                if self.names[name].shape == value.shape:
-                    self.names[name].copy_(value)
 
 
 def _size(value: Tensor) -> float:

@@ -1,0 +1,114 @@
+"""Edited IR at every stage: what the tools accept computes what its single-device form says."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+import attrs
+import torch
+from hypothesis import strategies as st
+from tests.fuzz.edits import outcome, random_edit
+from tests.fuzz.local_programs import PROGRAMS, STAGES, program
+
+from spmdir import run_passes
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import meta_of
+from spmdir.errors import SpmdirError
+from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.mesh import Mesh
+from tests.fuzz.batch import Kind, Wrong
+from tests.fuzz.malformed import ROOT
+from tests.planner.random_programs import programs
+
+PASSES = ("propagate", "insert-reshard", "lower-reshard", "fuse-collectives", "localize")
+"""The program is edited after import, which is before the first of them, or after one of them."""
+
+MESHES = (Mesh({"dp": 2}), Mesh({"dp": 3}), Mesh({"dp": 2, "tp": 2}), Mesh({"dp": 2, "tp": 3}))
+LARGEST = 100_000
+"""Elements of all arguments of a golden program that is edited: others take long."""
+
+
+@attrs.frozen
+class Edited:
+    """A program at a stage, its text after edits, and where it comes from."""
+
+    stage: str
+    before: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}:\n{self.before}\n// edited:\n{self.text}"
+
+
+def check(case: Edited) -> str | None:
+    """Simulate the edited program; raises Wrong if it is accepted and does not compute what it says."""
+    found = outcome(case.text, _inputs(case.before))
+    if found == "wrong":
+        raise Wrong("accepted, and its numbers are not those of its single-device form")
+    return f"after {case.stage}" if found == "rejected" else None
+
+
+def _inputs(text: str) -> dict[str, torch.Tensor]:
+    """Random values for the arguments of a program by name; indices are smaller than any table."""
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for value in ir.main_function(ir.parse(text)).args:
+        meta = meta_of(value.type)
+        assert meta is not None and value.name_hint is not None
+        real = torch.randn(meta.shape, generator=generator, dtype=torch.float64)
+        whole = torch.randint(0, 2, meta.shape, generator=generator)
+        floating = meta.floating or meta.dtype.startswith("complex")
+        found[value.name_hint] = (real if floating else whole).to(TORCH_DTYPES[meta.dtype])
+    return found
+
+
+@st.composite
+def edited(draw: st.DrawFn) -> Edited:
+    """A random program, one that has what localize makes, or a golden one; taken to a stage and edited there."""
+    source = draw(st.sampled_from(("random", "random", "local", "golden")))
+    if source == "local":
+        stage = draw(st.sampled_from([*STAGES, "localize", "localize"]))
+        text = _local(draw(st.sampled_from([*PROGRAMS])), stage)
+        return Edited(stage, text, random_edit(text, draw(_randoms)))
+    random = source == "random"
+    text = draw(programs(MESHES)).text if random else golden()[draw(st.integers(0, len(golden()) - 1))]
+    stage = draw(st.integers(0, len(PASSES)))
+    reached, name = "import", text
+    for pass_name in PASSES[:stage]:
+        try:
+            name = ir.print_ir(run_passes(ir.parse(name), pass_name))
+        except SpmdirError:
+            break
+        reached = pass_name
+    return Edited(reached, text if reached == "import" else name, random_edit(name, draw(_randoms)))
+
+
+_randoms = st.integers(0, 2**32 - 1).map(Random)
+
+
+@cache
+def _local(name: str, stage: str) -> str:
+    return program(name, stage)
+
+
+@cache
+def golden() -> tuple[str, ...]:
+    """The golden programs that run: complete, accepted, and small."""
+    texts = []
+    for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
+        if path.parent.name == "bad":
+            continue
+        source = path.read_text().partition("\n")[2].partition("\n// | ")[0].partition("\n// ! ")[0]
+        texts += [part for part in source.split("// -----\n") if _runs(part)]
+    return tuple(texts)
+
+
+def _runs(text: str) -> bool:
+    try:
+        return sum(t.numel() for t in _inputs(text).values()) <= LARGEST and outcome(text, _inputs(text)) == "right"
+    except (SpmdirError, RuntimeError, AssertionError):
+        return False
+
+
+EDITED = Kind("edits", edited(), check, examples=80, seconds=30, share=2.5)

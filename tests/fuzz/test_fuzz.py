@@ -1,0 +1,56 @@
+"""A bounded part of every kind of fuzzing, the same cases in every run; `make fuzz` goes on from there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.fuzz.batch import Kind, Wrong, run_batch, shape_of
+from tests.fuzz.kinds import KINDS
+
+EXAMPLES = {"programs": 40, "malformed": 250, "special": 60}
+"""Kind → how many cases; some seconds of processor time each."""
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_nothing_is_wrong_raw_or_hangs(kind: str) -> None:
+    batch = run_batch(KINDS[kind], 0, EXAMPLES[kind])
+    assert not batch.failures, "\n".join(map(str, batch.failures))
+    assert batch.right > batch.tried // 8
+
+
+def _fail(number: int) -> str | None:
+    if number >= 100:
+        raise Wrong("too large")
+    if number >= 50:
+        raise ValueError
+    return "odd 7" if number % 2 else None
+
+
+def test_a_failing_case_is_shrunk_and_found_again_by_its_seed() -> None:
+    kind = Kind("own", st.integers(100, 10_000), _fail, examples=50)
+    (failure,) = run_batch(kind, 5).failures
+    assert (failure.what, failure.case) == ("wrong", "100")
+    assert "--kind own --replay 5" in str(failure)
+    assert run_batch(kind, 5).failures == (failure,)
+
+
+def test_what_escapes_is_raw_and_rejections_count_by_their_shape() -> None:
+    (failure,) = run_batch(Kind("own", st.just(60), _fail, examples=5), 0).failures
+    assert failure.what == "raw" and failure.message.startswith("ValueError")
+    batch = run_batch(Kind("own", st.integers(0, 49), _fail, examples=30), 0)
+    assert set(batch.rejected) == {"odd N"} and batch.right + batch.rejected["odd N"] == batch.tried
+
+
+def _spin(_: int) -> None:
+    while True:
+        pass
+
+
+def test_a_case_that_does_not_end_is_a_hang() -> None:
+    (failure,) = run_batch(Kind("own", st.just(1), _spin, examples=5, seconds=1), 0).failures
+    assert failure.what == "hang"
+
+
+def test_alike_messages_have_one_shape() -> None:
+    assert shape_of("'aten.mm': 3 of <dp: S(0)> in %x1\nmore") == shape_of("'aten.add': 12 of <> in %y")
