@@ -50,27 +50,27 @@ NUMBERS = (
     "nan",
     "-0.0",
 )
-TOKENS = (
-    *"<>(){}[]@%#:,=\"'?!^*&|\\/\n\0é\u200b\ufeff", *NUMBERS, "dp", "tp", "S(0)", "S(9)", "P(sum)", "P(max)", "R", "?",
-    "Cyclic(0, 2)", "Strided(0, 2)", "Ragged(0, [1, 2])", "Masked", "Norm(2)", "Quantised", "tensor<4xf32>", "tensor<0xf64>", "none", "f32",
-    "i1", "complex<f32>", "aten.relu", "aten.mm", "spmd.all_gather", "spmd.reshard", "->", "=>", "loc(unknown)", "needs", "of", "on", "dim", "op",
-    "//", "true", "size(4, dp)", "async", "module", "when", "sum", "linear", "and", "not", "rewrite", "return", "dp/2", "s0", "...", "_", "\t", "\r\n",
-    "{{", "}}", "func.func", "spmd.sharding", "spmd.mesh @mesh <dp = 2>", "((((((((", "[[[[[[[[", "--", "=", "--propagate", "-p", "-", "",
-)  # fmt: skip
-MUTATIONS = (
+WORDS = """
+dp tp S(0) S(9) P(sum) P(max) R ? Cyclic(0,2) Strided(0,2) Ragged(0,[1,2]) Masked Norm(2) Quantised tensor<4xf32> i1
+tensor<0xf64> none f32 complex<f32> aten.relu aten.mm spmd.all_gather spmd.reshard -> => loc(unknown) needs of on dim
+op // true size(4,dp) async module when sum linear and not rewrite return dp/2 s0 ... _ {{ }} func.func spmd.sharding
+(((((((( [[[[[[[[ -- = --propagate -p -
+"""
+TOKENS = (*"<>(){}[]@%#:,=\"'?!^*&|\\/ \t\n\0é\u200b\ufeff", "\r\n", "", *NUMBERS, *WORDS.split())
+MUTATIONS = [
     "replace",
     "delete",
     "double",
     "swap",
     "splice",
     "number",
-    "line out",
-    "line twice",
-    "lines swapped",
+    "line-out",
+    "line-twice",
+    "lines-swapped",
     "byte",
     "end",
     "repeat",
-)
+]
 _TOKEN = re.compile(r"\s+|\w+|.", re.DOTALL)
 
 
@@ -96,7 +96,7 @@ def check(case: Text) -> str | None:
         suffix = {"rules": ".rules", "topology": ".toml"}.get(case.format, ".mlir")
         Path(f"in{suffix}").write_text(case.text, encoding="utf-8", newline="")
         if case.format == "command":
-            Path("in.mlir").write_text(_examples()[0])
+            Path("in.mlir").write_text(example())
             argv = _arguments(case.text)
         else:
             argv = [part.replace("{}", f"in{suffix}") for part in shlex.split(case.command)]
@@ -128,7 +128,7 @@ def located(out: str, err: str) -> None:
 def run_tool(argv: Sequence[str]) -> tuple[int, str, str]:
     """Status, stdout and stderr of a tool in this process; exceptions that are internal errors escape."""
     out, err = io.StringIO(), io.StringIO()
-    stdin = io.TextIOWrapper(io.BytesIO(_examples()[0].encode()))
+    stdin = io.TextIOWrapper(io.BytesIO(example().encode()))
     with (
         mock.patch.object(sys, "stdin", stdin),
         mock.patch.dict(os.environ, {"SPMDIR_DEBUG": "1", "COLUMNS": "120"}),
@@ -166,77 +166,103 @@ DIRECT: dict[str, Callable[[str], object]] = {
 
 
 @cache
-def _examples() -> tuple[str, ...]:
-    return ((ROOT / "examples" / "mlp.mlir").read_text(),)
+def example() -> str:
+    """The text that tools find on stdin and in `in.mlir`."""
+    return (ROOT / "examples" / "mlp.mlir").read_text()
+
+
+TOPOLOGY = """intra_bandwidth = 4e11
+inter_bandwidth = 5e10
+memory_bandwidth = 2e12
+base_latency = 1e-6
+intra_latency = 1e-6
+inter_latency = 3e-6
+"""
+PLAN = """out_shardings = ["dp: S(0)", "?"]
+
+[shardings]
+x = "dp: S(0)"
+"model.layers.*.weight" = "tp: S(0)"
+"""
+SHARDINGS = """dp: S(0), tp: P(sum)
+dp: Strided(0, 2), tp: S(0)
+dp: ?
+dp: Ragged(1, [1, 2]), tp: Norm(2)
+dp(1)2: S(1)"""
+PLACEMENTS = """S(0)
+P(max)
+Ragged(0, [1, 2, 3])
+Norm(inf)
+Cyclic(1, 4)
+Strided(0, 2)"""
+COMMANDS = """spmd-opt in.mlir --propagate --insert-reshard
+spmd-opt in.mlir -p 'propagate{rounds=3 effort=2},insert-reshard' --timing
+spmd-opt - --propagate="rounds=3" --print-ir-after-all --verify-each -o out.mlir
+spmd-opt in.mlir --cost-report --print-op-generic --print-debuginfo --split-input-file
+spmd-opt --list-passes
+spmd-plan 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor
+spmd-plan 'dp: P(sum)' 'dp: R' --mesh dp=2,tp=8 --shape 7x5 --intra tp
+spmd-plan R 'Cyclic(0, 2)' --mesh 3 --shape 10 --dtype bf16 --topology flat --no-dtensor
+spmd-plan --help
+spmd-run in.mlir --seed 3 --tolerance 1e-9 --sizes s0=3
+spmd-translate --emit-fx in.mlir --rank 3 --sizes s0=8,s1=5 -o out.txt
+spmd-translate --import-pt2 in.mlir --mesh dp=2,tp=4 --missing-rule=error
+spmd-check-placement --list-laws"""
+FORMATS = [
+    "mlir",
+    "mlir",
+    "mlir",
+    "mlir",
+    "rules",
+    "rules",
+    "rewrites",
+    "plan",
+    "topology",
+    "sharding",
+    "placement",
+    "mesh",
+    "command",
+    "command",
+]
+"""Formats, each as often as it is drawn."""
 
 
 @cache
 def corpus() -> dict[str, tuple[Text, ...]]:
     """Format → texts to begin with."""
-    programs = []
+    small = example().replace("1024", "8").replace("4096", "12")
+    check_it, report = "spmd-run {} --check", f"spmd-opt {{}} {WAY} --cost-report"
+    rules = [p.read_text() for p in sorted((ROOT / "spmdir" / "dialects" / "aten").glob("*.rules"))]
+    rewrites = (ROOT / "spmdir" / "passes" / "fuse_collectives.rewrites").read_text()
+    files = {
+        "mlir": (*_golden(), *[Text("mlir", small, command) for command in (check_it, report) * 5]),
+        "rules": tuple(
+            Text("rules", b, f"spmd-opt - --load-plugin {{}} {WAY}") for r in rules for b in r.split("\n\n")
+        ),
+        "topology": (Text("topology", TOPOLOGY, "spmd-plan S(0) R --mesh 4 --shape 8 --no-dtensor --topology {}"),),
+        "plan": (Text("plan", PLAN),),
+        "rewrites": tuple(Text("rewrites", block) for block in rewrites.split("\n\n")),
+    }
+    lines = {"sharding": SHARDINGS, "placement": PLACEMENTS, "mesh": "dp=2,tp=4\na = 1, b = 3", "command": COMMANDS}
+    return files | {name: tuple(Text(name, line) for line in text.splitlines()) for name, text in lines.items()}
+
+
+def _golden() -> list[Text]:
+    """The inputs of golden files, run as they are there, and all the way."""
+    texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
         head, _, rest = path.read_text().partition("\n")
         source = re.split(r"^// [|!]", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        programs.append(Text("mlir", source, f"spmd-opt {{}} {head.removeprefix('// RUN:')}"))
+        texts.append(Text("mlir", source, f"spmd-opt {{}} {head.removeprefix('// RUN:')}"))
         for part in source.split("// -----\n")[:2] if path.parent.name != "bad" else []:
-            programs += [Text("mlir", part, f"spmd-opt {{}} {WAY}"), Text("mlir", part, "spmd-translate --emit-fx {}")]
-    rules = []
-    for path in sorted((ROOT / "spmdir" / "dialects" / "aten").glob("*.rules")):
-        blocks = path.read_text().split("\n\n")
-        rules += [Text("rules", block, f"spmd-opt - --load-plugin {{}} {WAY}") for block in blocks]
-    small = _examples()[0].replace("1024", "8").replace("4096", "12")
-    runs = [Text("mlir", small, "spmd-run {} --check"), Text("mlir", small, f"spmd-opt {{}} {WAY} --cost-report")]
-    plans = ['out_shardings = ["dp: S(0)", "?"]\n\n[shardings]\nx = "dp: S(0)"\n"model.layers.*.weight" = "tp: S(0)"\n']
-    topology = "intra_bandwidth = 4e11\ninter_bandwidth = 5e10\nmemory_bandwidth = 2e12\nbase_latency = 1e-6\nintra_latency = 1e-6\ninter_latency = 3e-6\n"
-    shardings = [
-        "dp: S(0), tp: P(sum)",
-        "dp: Strided(0, 2), tp: S(0)",
-        "dp: ?",
-        "dp: Ragged(1, [1, 2]), tp: Norm(2)",
-        "dp/2: S(1)",
-        "",
-    ]
-    commands = [
-        "spmd-opt in.mlir --propagate --insert-reshard", "spmd-opt in.mlir -p 'propagate{rounds=3 effort=2},insert-reshard' --timing",
-        "spmd-opt - --propagate=\"rounds=3\" --print-ir-after-all --verify-each -o out.mlir", "spmd-opt --list-passes",
-        "spmd-plan 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor", "spmd-plan 'dp: P(sum)' 'dp: R' --mesh dp=2,tp=8 --shape 7x5 --intra tp",
-        "spmd-plan R 'Cyclic(0, 2)' --mesh 3 --shape 10 --dtype bf16 --topology flat --no-dtensor", "spmd-run in.mlir --seed 3 --tolerance 1e-9 --sizes s0=3",
-        "spmd-translate --emit-fx in.mlir --rank 3 --sizes s0=8,s1=5 -o out.py.txt", "spmd-translate --import-pt2 in.mlir --mesh dp=2,tp=4 --missing-rule=error",
-        "spmd-opt in.mlir --cost-report --print-op-generic --print-debuginfo --split-input-file", "spmd-check-placement --list-laws", "spmd-plan --help",
-    ]  # fmt: skip
-    return {
-        "mlir": (*programs, *runs * 5),
-        "rules": tuple(rules),
-        "rewrites": tuple(Text("rewrites", block) for block in (ROOT / "spmdir/passes/fuse_collectives.rewrites").read_text().split("\n\n")),
-        "plan": tuple(Text("plan", text) for text in plans),
-        "topology": (Text("topology", topology, "spmd-plan S(0) R --mesh 4 --shape 8 --no-dtensor --topology {}"),),
-        "sharding": tuple(Text("sharding", text) for text in shardings),
-        "placement": tuple(Text("placement", text) for text in ("S(0)", "P(max)", "Ragged(0, [1, 2, 3])", "Norm(inf)", "Cyclic(1, 4)", "Strided(0, 2)")),
-        "mesh": tuple(Text("mesh", text) for text in ("dp=2,tp=4", "a = 1, b = 3")),
-        "command": tuple(Text("command", text) for text in commands),
-    }  # fmt: skip
+            texts += [Text("mlir", part, f"spmd-opt {{}} {WAY}"), Text("mlir", part, "spmd-translate --emit-fx {}")]
+    return texts
 
 
 @st.composite
 def malformed(draw: st.DrawFn) -> Text:
     """A text of the corpus with up to four mutations."""
-    formats = (
-        "mlir",
-        "mlir",
-        "mlir",
-        "mlir",
-        "rules",
-        "rules",
-        "rewrites",
-        "plan",
-        "topology",
-        "sharding",
-        "placement",
-        "mesh",
-        "command",
-        "command",
-    )
-    texts = corpus()[draw(st.sampled_from(formats))]
+    texts = corpus()[draw(st.sampled_from(FORMATS))]
     case = texts[draw(st.integers(0, len(texts) - 1))]
     text = case.text
     for _ in range(draw(st.integers(1, 4))):
@@ -248,13 +274,13 @@ def malformed(draw: st.DrawFn) -> Text:
 
 def mutated(text: str, how: str, a: int, b: int, texts: Sequence[Text]) -> str:
     """`text` changed at a place that `a` chooses in a way that `b` does."""
-    if how in ("line out", "line twice", "lines swapped"):
+    if how in ("line-out", "line-twice", "lines-swapped"):
         lines = text.splitlines(keepends=True) or [""]
         i, j = a % len(lines), b % len(lines)
-        if how == "lines swapped":
+        if how == "lines-swapped":
             lines[i], lines[j] = lines[j], lines[i]
         else:
-            lines[i : i + 1] = [] if how == "line out" else [lines[i], lines[i]]
+            lines[i : i + 1] = [] if how == "line-out" else [lines[i], lines[i]]
         return "".join(lines)
     tokens = _TOKEN.findall(text) or [""]
     i = a % len(tokens)
