@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.fuzz.batch import Kind
+from tests.fuzz.edited import EDITED
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.programs import PROGRAMS
+from tests.fuzz.ranks import RANKS
 from tests.fuzz.special import SPECIAL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, MALFORMED, SPECIAL)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, SPECIAL, RANKS)}
