@@ -1,13 +1,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= auto
+MINUTES ?= 30
 BIN := $(VENV)/bin
 BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound redistribute
 
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench matrix check-rules op-table
+.PHONY: env test test-cuda demo bench fuzz matrix check-rules op-table
 
 env: $(VENV)/.installed
 
@@ -30,6 +31,10 @@ demo: env
 
 bench: env
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+
+# Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
+fuzz: env
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env

@@ -8,16 +8,15 @@ from random import Random
 import attrs
 import torch
 from hypothesis import strategies as st
-from tests.fuzz.edits import outcome, random_edit
-from tests.fuzz.local_programs import PROGRAMS, STAGES, program
 
 from spmdir import run_passes
 from spmdir.dialects import ir
-from spmdir.dialects.attributes import meta_of
 from spmdir.errors import SpmdirError
-from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
+from spmdir.tools.spmd_run import random_inputs
 from tests.fuzz.batch import Kind, Wrong
+from tests.fuzz.edits import outcome, random_edit
+from tests.fuzz.local_programs import PROGRAMS, STAGES, program
 from tests.fuzz.malformed import ROOT
 from tests.planner.random_programs import programs
 
@@ -50,17 +49,9 @@ def check(case: Edited) -> str | None:
 
 
 def _inputs(text: str) -> dict[str, torch.Tensor]:
-    """Random values for the arguments of a program by name; indices are smaller than any table."""
-    generator = torch.Generator().manual_seed(0)
-    found = {}
-    for value in ir.main_function(ir.parse(text)).args:
-        meta = meta_of(value.type)
-        assert meta is not None and value.name_hint is not None
-        real = torch.randn(meta.shape, generator=generator, dtype=torch.float64)
-        whole = torch.randint(0, 2, meta.shape, generator=generator)
-        floating = meta.floating or meta.dtype.startswith("complex")
-        found[value.name_hint] = (real if floating else whole).to(TORCH_DTYPES[meta.dtype])
-    return found
+    """Random global values for the arguments of a program, by name; integers are 0 and 1."""
+    inputs, state = random_inputs(ir.parse(text), 0, None)
+    return {**inputs, **state}
 
 
 @st.composite

@@ -1,10 +1,10 @@
 """The statements that random programs are made of: a table of templates by family.
 
 A template is a line of Python with placeholders for what is drawn: operands are `{f}` of a real floating type, `{n}`
-any number, `{i}` integers, `{b}` truth values, `{c}` complex, `{x}` anything; `{f2}` has at least two dimensions, `{f=}`
-broadcasts with the first operand and `{f@}` can be multiplied with it. `{d}` is a dimension of the first operand, `{D}`
-a list of some, `{s}` a number, `{k}` a small one, `{size}` a size of the first operand's number of elements, `{at}` an
-index of dimension 0 of the first operand, `{type}` a floating type. A template that writes begins with `!`.
+any number, `{i}` integers, `{b}` truth values, `{c}` complex, `{x}` anything; `{f2}` has two dimensions at least,
+`{f=}` broadcasts with the first operand, `{f@}` can be multiplied with it. `{d}` is a dimension of the first operand,
+`{D}` a list of some, `{s}` a number, `{k}` a small one, `{size}` a size of the first operand's number of elements,
+`{at}` an index of its dimension 0, `{type}` a floating type. A template that writes begins with `!`.
 """
 
 from __future__ import annotations

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzz.batch import Kind, Wrong, run_batch, shape_of
-from tests.fuzz.kinds import KINDS
+from spmdir.checking.pool import Worker
+from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
-EXAMPLES = {"programs": 40, "malformed": 250, "special": 60}
+EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60}
 """Kind → how many cases; some seconds of processor time each."""
 
 
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """A process of its own: what hypothesis draws depends on the modules that are imported."""
+    worker = Worker(None, "tests.fuzz.worker")
+    yield worker
+    worker.stop()
+
+
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_nothing_is_wrong_raw_or_hangs(kind: str) -> None:
-    batch = run_batch(KINDS[kind], 0, EXAMPLES[kind])
+def test_nothing_is_wrong_raw_or_hangs(kind: str, worker: Worker) -> None:
+    batch = worker.ask(("batch", kind, 0, EXAMPLES[kind]), 300)
+    assert isinstance(batch, Batch), batch
     assert not batch.failures, "\n".join(map(str, batch.failures))
     assert batch.right > batch.tried // 8
 
