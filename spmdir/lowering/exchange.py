@@ -16,7 +16,7 @@ from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.wire import packed
 from spmdir.pieces import Ranges, common, length, positions, union
 from spmdir.placement import REDUCTIONS, Partial
-from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, reduced_axes
+from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
 from spmdir.planner.relay import relay, relay_loads
 from spmdir.planner.whole_moves import exchanged_axes, relayed_axes
 
@@ -143,7 +143,10 @@ def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
 
 
 def _pending(site: Site) -> str:
-    return next((op for _, op in (*site.source.partial, *site.target.partial)), "sum")
+    """Return the reduction of the addends that move; axes whose placement stays may have those of plug-ins."""
+    moved = {*reduced_axes(site.source, site.target), *pending_axes(site.source, site.target)}
+    partial = sorted((*site.source.partial, *site.target.partial), key=lambda entry: entry[0] not in moved)
+    return next((op for _, op in partial if op in REDUCTIONS), "sum")
 
 
 def _combined(site: Site, addends: Sequence[Node]) -> Node:
