@@ -30,6 +30,9 @@ def flatten(layout: Layout, operand: str, *ends: str) -> Dims:
 def unflatten(layout: Layout, operand: str, dim: str, argument: str) -> Dims:
     shape = layout.shape(operand)
     at, sizes = layout.dimension(dim, len(shape)), layout.integers(argument)
+    # The one -1 is of this dimension alone: where another one is empty, the elements do not tell it.
+    parts = math.prod(size for size in sizes if size != -1)
+    sizes = tuple(shape[at] // max(parts, 1) if size == -1 and sizes.count(-1) == 1 else size for size in sizes)
     dims = _reshape_to(layout, operand, (*shape[:at], *sizes, *shape[at + 1 :]))
     # The sizes of the parts are given apart from those of the result, so no rank can have its own.
     layout.whole.update(f for d in dims[at : at + len(sizes)] for f in d)

@@ -1,0 +1,54 @@
+"""Local forms where ranks hold nothing of a dimension: localize can type them on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spmdir.checking.samples import attention, index, libraries, loss, view
+from spmdir.checking.soundness import Case, Rows, distribute, hold_together, meta, prepare
+from spmdir.errors import SpmdirError
+from spmdir.mesh import Mesh
+from spmdir.rules import default
+
+FAMILIES = (attention, index, libraries, loss, view)
+"""Where ops have local forms that may have empty shards."""
+
+MOST_RANKS = 6
+"""On an axis."""
+
+
+def test_the_local_form_of_every_op_is_typed_on_ranks_whose_shards_are_empty() -> None:
+    rules = default()
+    faults, tried = [], set()
+    for sample in (sample for family in FAMILIES for sample in family.samples()):
+        if any(rule.of_kind("local") for rule in rules.alternatives(sample.op)):
+            case = prepare(sample, rules)
+            for rows, mesh in _ways(case):
+                tried.add(sample.op)
+                faults += [f"{sample.op} {mesh} {fault}" for fault in _mistyped(case, rows, mesh)]
+    assert not faults
+    assert len(tried) > 30  # other ops take no empty shards
+
+
+def _ways(case: Case) -> Iterator[tuple[Rows, Mesh]]:
+    """Each strategy that needs a local form, beside each other one on more ranks than it has elements for."""
+    rule = case.rule
+    for row in rule.strategies(2):
+        for other in rule.strategies(2) if row.rewrite == "local" else ():
+            count = 0 if other.factor in (None, row.factor) else rule.factors[other.factor].size + 1
+            if 0 < count <= MOST_RANKS and hold_together(rule, [row, other], (2, count)):
+                yield [("x", row), ("y", other)], Mesh({"x": 2, "y": count})
+
+
+def _mistyped(case: Case, rows: Rows, mesh: Mesh) -> Iterator[str]:
+    """What is wrong with the local form that localize makes for the ranks whose shards are empty."""
+    axes = {row.factor: (axis,) for axis, row in rows if row.factor is not None}
+    placed = ([(mesh.sizes[axis], row.operands[index]) for axis, row in rows] for index in range(len(case.operands)))
+    held = [distribute(tensor, placements) for tensor, placements in zip(case.operands, placed, strict=True)]
+    for rank in mesh.group(mesh.world_size - 1, mesh.axis_names[:1]):  # one that has none, whatever is beside it
+        coordinate = mesh.coordinate(rank)
+        operands = tuple(meta(each[rank]) for each in held)
+        try:
+            case.rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at))
+        except SpmdirError as error:
+            yield f"rank {rank}: {error.message}"
