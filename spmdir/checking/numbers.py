@@ -9,7 +9,7 @@ import attrs
 from torch import Tensor
 
 from spmdir.checking.sample import Sample
-from spmdir.checking.soundness import overload
+from spmdir.importer.schemas import torch_op
 
 TRIED = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
 """What stands in for each number of a call; integers beside integer operands are tried as integers."""
@@ -22,7 +22,7 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
     A number is also tried where the sample gives one in place of a tensor. The op need not accept it.
     """
-    parameters = overload(sample.op)._schema.arguments
+    parameters = torch_op(sample.op)._schema.arguments
     tensors = [parameter.name for parameter in parameters if "Tensor" in str(parameter.type)]
     given = dict(zip(tensors, sample.operands, strict=False))
     for parameter in parameters:
