@@ -64,6 +64,10 @@ class UnsupportedError(SpmdirError):
     """A program that cannot be partitioned exactly, so it is refused."""
 
 
+class LimitError(SpmdirError):
+    """An input beyond one of the limits of `spmdir.limits`."""
+
+
 class SpmdirErrors(SpmdirError):
     """Several refusals found in one run, printed one a line."""
 

@@ -12,6 +12,7 @@ import attrs
 
 from spmdir.axes import axis_part, is_part
 from spmdir.errors import ShardingError
+from spmdir.limits import AXES, RANKS
 
 
 def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
@@ -58,6 +59,7 @@ class Mesh:
 
     Raises:
         ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
+        LimitError: there are more axes or ranks than `spmdir.limits` lets pass.
     """
 
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
@@ -78,6 +80,8 @@ class Mesh:
             _check_name(f"mesh axis '{axis}'", axis)
             if size < 1:
                 raise ShardingError(f"mesh axis '{axis}' has size {size}; expected a size of at least 1")
+        AXES.check(len(self.axes))
+        RANKS.check(self.world_size)
         for axis in self.intra_node or ():
             if axis not in names:
                 raise ShardingError(f"mesh @{self.name} has no axis '{axis}'; its axes are {', '.join(names)}")

@@ -19,6 +19,7 @@ from typing import Any, Union
 import attrs
 
 from spmdir.errors import SpmdirError
+from spmdir.limits import DIGITS, OPERATORS, TERMS
 
 Number = Union[int, float, "Size", "Real"]
 
@@ -166,7 +167,7 @@ def apply(name: str, *arguments: Number) -> Number:
         raise SpmdirError(f"'{name}' is no function of sizes; expected one of {', '.join(_PYTHON)}")
     try:
         if not any(map(is_symbolic, arguments)):
-            return _PYTHON[name](*arguments)
+            return _bounded(_PYTHON[name](*arguments))
         real = any(isinstance(argument, (float, Real)) for argument in arguments)
         if name in _TO_INT:
             return _of_atom(Function(name, arguments)) if real else arguments[0]
@@ -175,6 +176,13 @@ def apply(name: str, *arguments: Number) -> Number:
         return _INTEGER[name](*arguments)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise SpmdirError(f"{name}({', '.join(map(str, arguments))}) is no number: {error}") from None
+
+
+def _bounded(value: int | float) -> int | float:
+    """`value`; LimitError for an integer that is far beyond any size."""
+    if isinstance(value, int) and abs(value) >= 10**DIGITS.most:
+        raise DIGITS.error(f"more than {DIGITS.most}")
+    return value
 
 
 def _terms(value: Number) -> dict[Monomial, int]:
@@ -203,8 +211,11 @@ def _add(*values: Number) -> int | Size:
 
 def _mul(a: Number, b: Number) -> int | Size:
     product: dict[Monomial, int] = {}
-    for left, m in _terms(a).items():
-        for right, n in _terms(b).items():
+    rows, columns = _terms(a), _terms(b)
+    TERMS.check(len(rows) * len(columns))
+    for left, m in rows.items():
+        for right, n in columns.items():
+            TERMS.check(len(left) + len(right))
             monomial = tuple(sorted((*left, *right), key=str))
             product[monomial] = product.get(monomial, 0) + m * n
     return _of_terms(product)
@@ -351,6 +362,7 @@ def _evaluate_atom(atom: Atom, sizes: Mapping[str, int]) -> Any:
     return apply(atom.name, *(evaluate(argument, sizes) for argument in atom.arguments))
 
 
+_OPERATOR = re.compile(r"[-+*/%(]")
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Div: "truediv",
     ast.Pow: "pow",
@@ -371,6 +383,7 @@ def parse_number(text: str) -> Number:
 
 
 def _tree(text: str) -> ast.expr:
+    OPERATORS.check(len(_OPERATOR.findall(text)))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is refused below

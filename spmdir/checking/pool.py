@@ -45,6 +45,7 @@ class Worker:
     def __init__(self, setup: Any, module: str = "spmdir.checking.worker"):
         self._setup, self._module = setup, module
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def ask(self, job: Any, timeout: float) -> Any:
         """The answer to `job`, or its Death; a process that ends before it began is replaced once.
@@ -53,7 +54,7 @@ class Worker:
             SpmdirError: what the job refuses.
         """
         answer = self._try(job, timeout)
-        if isinstance(answer, Death) and not answer.stage and not answer.late:
+        if isinstance(answer, Death) and not answer.stage and not answer.late and not self._closed:
             answer = self._try(job, timeout)
         return answer
 
@@ -90,6 +91,11 @@ class Worker:
             self._process.kill()
             self._process.communicate()
         self._process = None
+
+    def close(self) -> None:
+        """End the process for good: what still waits for an answer gets a Death, and no new process."""
+        self._closed = True
+        self.stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[2])
@@ -131,4 +137,4 @@ def pool(setup: Any, count: int, module: str = "spmdir.checking.worker") -> Iter
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
-                worker.stop()
+                worker.close()

@@ -31,6 +31,7 @@ from spmdir.dialects.brackets import take_balanced
 from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments
 from spmdir.dialects.size_types import DimsAttr, dims_text
 from spmdir.errors import SpmdirError
+from spmdir.limits import check_shape
 from spmdir.sharding import Sharding, parse_sharding
 from spmdir.size import Size
 
@@ -80,6 +81,7 @@ def _read_type(type_: Attribute) -> TensorMeta | None:
         return None
     if not isinstance(type_.encoding, (NoneAttr, DimsAttr)):
         return None
+    check_shape(type_.get_shape())
     return TensorMeta(tuple(type_.get_shape()), _ELEMENT_NAMES[type_.element_type])
 
 

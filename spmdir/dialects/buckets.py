@@ -43,6 +43,11 @@ class UnbucketOp(ValueOp):
     name = "spmd.unbucket"
     PARENTHESISED: ClassVar = False
 
+    def check_counts(self) -> None:
+        if len(self.operands) != 1:
+            raise VerifyException(f"takes one bucket, found {len(self.operands)} operands")
+        super().check_counts()
+
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         joined = self.operands[0].owner

@@ -22,6 +22,7 @@ from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
+from spmdir.limits import check_types
 from spmdir.mesh import Mesh
 
 _PLAINER = {
@@ -58,6 +59,7 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         ParseError: malformed text; SpmdirError: a module that does not verify.
     """
     require_type("text", text, str, "the text of a module")
+    check_types(text, filename, first_line)
     parser = None
     try:
         with collector_paused():

@@ -13,6 +13,7 @@ from spmdir.laws.instances import instances
 from spmdir.laws.law import Example, Law
 from spmdir.laws.table import LAWS
 from spmdir.placement_type import Placement, parse_placement
+from spmdir.progress import say
 from spmdir.tools.plugins import line_in, load_module
 
 _EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
@@ -114,6 +115,7 @@ def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
 def _of_value(placement: Placement, path: str | None) -> Verdict:
     tried = examples = 0
     for law in LAWS:
+        say(f"{placement}: law '{law.name}'")
         # What users draw afterwards does not depend on how often laws draw.
         with torch.random.fork_rng(()):
             count, broken = _try(law, placement, path)

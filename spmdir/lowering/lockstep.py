@@ -20,6 +20,7 @@ from spmdir.lowering.groups import symbolic_axes
 from spmdir.lowering.site import WAIT, functional
 from spmdir.mesh import Mesh
 from spmdir.placement import REDUCTIONS
+from spmdir.progress import say
 
 Tensor = torch.Tensor
 
@@ -103,6 +104,7 @@ def run_lockstep(
     while True:
         issued: list[Issued] = []
         for rank, run in enumerate(runs):
+            say(f"running rank {rank} of {len(runs)}")
             try:
                 issued.append(run.send(answers[rank]))
             except StopIteration as end:

@@ -18,6 +18,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
 from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
+from spmdir.limits import SIMULATED
 from spmdir.lowering.emit import emit
 from spmdir.lowering.groups import symbolic_group
 from spmdir.lowering.layout import collect, distribute, random_like
@@ -27,6 +28,7 @@ from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
 from spmdir.open_sizes import solve
 from spmdir.placement_type import Noise
+from spmdir.progress import say
 from spmdir.sharding import Sharding
 from spmdir.size import Size, is_symbolic
 
@@ -53,9 +55,11 @@ def simulate(
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
     Raises:
+        LimitError: the mesh has more ranks than a simulation takes.
         SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
             issue different collectives, or disagree on a value that they all hold.
     """
+    SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
     module = localized(sized(module, inputs, state_dict or {}, sizes))
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
@@ -63,7 +67,10 @@ def simulate(
         _distributed(value, tensor, mesh, noise)
         for value, tensor in bind_inputs(function, mesh, inputs, state_dict or {})
     ]
-    programs = [emit(module, mesh, rank, symbolic_group) for rank in range(mesh.world_size)]
+    programs = []
+    for rank in range(mesh.world_size):
+        say(f"lowering the program of rank {rank} of {mesh.world_size}")
+        programs.append(emit(module, mesh, rank, symbolic_group))
     for program in programs:
         _follow(program, held)
     inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]

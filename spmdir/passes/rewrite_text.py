@@ -12,7 +12,9 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from lark.exceptions import VisitError
 
 from spmdir.errors import Location, ParseError, did_you_mean
+from spmdir.limits import check_nesting
 from spmdir.rules.grammar import load_grammar
+from spmdir.text_file import read_text_file
 
 CLAUSES: dict[str, tuple[str, ...]] = {
     "slice": ("on", "dim"),
@@ -192,6 +194,7 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
     Raises:
         ParseError: malformed text, an unknown collective or an unbound variable; located.
     """
+    check_nesting(text, file)
     try:
         return _Builder(file).transform(_parser().parse(text + "\n"))
     except VisitError as error:
@@ -213,8 +216,4 @@ def read_rewrites(path: Path) -> tuple[Rewrite, ...]:
     Raises:
         ParseError: it cannot be read, or does not parse.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ParseError(f"cannot read rewrites from '{path}': {error.strerror}; give the path of a file") from None
-    return parse_rewrites(text, str(path))
+    return parse_rewrites(read_text_file(path, f"rewrites from '{path}'"), str(path))

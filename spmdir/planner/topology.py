@@ -9,6 +9,8 @@ from pathlib import Path
 import attrs
 
 from spmdir.errors import ParseError, UnsupportedError, did_you_mean
+from spmdir.limits import check_nesting
+from spmdir.text_file import read_text_file
 
 
 @attrs.frozen
@@ -62,11 +64,11 @@ def find_topology(given: str | Topology | None, default: Topology) -> Topology:
 
 
 def _read(path: Path) -> Topology:
+    text = read_text_file(path, f"the topology {path}")
+    check_nesting(text, str(path))
     try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ParseError(f"cannot read the topology {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ParseError(f"{path} is no TOML file: {error}") from None
     expected = [field.name for field in attrs.fields(Topology) if field.name != "name"]
     for name, value in table.items():

@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from spmdir.errors import Location, ParseError
+from spmdir.errors import Location, ParseError, SpmdirError
+from spmdir.limits import OPERATORS, check_nesting
 from spmdir.rules.grammar import load_grammar
 from spmdir.rules.syntax import (
     Binary,
@@ -49,9 +50,15 @@ class _Builder(Transformer[Token, Rule]):
     def __init__(self, file: str, first_line: int):
         super().__init__()
         self.file, self.offset = file, first_line - 1
+        self.operators = 0
 
     def at(self, token: Token) -> Location:
         return Location(self.file, (token.line or 1) + self.offset, token.column or 1)
+
+    def count(self, operators: int) -> None:
+        """Raise LimitError where the rule has so many operators that expressions nest too deeply to be evaluated."""
+        self.operators += operators
+        OPERATORS.check(self.operators, Location(self.file, self.offset + 1, 1))
 
     def factor(self, items: list[Token]) -> Term:
         return Term("factor", (str(items[0]),), self.at(items[0]))
@@ -150,6 +157,7 @@ class _Builder(Transformer[Token, Rule]):
         return Constant(float(items[0]) if re.search(r"[.e]", items[0]) else int(items[0]))
 
     def negation(self, items: list[Any]) -> Expression:
+        self.count(1)
         if isinstance(items[1], Constant) and isinstance(items[1].value, (int, float)):
             return Constant(-items[1].value)
         return Binary("-", Constant(0), items[1], self.at(items[0]))
@@ -171,10 +179,12 @@ class _Builder(Transformer[Token, Rule]):
         return items[0]
 
     def conjunction(self, items: list[Expression]) -> Expression:
+        self.count(len(items) - 1)
         return functools.reduce(lambda a, b: Binary("and", a, b, None), items)
 
     def _left_to_right(self, items: list[Any]) -> Expression:
         left, rest = items[0], items[1:]
+        self.count(len(rest) // 2)
         for operator, right in zip(rest[::2], rest[1::2], strict=True):
             if operator is not None:
                 left = Binary(str(operator), left, right, self.at(operator))
@@ -218,6 +228,7 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
     Raises:
         ParseError: located; the text is no rule.
     """
+    check_nesting(text, file, first_line)
     try:
         tree = _grammar().parse(text)
     except UnexpectedToken as error:
@@ -237,6 +248,6 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
     try:
         return _Builder(file, first_line).transform(tree)
     except VisitError as error:
-        if isinstance(error.orig_exc, ParseError):
+        if isinstance(error.orig_exc, SpmdirError):
             raise error.orig_exc from None
         raise

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, place
+from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
 from spmdir.rules.admission import why_not
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
@@ -21,6 +21,7 @@ from spmdir.rules.maps import MAPS
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.syntax import Rule
 from spmdir.rules.windows import BORDERS
+from spmdir.text_file import read_text_file
 
 PACKAGED = Path(__file__).parent.parent / "dialects" / "aten"
 
@@ -174,13 +175,7 @@ class RuleSet:
         Raises:
             ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
         """
-        try:
-            text = Path(path).read_bytes().decode()
-        except OSError as error:
-            raise ParseError(f"cannot read rules from {path}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise ParseError("this is no UTF-8 text", place(error.object, error.start, str(path))) from None
-        added = read(text, str(path))
+        added = read(read_text_file(path, f"rules from {path}"), str(path))
         extended = RuleSet({**self.records, **added})
         extended._check(added)
         return extended

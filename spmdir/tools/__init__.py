@@ -1,0 +1,19 @@
+"""The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+
+def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+    sys.__excepthook__(kind, error, trace)
+
+
+# Only in the process of a tool: a script of ours, or `python -m`, which has not named its module yet.
+if sys.argv and (sys.argv[0] == "-m" or os.path.basename(sys.argv[0]).startswith("spmd-")):
+    sys.excepthook = _ended

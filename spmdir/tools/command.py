@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import stat
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
-from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean, place
+from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
+from spmdir.limits import CHARACTERS
+from spmdir.progress import shown_by
+from spmdir.text_file import decoded, read_text_file
 from spmdir.tools.plugins import place_in_plugin
 
 
@@ -46,22 +51,31 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
-    """The exit status of a tool: what `body` returns, 1 after a refusal, 2 after an internal error.
+    """Return the exit status of a tool: what `body` returns, 1 after an error, 2 after an internal one, 130 after
+    Ctrl-C.
 
-    Refusals, among them what plug-ins raise, and warnings go to stderr, one a line; a traceback appears only when
+    Errors, among them what plug-ins raise, and warnings go to stderr, one a line; a traceback appears only when
     SPMDIR_DEBUG is set.
     """
     try:
-        with shown_warnings(lambda warning: print(warning, file=sys.stderr)):
+        with shown_warnings(lambda warning: print(warning, file=sys.stderr)), _progress_line() as show, shown_by(show):
             status = body(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return status
     except SpmdirError as error:
         print(error, file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # The reader has left, as in `spmd-opt … | head`; Python must not complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        if argv is None:
+            # The process is ours, and what was begun has been undone; to end it tidily would leave time for more.
+            os._exit(130)
+        return 130
+    except (BrokenPipeError, RecursionError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError):
+            _drop_output()  # the reader has left, as in `spmd-opt … | head`
+        else:
+            print(f"error: the input is nested too deeply or too large: {type(error).__name__}", file=sys.stderr)
         return 1
     except Exception as error:
         if os.environ.get("SPMDIR_DEBUG"):
@@ -69,12 +83,46 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
         if (where := place_in_plugin(error)) is not None:
             print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
             return 1
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            _drop_output()
+            print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+            return 1
         print(
             f"error: internal error, please report: {type(error).__name__}: {error} "
             "(set SPMDIR_DEBUG=1 for the traceback)",
             file=sys.stderr,
         )
         return 2
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write to a device raises that takes no more."""
+
+
+def _drop_output() -> None:
+    """What stdout still holds goes nowhere, so that Python does not complain again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _progress_line() -> Iterator[Callable[[str], None] | None]:
+    """What shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    last = 0.0
+
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.1:
+            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
+            last = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        if last:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -112,16 +160,9 @@ def read_text(path: str) -> tuple[str, str]:
     Raises:
         SpmdirError: the file cannot be read or is no UTF-8 text.
     """
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read().decode(), "<stdin>"
-        with open(path, encoding="utf-8", newline="") as file:
-            return file.read(), path
-    except OSError as error:
-        raise SpmdirError(f"cannot read '{path}': {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        where = place(error.object, error.start, "<stdin>" if path == "-" else path)
-        raise SpmdirError(f"the byte {error.object[error.start]:#x} is no UTF-8 text", where) from None
+    if path == "-":
+        return decoded(sys.stdin.buffer.read(CHARACTERS.most + 1), "<stdin>"), "<stdin>"
+    return read_text_file(path, f"'{path}'"), path
 
 
 def write_text(path: str | None, text: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from spmdir.errors import Location, ParseError, SpmdirError, did_you_mean
+from spmdir.limits import check_nesting
 from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, as_sharding
 
@@ -43,6 +44,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
     Raises:
         ParseError, ShardingError: the text is no plan, or a sharding does not fit the mesh; with its place.
     """
+    check_nesting(text, file)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdir.errors import SpmdirError
+from spmdir.progress import say
 from spmdir.tools.command import ArgumentParser, guarded, write_text
 
 _DESCRIPTION = "Check rules by running their ops: every strategy, on several numbers of ranks."
@@ -46,7 +47,7 @@ def _main(argv: Sequence[str]) -> int:
         missing=not options.no_missing,
         processes=options.processes,
         timeout=options.timeout,
-        progress=_show if options.progress or sys.stderr.isatty() else None,
+        progress=_show if options.progress else say,
     )
     write_text(options.output, report.json() if options.json else report.table())
     return 0 if report.sound else 1
@@ -77,7 +78,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--load-plugin", **listed, metavar="FILE", help="a Python file that declares placements")
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
-    parser.add_argument("--progress", action="store_true", help="a line to stderr for each op, as terminals get it")
+    parser.add_argument("--progress", action="store_true", help="a line to stderr for each op; terminals show the last")
     parser.add_argument("--processes", type=int, help="worker processes (default: one a core)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one op (default 300)")
     return parser

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from spmdir.brackets import split_entries
 from spmdir.call import DTYPE_BYTES
 from spmdir.errors import ShardingError
+from spmdir.limits import check_shape
 from spmdir.mesh import Mesh
 from spmdir.planner.cost import step_cost
 from spmdir.planner.plan import plan_reshard
@@ -102,7 +103,9 @@ def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x") if text else []
     if not all(size.isdecimal() and len(size) <= 18 for size in sizes):
         raise argparse.ArgumentTypeError(f"'{text}' is no shape; expected sizes as in 4096x4096")
-    return tuple(map(int, sizes))
+    shape = tuple(map(int, sizes))
+    check_shape(shape)
+    return shape
 
 
 def _names(text: str) -> tuple[str, ...]:

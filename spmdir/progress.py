@@ -1,0 +1,26 @@
+"""What long work says of itself while it runs, to whom a tool has asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", default=None)
+
+
+def say(text: str) -> None:
+    """Tell what is being done; nobody may listen."""
+    show = _SHOW.get()
+    if show is not None:
+        show(text)
+
+
+@contextmanager
+def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
+    """Inside, `show` gets what `say` is told."""
+    token = _SHOW.set(show)
+    try:
+        yield
+    finally:
+        _SHOW.reset(token)
