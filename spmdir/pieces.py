@@ -6,6 +6,8 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
+from spmdir.limits import RANGES
+
 Range = tuple[int, int]
 """(start, end) of positions."""
 
@@ -93,13 +95,19 @@ def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, in
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:
-    """`ranges` without empty ones, adjacent ones as one."""
+    """Return `ranges` without empty ones, adjacent ones as one.
+
+    Raises:
+        LimitError: they are more than could be handled one by one.
+    """
     found: list[Range] = []
     for start, end in ranges:
         if found and found[-1][1] == start:
             found[-1] = (found[-1][0], end)
         elif start < end:
             found.append((start, end))
+            if len(found) > RANGES.most:
+                raise RANGES.error(f"more than {RANGES.most}")
     return tuple(found)
 
 

@@ -9,11 +9,11 @@ from contextvars import ContextVar
 _SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", default=None)
 
 
-def say(text: str) -> None:
-    """Tell what is being done; nobody may listen."""
+def say(text: str, *values: object) -> None:
+    """Tell what is being done, `text` with `values` in its braces; nobody may listen, and then it costs nothing."""
     show = _SHOW.get()
     if show is not None:
-        show(text)
+        show(text.format(*values) if values else text)
 
 
 @contextmanager

@@ -53,6 +53,8 @@ class Worker:
         Raises:
             SpmdirError: what the job refuses.
         """
+        if self._closed:
+            return Death("interrupted", "")
         answer = self._try(job, timeout)
         if isinstance(answer, Death) and not answer.stage and not answer.late and not self._closed:
             answer = self._try(job, timeout)

@@ -115,7 +115,7 @@ def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
 def _of_value(placement: Placement, path: str | None) -> Verdict:
     tried = examples = 0
     for law in LAWS:
-        say(f"{placement}: law '{law.name}'")
+        say("{}: law '{}'", placement, law.name)
         # What users draw afterwards does not depend on how often laws draw.
         with torch.random.fork_rng(()):
             count, broken = _try(law, placement, path)

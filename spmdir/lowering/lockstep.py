@@ -104,7 +104,7 @@ def run_lockstep(
     while True:
         issued: list[Issued] = []
         for rank, run in enumerate(runs):
-            say(f"running rank {rank} of {len(runs)}")
+            say("running rank {} of {}", rank, len(runs))
             try:
                 issued.append(run.send(answers[rank]))
             except StopIteration as end:

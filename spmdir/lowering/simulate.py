@@ -69,7 +69,7 @@ def simulate(
     ]
     programs = []
     for rank in range(mesh.world_size):
-        say(f"lowering the program of rank {rank} of {mesh.world_size}")
+        say("lowering the program of rank {} of {}", rank, mesh.world_size)
         programs.append(emit(module, mesh, rank, symbolic_group))
     for program in programs:
         _follow(program, held)

@@ -16,6 +16,7 @@ from spmdir.mesh import Mesh
 from spmdir.planner.bills import Bills
 from spmdir.planner.problem import Node, Row
 from spmdir.planner.repeats import Quotient
+from spmdir.progress import say
 from spmdir.rules.strategy import divided_by
 
 HOPELESS = 0.5
@@ -160,6 +161,7 @@ class AxisSearch:
             start: rows to begin with; those of a sweep if None, or if one of them is not to be had any more.
             tried: (node, row) of the moves tried in earlier rounds, which are not tried again; grows.
         """
+        say("propagate: deciding axis '{}'", self.axis)
         everything = range(len(self.decision))
         sweeps = SWEEPS if effort or start else 0
         if start is None or not self._restart(start):

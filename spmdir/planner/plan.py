@@ -21,6 +21,7 @@ from spmdir.planner.cost import LOADS, Cost, least_cost, step_cost
 from spmdir.planner.moves import exchanges, free_axes, moves, permutes, useful_places
 from spmdir.planner.steps import Step
 from spmdir.planner.topology import FLAT, Topology, find_topology
+from spmdir.progress import say
 from spmdir.sharding import Sharding, as_sharding
 
 _TICK = 1e-12
@@ -185,6 +186,7 @@ def _search(
             continue
         if here == target:
             break
+        say("planning {} -> {}: {} shardings reached", source, target, len(best))
         if key > best[here]:
             continue
         steps = moves(here, pending, free, places, len(shape), mesh)

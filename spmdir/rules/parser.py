@@ -12,7 +12,7 @@ import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from spmdir.errors import Location, ParseError, SpmdirError
-from spmdir.limits import OPERATORS, check_nesting
+from spmdir.limits import NESTING, OPERATORS, check_nesting
 from spmdir.rules.grammar import load_grammar
 from spmdir.rules.syntax import (
     Binary,
@@ -251,3 +251,5 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
         if isinstance(error.orig_exc, SpmdirError):
             raise error.orig_exc from None
         raise
+    except RecursionError:
+        raise NESTING.error("more than can be read", Location(file, first_line, 1)) from None

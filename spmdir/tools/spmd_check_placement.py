@@ -52,7 +52,7 @@ def argument_parser() -> ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("files", nargs="*", metavar="file.py", help="a Python file that declares placements")
+    parser.add_argument("files", nargs="*", metavar="file.py", help="a .py file of placements, which is executed")
     parser.add_argument("--list-laws", action="store_true", help="show the laws")
     return parser
 

@@ -72,10 +72,10 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--world", type=_counts, default=(2, 3, 4), help="numbers of ranks (default 2,3,4)")
     parser.add_argument("--rules", metavar="FILE", help="a .rules file whose lines replace the packaged ones")
-    parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(); it may register ops")
+    parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(), which is executed")
     listed: Any = {"action": "append", "default": []}
     parser.add_argument("--placement", **listed, metavar="TEXT", help="only the strategies that this placement adds")
-    parser.add_argument("--load-plugin", **listed, metavar="FILE", help="a Python file that declares placements")
+    parser.add_argument("--load-plugin", **listed, metavar="FILE", help="a .py file of placements, which is executed")
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
     parser.add_argument("--progress", action="store_true", help="a line to stderr for each op; terminals show the last")

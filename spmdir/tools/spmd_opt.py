@@ -62,7 +62,13 @@ def plugin_parser() -> ArgumentParser:
     """The options that are read before all others, since plug-ins bring passes and so flags."""
     parser = ArgumentParser("spmd-opt", allow_abbrev=False, add_help=False)
     group = parser.add_argument_group("plug-ins")
-    group.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
+    group.add_argument(
+        "--load-plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="load a .rules file, or execute a .py file",
+    )
     return parser
 
 

@@ -81,7 +81,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--dtype", default="f32", choices=DTYPE_BYTES, metavar="TYPE", help="element type (f32)")
     parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
     parser.add_argument(
-        "--load-plugin", action="append", default=[], metavar="FILE", help="load placements of a .py file"
+        "--load-plugin", action="append", default=[], metavar="FILE", help="execute a .py file that declares placements"
     )
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
     return parser

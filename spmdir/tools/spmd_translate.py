@@ -74,7 +74,13 @@ def argument_parser() -> ArgumentParser:
         default="warn",
         help="with --import-pt2: leave an op without a rule to run replicated, or refuse it (default warn)",
     )
-    parser.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help="load a .rules or .py file")
+    parser.add_argument(
+        "--load-plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="load a .rules file, or execute a .py file",
+    )
     parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
         "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"

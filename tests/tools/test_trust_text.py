@@ -1,0 +1,114 @@
+"""Texts from a stranger run no code and touch no file that the command line does not name, whatever they say."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spmdir.tools import spmd_opt, spmd_plan
+
+CODE = "__import__('os').mkdir('MARKER')"
+HEAD = "spmd.mesh @mesh <dp = 2>\n"
+FUNCTION = (
+    "func.func @f(%x: tensor<4xf32> {{spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}) -> tensor<4xf32> {{\n"
+    "{line}\n  return %x : tensor<4xf32>\n}}\n"
+)
+
+
+@pytest.fixture
+def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The files that are opened, and the modules outside the package that are imported by name."""
+    monkeypatch.chdir(tmp_path)
+    found: list[str] = []
+    opened, imported = builtins.open, importlib.import_module
+
+    def watched_open(file: object, *rest: object, **named: object) -> object:
+        found.append(str(file))
+        return opened(file, *rest, **named)  # type: ignore
+
+    def watched_import(name: str, package: str | None = None) -> object:
+        if not name.startswith("spmdir"):
+            found.append(name)
+        return imported(name, package)
+
+    monkeypatch.setattr(builtins, "open", watched_open)
+    monkeypatch.setattr(importlib, "import_module", watched_import)
+    yield found
+    assert os.listdir(tmp_path) == ["given"]
+
+
+def only(path: Path, touched: list[str]) -> bool:
+    package = os.path.realpath(os.path.dirname(spmd_opt.__file__) + "/..")
+    return all(file == str(path) or os.path.realpath(file).startswith(package) for file in touched)
+
+
+def given(text: str, suffix: str) -> Path:
+    Path("given").mkdir()
+    path = Path("given").absolute() / f"in{suffix}"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'  %0 = mylib.f(%x) {{a = "{CODE}"}} : tensor<4xf32>',
+        '  %0 = aten.relu(%x) : tensor<4xf32> loc("/etc/passwd":1:1)',
+        f'  %0 = aten.relu(%x) : tensor<4xf32> loc("{CODE}")',
+        f"  %0 = aten.relu(%x) : tensor<[{CODE}]xf32>",
+        "  %0 = aten.relu(%x) : tensor<4xf32> <dp: Os(0)>",
+        "  %0 = aten.relu(%x) : tensor<4xf32> <dp: __import__(0)>",
+        '  %0 = os.system() {command = "touch MARKER"} : tensor<4xf32>',
+        '  %0 = aten.from_file() {filename = "MARKER", shared = true, size = 4, dtype = f32} : tensor<4xf32>',
+        '  %0 = "builtin.f"(%x) {a = dense_resource<MARKER> : tensor<4xf32>} : (tensor<4xf32>) -> tensor<4xf32>',
+        '  "func.call"() {callee = @os.system} : () -> ()',
+    ],
+)  # fmt: skip
+def test_a_program_touches_nothing(line: str, touched: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = given(HEAD + FUNCTION.format(line=line), ".mlir")
+    spmd_opt.main([str(path), "--propagate", "--print-debuginfo"])
+    assert "internal error" not in capsys.readouterr().err
+    assert only(path, touched)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"mylib.f(x: a) -> a  whole a if {CODE}", "found"),
+        ("mylib.f(x: a) -> a  whole a if mkdir(x)", "mkdir"),
+        ("mylib.f(x: a) -> a\n    local a\n    y = os.mkdir(x)\n    return y", "os.mkdir"),
+        ("mylib.f(x: a) -> __import__(a)", "__import__"),
+    ],
+)
+def test_a_rule_names_functions_of_its_tables_alone(
+    text: str, message: str, touched: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = given(text, ".rules")
+    assert spmd_opt.main(["--load-plugin", str(path), "--list-passes"]) == 1
+    assert message in capsys.readouterr().err
+    assert only(path, touched)
+
+
+@pytest.mark.parametrize("text", [f"a: {CODE} => x", "a: mkdir x on A => x", "a: f(x, ...) => x when f mkdir"])
+def test_a_rewrite_names_collectives_alone(text: str, touched: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = given(text, ".rewrites")
+    program = Path("given/in.mlir")
+    program.write_text(HEAD + FUNCTION.format(line=""))
+    touched.clear()
+    assert spmd_opt.main([str(program), f"--fuse-collectives=rewrites={path}"]) == 1
+    assert f"{path}:1:" in capsys.readouterr().err
+    assert all(only(path, [file]) or file == str(program) for file in touched)
+
+
+@pytest.mark.parametrize("value", [f'"{CODE}"', '"../../etc/passwd"', "[1]", "{import = 'os'}"])
+def test_a_topology_is_numbers_alone(value: str, touched: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = given(f"intra_bandwidth = {value}\n", ".toml")
+    arguments = ["S(0)", "R", "--mesh", "2", "--shape", "4", "--no-dtensor", "--topology", str(path)]
+    assert spmd_plan.main(arguments) == 1
+    assert "expected a number" in capsys.readouterr().err
+    assert only(path, touched)
