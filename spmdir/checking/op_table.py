@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
+from spmdir.admission import LISTED, TABLE, VERSIONS
 from spmdir.importer.schemas import judge
-from spmdir.rules.admission import LISTED, TABLE, VERSIONS
 
 Verdicts = dict[tuple[str, str], set[str]]
 """(Name of an op, why it is rejected) → the versions of torch that say so."""

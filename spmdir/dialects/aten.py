@@ -1,6 +1,6 @@
 """The `aten` dialect: one op class, specialised by name on demand.
 
-What an op does to shardings stands in `aten/*.rules`, and whether a program may name it in `rules/ops.txt`; nothing
+What an op does to shardings stands in `aten/*.rules`, and whether a program may name it in `aten/ops.txt`; nothing
 here knows any op.
 """
 
@@ -10,9 +10,9 @@ from functools import cache
 
 from xdsl.irdl import irdl_op_definition
 
+from spmdir.admission import STATISTICS, why_not
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import UnsupportedError
-from spmdir.rules.admission import STATISTICS, why_not
 
 
 class AtenOp(ValueOp):

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
+from spmdir.admission import NOT_EVEN_TRACED
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer.aliases import told
 from spmdir.importer.binding import op_name
@@ -21,7 +22,6 @@ from spmdir.importer.locations import node_location, source_line
 from spmdir.importer.schemas import reason_against, require_admitted
 from spmdir.importer.statistics import writes_statistics
 from spmdir.importer.strided import SLICED
-from spmdir.rules.admission import NOT_EVEN_TRACED
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from spmdir.admission import LISTED, NAMESPACES, exception, names_file, sentence
 from spmdir.errors import UnsupportedError
-from spmdir.rules.admission import LISTED, NAMESPACES, exception, names_file, sentence
 
 _PLAIN = {
     "Tensor", "bool", "complex", "float", "int", "number", "str",

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from spmdir.admission import STATISTICS
 from spmdir.importer.binding import op_name
-from spmdir.rules.admission import STATISTICS
 
 _aten = torch.ops.aten
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import attrs
 
+from spmdir.admission import why_not
 from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
-from spmdir.rules.admission import why_not
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate

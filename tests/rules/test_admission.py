@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
+from spmdir.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
 from spmdir.checking.op_table import installed, parse, registered, spell, updated
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SIZE_OPS
@@ -20,7 +21,6 @@ from spmdir.errors import SpmdirWarning, UnsupportedError
 from spmdir.importer.schemas import torch_op
 from spmdir.lowering import run_single
 from spmdir.rules import default
-from spmdir.rules.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
 from spmdir.tools import spmd_run
 
 MESH = spmdir.Mesh({"dp": 2})

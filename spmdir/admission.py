@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spmdir.errors import did_you_mean
 
-TABLE = Path(__file__).with_name("ops.txt")
+TABLE = Path(__file__).parent / "dialects" / "aten" / "ops.txt"
 VERSIONS = ("2.11", "2.12", "2.13")
 """The versions of torch that the table is about."""
 
