@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 
@@ -95,9 +96,16 @@ class SpmdirWarning(UserWarning):
         return f"{prefix}warning: {self.message}"
 
 
+_NOT_THE_USERS = ("spmdir", "xdsl", "torch")
+"""The packages whose frames stand between a warning and the line of the user that it is about."""
+
+
 def warn(message: str, location: Location | None = None) -> None:
-    """Issue a SpmdirWarning; the tools print it to stderr, Python code filters it as any warning."""
-    warnings.warn(SpmdirWarning(message, location), stacklevel=2)
+    """Issue a SpmdirWarning at the line of the user that led here; the tools print it to stderr."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(SpmdirWarning(message, location), stacklevel=level)
 
 
 def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:

@@ -150,6 +150,13 @@ class RelayOp(Collective):
 
 
 @irdl_op_definition
+class RearrangeOp(Collective):
+    """`rearrange %x`: every rank makes its new shard of elements that it holds, or of a reduction's identity; local."""
+
+    name = "spmd.rearrange"
+
+
+@irdl_op_definition
 class ConvertOp(Collective):
     """`convert %x`: a step that a placement declares, from it or to it; its edge says how."""
 

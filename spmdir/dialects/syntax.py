@@ -43,7 +43,10 @@ class IRContext(Context):
 
     Attributes:
         rules: the rules of the torch ops; the packaged ones unless set.
+        objective: what propagate minimised when it last ran in this context, in bytes; None if it did not.
     """
+
+    objective: float | None = None
 
     @cached_property
     def rules(self) -> RuleSet:

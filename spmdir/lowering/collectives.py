@@ -29,7 +29,8 @@ from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.placement_type import PartialPlacement
-from spmdir.planner.whole_moves import WHOLE_MOVES, permuted_axes, senders
+from spmdir.planner.moved_axes import permuted_axes
+from spmdir.planner.whole_moves import WHOLE_MOVES, senders
 
 
 def start(kind: str, site: Site, x: Node) -> Started:
@@ -161,6 +162,7 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "all_to_all": _all_to_all,
     "permute": _permute,
     "exchange": start_exchange,
+    "rearrange": start_exchange,
     "relay": start_relay,
     "broadcast": _broadcast,
     "convert": _convert,

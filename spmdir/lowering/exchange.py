@@ -17,8 +17,8 @@ from spmdir.lowering.wire import packed
 from spmdir.pieces import Ranges, common, length, positions, union
 from spmdir.placement import REDUCTIONS, Partial
 from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
+from spmdir.planner.moved_axes import exchanged_axes, relayed_axes
 from spmdir.planner.relay import relay, relay_loads
-from spmdir.planner.whole_moves import exchanged_axes, relayed_axes
 
 COMBINE: dict[str, Any] = {
     "sum": aten.add.Tensor,

@@ -121,7 +121,7 @@ def _cheapest_tree(
             plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
             tree.update((step.target, step) for step in plan.steps if step.target not in tree)
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
-            sends += sum(sends_anything(step, mesh) for step in plan.steps)
+            sends += sum(sends_anything(step, meta.shape, mesh) for step in plan.steps)
         if best is None or (seconds, wire, sends) < best[0]:
             best = (seconds, wire, sends), tree
     assert best is not None

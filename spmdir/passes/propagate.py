@@ -197,7 +197,8 @@ class PropagatePass(ModulePass):
         if self.missing_rule == "error":
             _refuse_missing_rules(function, ctx.rules)
         with ir.collector_paused():
-            makers, problem, rows = self._decide(function, mesh, ctx.rules)
+            makers, problem, solution = self._decide(function, mesh, ctx.rules)
+            rows, ctx.objective = solution.rows, solution.cost
             annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), rows)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
@@ -207,10 +208,8 @@ class PropagatePass(ModulePass):
                 if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
                     expand(maker, mesh, ctx.rules, names)
 
-    def _decide(
-        self, function: FuncOp, mesh: Mesh, rules: RuleSet
-    ) -> tuple[list[Maker], Problem, Mapping[str, Sequence[Row]]]:
-        """What makes the nodes of the search, its problem, and the row of each node on each axis of its mesh.
+    def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:
+        """What makes the nodes of the search, its problem, and what it found: the row of each node on each axis.
 
         Axes are split as the user's shardings do; then also as views would like, if that costs less.
         """
@@ -229,11 +228,11 @@ class PropagatePass(ModulePass):
                 finer = problem.on(wider)
                 other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.rows):
-                    return makers, finer, other.rows
+                    return makers, finer, other
         if solution is None:
             assert refused is not None
             raise _refusal(makers[refused.node], refused)
-        return makers, problem, solution.rows
+        return makers, problem, solution
 
 
 def _given_mesh(function: FuncOp, mesh: Mesh) -> Mesh:

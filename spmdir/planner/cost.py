@@ -109,6 +109,7 @@ TRAFFIC: dict[str, Traffic] = {
     "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
     "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
+    "rearrange": Traffic(copied=lambda s: s.target),
     "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=_direct, rounds=2),
     "local": Traffic(),
     "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
@@ -154,7 +155,7 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
         return Cost(0.0, 0.0)
     traffic = TRAFFIC[kind]
     copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
-    if traffic.crossing is None:
+    if traffic.crossing is None or (kind in LOADS and not sizes.moved):
         return Cost(0.0, copies)
     hops = traffic.passes * (sizes.group - 1) or 1
     inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
@@ -165,9 +166,11 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     return Cost(wire, traffic.rounds * latency + transfer + copies)
 
 
-def sends_anything(step: Step, mesh: Mesh) -> bool:
-    """Whether `step` is a collective, not a local op."""
-    return TRAFFIC[billed(step, 1, mesh)[0]].crossing is not None
+def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
+    """Return whether some rank sends something for `step` on a tensor of global `shape`: whether it is no local op."""
+    if step.kind in LOADS:
+        return any(LOADS[step.kind](step.source, step.target, mesh, tuple(shape)))
+    return mesh.group_size(step.axes) > 1 and TRAFFIC[billed(step, 1, mesh)[0]].crossing is not None
 
 
 def node_count(axes: Sequence[str], mesh: Mesh) -> int:

@@ -21,12 +21,13 @@ import attrs
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, common
 from spmdir.planner.conditions import refinement
+from spmdir.planner.moved_axes import exchanged_axes
 from spmdir.planner.parts import Grid, Loads, Part, Piece, Share, in_order, moved, shared, split
 from spmdir.planner.runs import representatives
-from spmdir.planner.whole_moves import exchanged_axes
 from spmdir.sharding import Sharding
 
 __all__ = [
+    "EXCHANGED_RANKS",
     "Cell",
     "Grid",
     "Loads",
@@ -40,6 +41,10 @@ __all__ = [
     "pending_axes",
     "reduced_axes",
 ]
+
+
+EXCHANGED_RANKS = 64
+"""The largest group for which an exchange is planned: what each rank gets of each other one is found rank by rank."""
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:

@@ -19,8 +19,10 @@ from spmdir.placement_type import (
     parse_placement,
 )
 from spmdir.planner.conditions import moves_jointly, reshaped_axes
+from spmdir.planner.exchange import EXCHANGED_RANKS
+from spmdir.planner.moved_axes import permuted_axes
 from spmdir.planner.steps import Step, make_step
-from spmdir.planner.whole_moves import WHOLE_MOVES, check_permute, permuted_axes, unmovable
+from spmdir.planner.whole_moves import WHOLE_MOVES, check_permute, unmovable
 from spmdir.sharding import Sharding
 
 
@@ -168,10 +170,6 @@ def _layouts(
         if mesh.group_size(chosen) == count:
             for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
                 yield (*((axis, Shard(dim)) for axis in chosen), *tail)
-
-
-EXCHANGED_RANKS = 64
-"""The largest group for which an exchange is planned: what each rank gets of each other one is found rank by rank."""
 
 
 def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:

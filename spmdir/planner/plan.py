@@ -173,6 +173,8 @@ def _search(
     def enqueue(key: Reached, step: Step) -> None:
         """Take the way by `step`, whose source is reached at `key`, if it is the best one to its target so far."""
         cost = step_cost(step, shape, itemsize, mesh, topology)
+        if step.kind == "exchange" and not cost.wire_bytes:
+            step = attrs.evolve(step, kind="rearrange")
         reached = _sum(key, _charged(step, cost))
         if reached < best.get(step.target, _UNREACHED):
             best[step.target], reached_by[step.target] = reached, step

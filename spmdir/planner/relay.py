@@ -18,8 +18,8 @@ import attrs
 from spmdir.mesh import Mesh
 from spmdir.planner.conditions import refinement
 from spmdir.planner.exchange import Cell, cells_of, loads_of
+from spmdir.planner.moved_axes import relayed_axes
 from spmdir.planner.parts import Loads, Part, Piece, Share, in_order, moved, shared, split
-from spmdir.planner.whole_moves import relayed_axes
 from spmdir.sharding import Sharding
 
 

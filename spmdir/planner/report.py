@@ -42,7 +42,7 @@ class Share:
 
 @attrs.frozen
 class CommReport:
-    """The communication of a program; what is local (slice, partition, groups of one rank) does not count.
+    """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
 
     Borders that windows exchange (halo, fold) stand in the program, and so in the report, after localize.
 
@@ -55,6 +55,8 @@ class CommReport:
             resharded several ways counts once, with the way that needs most.
         seconds: modelled time, one collective after the other.
         reshards: still in the program, so not counted; run lower-reshard.
+        objective: what propagate minimised, where it is known: bytes of reshards, and of compute and memory as it
+            prices them.
     """
 
     count: int
@@ -64,6 +66,7 @@ class CommReport:
     lower_bound: float
     seconds: float
     reshards: int = 0
+    objective: float | None = None
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms")]
@@ -73,7 +76,9 @@ class CommReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
-        lines.append(f"lower bound {size_text(self.lower_bound)}{ratio}")
+        lines.append(f"lower bound for these reshards {size_text(self.lower_bound)}{ratio}")
+        if self.objective is not None:
+            lines.append(f"objective of propagate {size_text(self.objective)}, compute and memory included")
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
         return "\n".join(lines)
@@ -121,18 +126,19 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
             if isinstance(op, BorderOp):
+                if not op.sent(mesh):
+                    continue
                 kind, used = op.name.removeprefix("spmd."), op.axes
                 spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
                 step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
-                if meta is None or not sends_anything(step, mesh):
+                shape = global_shape(op.operands[0], mesh)
+                if meta is None or not sends_anything(step, shape, mesh):
                     continue
                 kind, used = step.kind, step.axes
-                spent = step_cost(step, global_shape(op.operands[0], mesh), DTYPE_BYTES[meta.dtype], mesh, machine)
+                spent = step_cost(step, shape, DTYPE_BYTES[meta.dtype], mesh, machine)
             else:
-                continue
-            if mesh.group_size(used) == 1:
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
             by_kind[kind] = by_kind.get(kind, Share()) + share

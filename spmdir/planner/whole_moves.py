@@ -1,4 +1,4 @@
-"""The steps that name no axes, since their target says it all: permute, exchange, relay and convert."""
+"""The steps that name no axes, since their target says it all: permute, exchange, relay, rearrange and convert."""
 
 from __future__ import annotations
 
@@ -14,66 +14,14 @@ from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, have_same_chunks, length
 from spmdir.placement import Partial
-from spmdir.placement_type import ENUMERATED, Placement, edge_between, piece_lengths
+from spmdir.placement_type import ENUMERATED, edge_between, piece_lengths
 from spmdir.planner.conditions import check_joint, check_own_steps, refinement
+from spmdir.planner.exchange import EXCHANGED_RANKS, exchange_loads
+from spmdir.planner.moved_axes import converted_axes, exchanged_axes, permuted_axes, relayed_axes
 from spmdir.planner.runs import cut_length, mark_runs, representatives
 from spmdir.sharding import Sharding
 
 _T = TypeVar("_T")
-
-
-def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks a permute from `source` to `target` moves blocks, in mesh order.
-
-    On each dimension the outer axes that both have in common, and the inner ones, keep their ranks apart.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
-    moved: set[str] = set()
-    for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
-        before, after = _cuts(source, dim), _cuts(target, dim)
-        for step in (1, -1):
-            before, after = before[::step], after[::step]
-            while before and after and before[0] == after[0]:
-                before, after = before[1:], after[1:]
-        moved.update(axis for axis, _ in (*before, *after))
-    return tuple(axis for axis in mesh.axis_names if axis in moved)
-
-
-def _cuts(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
-    """The axes that divide `dim`, major first, and how."""
-    return tuple(entry for entry in sharding.entries if entry[1].dim == dim)
-
-
-def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks an exchange from `source` to `target` moves data, in mesh order.
-
-    Those that both sides place alike stay out: on each dimension, the outer axes that both have in common.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
-    moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
-    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        before, after = _cuts(source, dim), _cuts(target, dim)
-        while before and after and before[0] == after[0]:
-            before, after = before[1:], after[1:]
-        moved.update(axis for axis, _ in (*before, *after))
-    return tuple(axis for axis in mesh.axis_names if axis in moved)
-
-
-def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks a relay from `source` to `target` moves data, in mesh order.
-
-    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and addends
-    may be put together.
-    """
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(relayed_axes(source.refined(fine), target.refined(fine), fine))
-    moved = exchanged_axes(source, target, mesh)
-    return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
 
 
 def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
@@ -103,14 +51,6 @@ def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shap
     check_own_steps(kind, (), source, target)
     if what := unmovable(kind, source, target):
         raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
-
-
-def converted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a declared edge from `source` to `target` moves, in mesh order."""
-    fine = refinement(mesh, source, target)
-    if fine is not mesh:
-        return mesh.merge(converted_axes(source.refined(fine), target.refined(fine), fine))
-    return tuple(axis for axis in mesh.axis_names if source[axis] != target[axis])
 
 
 def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
@@ -227,6 +167,16 @@ def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) ->
     return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
 
 
+def _check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
+    _check_whole("rearrange", source, target, mesh, shape)
+    ranks = mesh.group_size(exchanged_axes(source, target, mesh))
+    if ranks > EXCHANGED_RANKS:
+        raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED_RANKS}")
+    if any(exchange_loads(source, target, mesh, shape)):
+        raise ShardingError(f"rearrange sends nothing, but for <{target}> from <{source}> ranks lack elements")
+
+
 @attrs.frozen
 class WholeMove:
     """A step that names no axes, since its target says it all.
@@ -244,5 +194,6 @@ WHOLE_MOVES: dict[str, WholeMove] = {
     "permute": WholeMove(check_permute, permuted_axes),
     "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
     "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
+    "rearrange": WholeMove(_check_rearrange, exchanged_axes),
     "convert": WholeMove(check_convert, converted_axes),
 }

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning
 from spmdir.passes import PassTable, describe, run_passes
 from spmdir.tools.command import ArgumentParser, flat, guarded, read_text, shown_warnings, write_text
@@ -191,6 +193,7 @@ def _transform(
     lap = _stopwatch(options.timing)
     module = ir.parse(text, file, first_line)
     lap("parse")
+    session.context.objective = None
     run_passes(module, pipeline, options.verify_each, context=session.context, passes=session.passes, after=after)
     output = print_ir(module)
     lap("print")
@@ -200,7 +203,7 @@ def _transform(
     if options.cost_report:
         from spmdir.planner import comm_report
 
-        print(comm_report(module), file=sys.stderr)
+        print(attrs.evolve(comm_report(module), objective=session.context.objective), file=sys.stderr)
     return output
 
 

@@ -91,8 +91,10 @@ def _(x: Tensor) -> Tensor:
 def test_an_op_of_which_nothing_is_known_runs_replicated_with_a_located_warning():
     x = torch.randn(4, 6)
     module = imported(torch.ops.ours.halve, x)
-    with pytest.warns(SpmdirWarning, match=r"test_decompose\.py.*'ours\.halve' has no rule, so it runs replicated"):
+    message = r"test_decompose\.py.*'ours\.halve' has no rule, so it runs replicated"
+    with pytest.warns(SpmdirWarning, match=message) as warned:
         (found,) = spmdir.simulate(module, [x])
+    assert warned[0].filename == __file__
     torch.testing.assert_close(found, x / 2)
 
 

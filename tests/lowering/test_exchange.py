@@ -12,6 +12,7 @@ from spmdir.errors import SpmdirError
 from spmdir.lowering import lower_to_fx, simulate
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
+from spmdir.planner import comm_report
 from spmdir.planner.whole_moves import unmovable
 from spmdir.sharding import parse_sharding
 from tests.lowering.programs import Program, shardings
@@ -72,3 +73,23 @@ def test_a_round_of_a_relay_in_which_no_rank_sends_is_left_out(source: str, targ
     for rank in range(CUBE.world_size):
         nodes = lower_to_fx(program.parse(), rank).graph.nodes
         assert sum("all_to_all" in str(node.target) for node in nodes) == sent
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("a: S(0)", "a: P"),
+        ("a: S(0), b: S(0)", "a: P, b: P"),
+        ("b: S(0), c: P", "a: P, b: S(0), c: P"),
+        ("", "a: P, b: S(1)"),
+        ("a: Masked, b: S(0)", "a: Masked, b: P"),
+    ],
+)
+def test_what_ranks_hold_is_rearranged_without_a_collective(source: str, target: str) -> None:
+    program = Program(CUBE, "rearrange", "", parse_sharding(source), parse_sharding(target), (8, 8))
+    x = torch.randn(8, 8, dtype=torch.float64)
+    (y,) = simulate(program.parse(), [x])
+    torch.testing.assert_close(y, x)
+    assert comm_report(program.parse()).count == 0
+    for rank in range(CUBE.world_size):
+        assert not any("c10d" in str(node.target) for node in lower_to_fx(program.parse(), rank).graph.nodes)

@@ -70,7 +70,7 @@ def test_the_text_is_a_table() -> None:
         "            dp        2     640 B   0.501",
         "            tp        1     384 B  0.4005",
         "total                 3  1.024 kB  0.9015",
-        "lower bound 640 B, 1.60x",
+        "lower bound for these reshards 640 B, 1.60x",
     ]
 
 

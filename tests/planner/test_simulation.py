@@ -15,6 +15,7 @@ from spmdir.mesh import Mesh
 from spmdir.pieces import common, length, positions
 from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.placement_type import PartialPlacement, edge_between
+from spmdir.planner.cost import LOADS, sends_anything
 from spmdir.planner.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
 from spmdir.planner.plan import plan_reshard
 from spmdir.planner.relay import relay
@@ -154,7 +155,7 @@ def relayed(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, 
     return results
 
 
-WHOLE = {"exchange": exchanged, "relay": relayed}
+WHOLE = {"exchange": exchanged, "relay": relayed, "rearrange": exchanged}
 
 
 def pending(step: Step) -> str:
@@ -201,6 +202,7 @@ def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, 
         assert step.source == here
         arguments = {"axes": step.axes, "dim": step.dim, "to_dim": step.to_dim, "op": step.op, "target": step.target}
         assert transition(step.kind, here, mesh, shape, **arguments) == step.target
+        assert step.kind not in LOADS or sends_anything(step, shape, mesh)
         held, here = execute(step, held, mesh, shape), step.target
         for rank, local in enumerate(held):
             assert tuple(local.shape) == here.local_shape(shape, mesh, mesh.coordinate(rank))
@@ -219,7 +221,7 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
         for shape in chosen.sample(SHAPES, 2):
             kinds |= run(shape, source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
     everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
-    assert kinds - {"permute", "relay"} == everything | {"exchange"}
+    assert kinds - {"permute", "relay"} == everything | {"exchange", "rearrange"}
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from spmdir.errors import ShardingError
 from spmdir.mesh import Mesh
+from spmdir.planner.moved_axes import permuted_axes
 from spmdir.planner.steps import KINDS, make_step, transition
-from spmdir.planner.whole_moves import check_permute, permuted_axes, senders
+from spmdir.planner.whole_moves import check_permute, senders
 from spmdir.sharding import parse_sharding
 
 MESH = Mesh({"a": 2, "b": 2, "c": 4})
@@ -35,6 +36,7 @@ LEGAL = [
     ("permute", "a: S(0), b: S(0)", {"target": "c: S(0)"}, "c: S(0)"),
     ("exchange", "a: S(0), b: S(1)", {"target": "b: S(0), c: S(0)"}, "b: S(0), c: S(0)"),
     ("exchange", "a: P, b: P(avg)", {"target": "c: P, b: S(1)"}, "c: P, b: S(1)"),
+    ("rearrange", "a: S(0)", {"target": "a: P"}, "a: P"),
     ("relay", "b: S(0), c: P", {"target": "a: S(0), b: S(0), c: P"}, "a: S(0), b: S(0), c: P"),
     ("slice", "b: S(0)", {"axes": ["a"], "dim": 0, "target": "a: Cyclic(0, 2)"}, "b: S(0), a: Cyclic(0, 2)"),
     ("all_gather", "b: S(0), a: Cyclic(0, 2)", {"axes": ["a"], "dim": 0}, "b: S(0)"),
@@ -74,6 +76,7 @@ ILLEGAL = [
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "divides dimension 3"),
     ("exchange", "a: P", {"target": "b: P(max)"}, "exchange cannot turn one kind of pending reduction into another"),
     ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "exchange cannot leave P(avg) pending"),
+    ("rearrange", "a: S(0)", {"target": "b: S(0)"}, "for <b: S(0)> from <a: S(0)> ranks lack elements"),
     ("relay", "a: P", {"target": "b: P(max)"}, "relay cannot turn one kind of pending reduction into another"),
     ("exchange", "a: Masked", {"target": "a: S(0)"}, "exchange cannot move Masked"),
     ("convert", "a: S(0)", {}, "give the target sharding"),
