@@ -76,7 +76,7 @@ def main() -> int:
         (trained["parameters"][name].cpu() - tensor).abs().max().item() for name, tensor in state["parameters"].items()
     )
     if dist.get_rank() == 0:
-        held = sum(tensor.numel() for tensor in parallel.state.values())
+        held = sum(tensor.to_local().numel() for tensor in parallel.state.values())
         print(f"mesh {mesh} on {parallel.device.type}; a rank holds {held / whole:.0%} of the state")
         print(spmdir.comm_report(parallel.module))
         print("losses " + ", ".join(f"{value:.6f}" for value in losses))

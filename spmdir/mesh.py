@@ -241,6 +241,26 @@ class Mesh:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
 
 
+def as_mesh(value: object) -> Mesh:
+    """Return the mesh that the Python API was given: a Mesh, or a torch DeviceMesh, whose dimensions have names.
+
+    Raises:
+        ShardingError: it is neither, or dimensions have no names.
+    """
+    if isinstance(value, Mesh):
+        return value
+    names, ranks = getattr(value, "mesh_dim_names", None), getattr(value, "mesh", None)
+    if ranks is not None and not names:
+        raise ShardingError("the device mesh has no names for its dimensions; give init_device_mesh mesh_dim_names=")
+    if ranks is None:
+        shown = " ".join(repr(value).split())[:60]
+        raise ShardingError(
+            f"mesh is {shown} of type {type(value).__name__}; expected a spmdir.Mesh, as in "
+            'Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh'
+        )
+    return Mesh(zip(names or (), map(int, ranks.shape), strict=True))
+
+
 @lru_cache(maxsize=65536)
 def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
     return _ByAxis(((axis, rank // mesh._strides[axis] % size) for axis, size in mesh.axes), mesh, rank)

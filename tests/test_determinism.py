@@ -45,7 +45,7 @@ def outputs(program: str, seeds: range, text: str = "") -> list[str]:
         settings = {"PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", program],
-            input=text, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **settings}, timeout=120,
+            input=text, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **settings}, timeout=600,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -31,5 +31,5 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 )
 def test_the_core_imports_no_torch(statement: str, absent: tuple[str, ...]) -> None:
     program = f"import sys\n{statement}\nprint(*[name for name in {absent} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.strip() == ""

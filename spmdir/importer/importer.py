@@ -25,7 +25,7 @@ from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
 from spmdir.importer.updates import updated_inputs
-from spmdir.mesh import Mesh
+from spmdir.mesh import Mesh, as_mesh
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.sharding import Sharding
 from spmdir.size import is_symbolic
@@ -62,7 +62,7 @@ def import_fx(
             cannot say.
         ShardingError, ParseError: a sharding fits no argument or is malformed.
     """
-    require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
+    mesh = as_mesh(mesh)
     require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
     require_type("out_shardings", out_shardings, (list, tuple, type(None)), "a list with one entry an output")
     require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch import fx
+from torch.distributed import distributed_c10d
 
 from spmdir.axes import is_part
 from spmdir.errors import ShardingError
@@ -16,6 +19,9 @@ GroupName = Callable[[tuple[str, ...]], str]
 """Mesh axes, in mesh order → the name of the process group over them, in ascending rank order."""
 
 _PREFIX = "mesh:"
+
+AXES = "mesh_axes"
+"""The key of a node's meta under which `name_groups` keeps the mesh axes of its group."""
 
 
 def symbolic_group(axes: tuple[str, ...]) -> str:
@@ -65,6 +71,35 @@ def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...]) -> Any:
     return known[axes]
 
 
+def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
+    """Replace the names by mesh axes of a program's groups by those of a torch DeviceMesh, which must be `mesh`.
+
+    All ranks must do this alike, for it makes the groups that there are not yet.
+
+    Args:
+        timeout: of the groups, in seconds; None to leave it as it is.
+    """
+    named = {text: symbolic_axes(text) for text in group_names(program)}
+    found: dict[str, str] = {}
+    for name, axes in named.items():
+        group = _group(mesh, device_mesh, axes or ())
+        if timeout is not None:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
+        found[name] = group.group_name
+    for node in program.graph.nodes:
+        for text in node.args:
+            if isinstance(text, str) and text in found:
+                node.meta[AXES] = named[text]
+        node.args = tuple(found.get(text, text) if isinstance(text, str) else text for text in node.args)
+    program.recompile()
+
+
+def group_names(program: fx.GraphModule) -> list[str]:
+    """Return the names by mesh axes of the groups that the collectives of a program run in, sorted."""
+    texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
+    return sorted(text for text in texts if symbolic_axes(text) is not None)
+
+
 def connect(program: Any, device_mesh: Any) -> None:
     """Make known in this process the groups that a program names by mesh axes, as those of a torch DeviceMesh.
 
@@ -76,11 +111,8 @@ def connect(program: Any, device_mesh: Any) -> None:
     """
     from torch._C import _distributed_c10d as c10d
 
-    texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
-    for name in sorted(texts):
-        axes = symbolic_axes(name)
-        if axes is None:
-            continue
+    for name in group_names(program):
+        axes = symbolic_axes(name) or ()
         mesh = Mesh(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
         for axis in axes:
             try:

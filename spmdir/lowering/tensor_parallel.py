@@ -19,7 +19,7 @@ from spmdir.lowering.emit import emit
 from spmdir.lowering.exported import rank_program, user_outputs
 from spmdir.lowering.groups import device_groups, device_rank, symbolic_group
 from spmdir.lowering.stages import localized
-from spmdir.mesh import Mesh
+from spmdir.mesh import Mesh, as_mesh
 from spmdir.placement import Placement, R, Shard
 from spmdir.sharding import Sharding
 
@@ -56,6 +56,7 @@ def tensor_parallel(
         program: what torch.export gives.
         styles: FQN or glob of linear layers → "colwise" (weight and bias divided by output features), "rowwise"
             (weight divided by input features), or torch's ColwiseParallel or RowwiseParallel.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
         axis: the mesh axis that divides the weights; "tp" or the only axis if None.
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
             name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
@@ -65,6 +66,8 @@ def tensor_parallel(
         SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
             be partitioned.
     """
+    device_mesh = device_mesh if device_mesh is not None or isinstance(mesh, Mesh) else mesh
+    mesh = as_mesh(mesh)
     axis = _axis(mesh, axis)
     if not 0 <= rank < mesh.world_size:
         raise ShardingError(f"rank {rank} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}")

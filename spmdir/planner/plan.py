@@ -13,8 +13,8 @@ import attrs
 
 from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
-from spmdir.errors import ShardingError, require_type
-from spmdir.mesh import Mesh
+from spmdir.errors import ShardingError
+from spmdir.mesh import Mesh, as_mesh
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.conditions import blocking_axes, refinement, reshaped_axes, splits_evenly
 from spmdir.planner.cost import LOADS, Cost, least_cost, step_cost
@@ -71,7 +71,7 @@ def plan_reshard(
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
     """
-    require_type("mesh", mesh, Mesh, 'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4})')
+    mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ShardingError(f"shape is {shape!r}; expected sizes from 0 on, as in (16, 1024)")
     itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)

@@ -107,7 +107,7 @@ def test_a_page_shows_what_its_examples_print(
         for command in commands(text, line):
             done = subprocess.run(
                 ["sh", "-c", command.text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=shell,
-                timeout=120, check=False,
+                timeout=600, check=False,
             )  # fmt: skip
             assert same(done.stdout, command.expected), f"{page.name}:{command.line} prints\n{done.stdout}"
 

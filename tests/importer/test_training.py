@@ -175,7 +175,7 @@ def test_gradient_checkpointing_of_hugging_face_trains_as_torch_does(reentrant):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 32}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 32}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 16}
     config = LlamaConfig(**sizes, **heads, attention_dropout=0.25, attn_implementation="eager")
     model = LlamaForCausalLM(config).double().train()
@@ -185,7 +185,7 @@ def test_gradient_checkpointing_of_hugging_face_trains_as_torch_does(reentrant):
     def loss(model, ids):
         return nn.functional.cross_entropy(model(input_ids=ids, use_cache=False).logits.flatten(0, 1), ids.flatten())
 
-    assert draws(five_updates_are_native(model, loss, ids)) == 2
+    assert draws(five_updates_are_native(model, loss, ids)) == 1
 
 
 def test_an_op_that_draws_again_from_where_another_drew_is_an_error():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import checkpoint
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 import spmdir
@@ -96,6 +101,11 @@ def error_of(call: Callable[[], Any]) -> str:
     return "no refusal"
 
 
+def local(held: Any) -> Tensor:
+    """The shard of this rank."""
+    return held.to_local() if isinstance(held, DTensor) else held.tensor
+
+
 def forward(mesh: Mesh) -> dict[str, Any]:
     model, ids, _ = transformer()
     parallel = spmdir.parallelize(model, (ids,), mesh, {**SHARDINGS, "ids": "dp: S(0)"})
@@ -103,8 +113,8 @@ def forward(mesh: Mesh) -> dict[str, Any]:
     return {
         "outputs": parallel(ids),
         "expected": model(ids),
-        "local": {name: tensor.numel() for name, tensor in parallel.state.items()},
-        "storage": sum(tensor.untyped_storage().nbytes() for tensor in parallel.state.values()),
+        "local": {name: local(tensor).numel() for name, tensor in parallel.state.items()},
+        "storage": sum(local(tensor).untyped_storage().nbytes() for tensor in parallel.state.values()),
         "parameters": all(isinstance(tensor, nn.Parameter) for tensor in parallel.state.values()),
         "state": whole,
         "model_state": dict(model.state_dict()),
@@ -125,12 +135,13 @@ def divided(mesh: Mesh) -> dict[str, Any]:
 
 
 def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
-    """Three updates."""
+    """Three updates, of all parameters but one."""
     model, ids, target = transformer()
+    model.block.before.requires_grad_(False)
     step, state = spmdir.training_step(model, loss_of, optimizer, lr=0.05)
     parallel = spmdir.parallelize(step, (ids, target), mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, state=state)
     full = sum(tensor.numel() for tensor in pytree.tree_leaves(state))
-    kept = {name: tensor.data_ptr() for name, tensor in parallel.state.items()}
+    kept = {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()}
     losses, expected = [], []
     for _ in range(3):
         losses.append(parallel(ids, target))
@@ -141,8 +152,8 @@ def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
         "expected": expected,
         "state": parallel.gather_state(),
         "expected_state": state,
-        "share": sum(tensor.numel() for tensor in parallel.state.values()) / full,
-        "in_place": kept == {name: tensor.data_ptr() for name, tensor in parallel.state.items()},
+        "share": sum(local(tensor).numel() for tensor in parallel.state.values()) / full,
+        "in_place": kept == {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()},
     }
 
 
@@ -167,6 +178,60 @@ def effects(mesh: Mesh) -> dict[str, Any]:
         "number": error_of(lambda: parallel(x, 2.0)),
         "structure": error_of(lambda: parallel(x["value"], 0.5)),
         "shape": error_of(lambda: parallel({"value": torch.zeros(5, 8), "seen": x["seen"]}, 0.5)),
+    }
+
+
+class Odd(nn.Module):
+    """Sizes that four ranks cannot share evenly, and a count."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.up, self.down = nn.Linear(8, 7), nn.Linear(7, 8)
+        self.register_buffer("count", torch.tensor(float(seed)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x)) * self.count
+
+
+ODD: list[tuple[dict[str, int], dict[str, object]]] = [
+    (
+        {"dp": 2, "tp": 2},
+        {"up.weight": "dp: S(0), tp: S(0)", "down.weight": "tp: S(0), dp: S(0)", "up.bias": "tp: S(0)"},
+    ),
+    ({"dp": 4, "tp": 1}, {"up.weight": "dp: S(0)", "down.weight": "dp: S(1)", "down.bias": "dp: S(0)"}),
+]
+"""Mesh and plan: of who saves, with uneven shards, nested in mesh order and against it, and of who loads."""
+
+
+def saved(mesh: Mesh) -> dict[str, Any]:
+    """A state that torch saves from one mesh and loads into another."""
+    folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    x = torch.ones(2, 8, dtype=torch.float64)
+    first, second = (
+        spmdir.parallelize(Odd(seed).double(), (x,), Mesh(axes), plan)
+        for seed, (axes, plan) in zip((1, 2), ODD, strict=True)
+    )
+    whole = {name: held.full_tensor() for name, held in first.state.items()}  # type: ignore
+    checkpoint.save({"model": first.state}, checkpoint_id=folder[0])
+    checkpoint.load({"model": second.state}, checkpoint_id=folder[0])
+    cyclic = spmdir.parallelize(Odd(1).double(), (x,), mesh, {"up.weight": "tp: Cyclic(1, 1)"})
+    try:
+        checkpoint.save({"model": cyclic.state}, checkpoint_id=folder[0] + "/cyclic")
+        unsaved = "no error"
+    except checkpoint.api.CheckpointException as error:
+        unsaved = str(error)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
+    return {
+        "kinds": {type(placement).__name__ for held in first.state.values() for placement in held.placements},  # type: ignore
+        "states": [whole, second.state_dict()],
+        "expected": dict(Odd(1).double().state_dict()),
+        "outputs": second(x),
+        "expected outputs": Odd(1).double()(x),
+        "unsaved": unsaved,
     }
 
 
@@ -208,6 +273,7 @@ CASES: dict[str, Callable[[Mesh, int], Any]] = {
     "adamw": lambda mesh, rank: training(mesh, "adamw"),
     "sgd": lambda mesh, rank: training(mesh, "sgd"),
     "effects": lambda mesh, rank: effects(mesh),
+    "saved": lambda mesh, rank: saved(mesh),
     "exported": exported,
     "refusals": refusals,
 }

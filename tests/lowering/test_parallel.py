@@ -20,7 +20,7 @@ TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
     TWO: ("forward", "sgd", "refusals"),
-    FOUR: ("forward", "divided", "adamw", "effects", "exported"),
+    FOUR: ("forward", "divided", "adamw", "effects", "saved", "exported"),
 }
 """Mesh → what its ranks do."""
 
@@ -120,6 +120,17 @@ def test_arguments_that_do_not_fit_are_refused(ranks):
     assert "2.0; the program was traced with 0.5" in found["number"]
     assert "as in example_args" in found["structure"]
     assert "shape [5, 8]; expected the global shape [4, 8]" in found["shape"]
+
+
+@on(FOUR)
+def test_a_state_that_torch_saves_is_whole_and_loads_into_another_mesh(ranks):
+    for result in ranks[1]:
+        found = result["saved"]
+        assert found["kinds"] == {"Shard", "_StridedShard", "Replicate"}
+        for state in found["states"]:
+            assert_same_state(state, found["expected"])
+        assert_same(found["outputs"], found["expected outputs"])
+        assert "'up.weight' is held as <tp: Cyclic(1, 1)>, which DTensor cannot say" in found["unsaved"]
 
 
 @on(FOUR)

@@ -13,6 +13,7 @@ from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, parse_sharding
 from spmdir.tools.spmd_translate import emit_fx
 from tests.lowering import placed
+from tests.lowering.parallel_cases import local
 from tests.lowering.programs import Program
 from tests.lowering.ranks import on_ranks, run_programs
 from tests.lowering.reshards import bits
@@ -96,7 +97,7 @@ def parallel(rank: int) -> tuple[torch.Tensor, dict[str, Any], dict[str, Any]]:
     """The outputs of a model whose weights lie in all manners, its whole state, and what this rank has of it."""
     model, x = perceptron()
     parallel = parallelize(model, (x,), MESH, SHARDINGS)
-    return parallel(x), parallel.state_dict(), dict(parallel.state)
+    return parallel(x), parallel.state_dict(), {name: local(held) for name, held in parallel.state.items()}
 
 
 SHARDINGS = {
