@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spmdir.errors import ParseError, did_you_mean, require_type
 
@@ -33,6 +34,12 @@ PASSES: PassTable = {
     "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
 }
 """The passes that come with spmdir, in the order of the whole way."""
+
+Count = Annotated[int, "from 0 on"]
+"""The type of an option that is a number of things."""
+
+Amount = Annotated[float, "from 0 on"]
+"""The type of an option that is a price or another finite quantity."""
 
 _STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
 _OPTION = re.compile(r"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|([^\s\"]+)))?(?=\s|\Z)")
@@ -142,7 +149,7 @@ def _number(name: str, key: str, text: str) -> int:
 
 def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
     """Option name → type, for one pass class."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
@@ -173,6 +180,11 @@ def _options(text: str, name: str) -> dict[str, str]:
 def _convert(text: str, kind: Any) -> Any:
     """`text` as a value of type `kind`; ValueError if it is none."""
     origin, members = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = _convert(text, members[0])
+        if not 0 <= value < math.inf:
+            raise ValueError(text)
+        return value
     if origin is tuple:
         return tuple(_convert(part, members[0]) for part in filter(None, text.split(",")))
     if origin is Literal:
@@ -193,6 +205,8 @@ def _convert(text: str, kind: Any) -> Any:
 
 def _type_text(kind: Any) -> str:
     origin, members = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return f"{_type_text(members[0])} {members[1]}"
     if origin is tuple:
         return f"{_type_text(members[0])},…"
     if origin is Literal:

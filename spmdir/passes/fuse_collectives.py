@@ -19,6 +19,7 @@ from spmdir.dialects.names import Names
 from spmdir.dialects.syntax import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import ParseError, did_you_mean
+from spmdir.passes import Count
 from spmdir.passes.rewrite_text import Collective as CollectiveTerm
 from spmdir.passes.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
 from spmdir.passes.rewriting import Engine
@@ -47,7 +48,7 @@ class FuseCollectivesPass(ModulePass):
     name = "fuse-collectives"
     rewrites: str = ""
     only: tuple[str, ...] = ()
-    max_sweeps: int = 64
+    max_sweeps: Count = 64
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)

@@ -27,6 +27,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.mesh import Mesh
+from spmdir.passes import Amount, Count
 from spmdir.passes.candidates import candidates, of_node
 from spmdir.passes.expand import expand
 from spmdir.passes.nesting import Maker, annotate
@@ -180,11 +181,11 @@ class PropagatePass(ModulePass):
 
     name = "propagate"
 
-    flop_bytes: float = 0.0225
+    flop_bytes: Amount = 0.0225
     """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
-    rounds: int = 3
+    rounds: Count = 3
     """How often each mesh axis is decided."""
-    effort: int = 30
+    effort: Count = 30
     """Neighbourhood moves tried on each axis in each round."""
     sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""

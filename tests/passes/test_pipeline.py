@@ -78,6 +78,11 @@ def test_passes_keep_their_order() -> None:
         ("probe{eager=yes}", "cannot be 'yes'; expected true|false"),
         ("probe{order=left}", "cannot be 'left'; expected up|down"),
         ("probe{rate=fast}", "cannot be 'fast'; expected float|none"),
+        ("propagate{rounds=-1}", "option 'rounds' of pass 'propagate' cannot be '-1'; expected int from 0 on"),
+        (
+            "propagate{flop-bytes=nan}",
+            "option 'flop-bytes' of pass 'propagate' cannot be 'nan'; expected float from 0 on",
+        ),
         ("probe{max-steps=1", "'probe{max-steps=1' is no pipeline"),
         ("probe;probe", "'probe;probe' is no pipeline"),
         ("probe{=1}", "'=1' is no option of pass 'probe'"),
