@@ -7,6 +7,7 @@ here knows any op.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from xdsl.irdl import irdl_op_definition
 
@@ -45,5 +46,6 @@ class StatisticsOp(AtenOp):
 @cache
 def op_class(name: str) -> type[AtenOp]:
     """The op class of a torch op, e.g. `aten.mm`."""
-    base: type[AtenOp] = RejectedOp if why_not(name) is not None else StatisticsOp if name in STATISTICS else AtenOp
-    return irdl_op_definition(type("AtenOp", (base,), {"name": name, "__doc__": f"A call of {name}."}))
+    base = RejectedOp if why_not(name) is not None else StatisticsOp if name in STATISTICS else AtenOp
+    kind: Any = type("AtenOp", (base,), {"name": name, "__doc__": f"A call of {name}."})
+    return irdl_op_definition(kind)

@@ -144,8 +144,8 @@ def test_sizes_and_offsets_are_numbers_of_the_rank():
 
 
 def test_an_op_that_torch_lacks_is_refused_with_its_place():
-    module = program("%0 = aten.no_such_op(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
-    with pytest.raises(UnsupportedError, match=r"has no op 'aten\.no_such_op'") as caught:
+    module = program("%0 = mylib.no_such_op(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    with pytest.raises(UnsupportedError, match=r"has no op 'mylib\.no_such_op'") as caught:
         lower_to_fx(module)
     assert str(caught.value.location) == "<text>:3:1"
 
