@@ -6,6 +6,8 @@ global shape, and a size among the literal arguments becomes `size(extent, axes)
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,8 @@ from spmdir.passes.stage import refuse_open_sizes
 from spmdir.passes.trusted import trust
 from spmdir.passes.typing import Choice, strategies_of
 from spmdir.placement import Shard
+from spmdir.placement_type import enumerated
+from spmdir.planner.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
 from spmdir.sharding import Sharding
 
@@ -143,7 +147,7 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[i
 def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh, names: Names) -> None:
     """Put the local form of `op` in its place."""
     forms = []
-    for rank in range(mesh.world_size):
+    for rank in _ranks_alike(op, rule, axes, mesh):
         coordinate = mesh.coordinate(rank)
         operands = tuple(
             attrs.evolve(meta, shape=sharding.local_shape(meta.shape, mesh, coordinate))
@@ -174,6 +178,46 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             _take_over(op, index, values[value])
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
+
+
+FORMS = 1 << 14
+"""The most ranks on which a local form is compared."""
+
+
+def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> list[int]:
+    """Return ranks that stand for all in the local form of `op`: of each run of ranks that hold as much, four.
+
+    A local form reads lengths, and offsets, which grow by the same from rank to rank within a run; so a size that is
+    the same for the first two, one in the middle and the last is so for all.
+    """
+    held = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
+    fine = mesh.refine([*itertools.chain(*axes.values()), *(axis for sharding in held for axis, _ in sharding.entries)])
+    starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
+    for meta, sharding in zip(rule.call.operands, (sharding.refined(fine) for sharding in held), strict=True):
+        for dim, size in enumerate(meta.shape):
+            mark_runs(size, zip(sharding.dim_axes(dim), sharding.cuts(dim, fine), strict=True), starts)
+        for axis, placement in sharding.entries:
+            if placement.trait == "other":
+                starts[axis].update(enumerated(placement, fine.sizes[axis]))
+    for factor, nested in axes.items():
+        parts = [part for axis in nested for part in fine.parts(axis)]
+        mark_runs(rule.factors[factor].size, [(part, (Shard(0), fine.sizes[part])) for part in parts], starts)
+    moving = {part for of in axes.values() for axis in of for part in fine.parts(axis)}
+    moving |= {axis for sharding in held for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
+    told = [_stand_ins(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
+    if math.prod(map(len, told)) > FORMS:
+        raise UnsupportedError(
+            f"'{op.name}' has a local form of its own on each of {math.prod(map(len, told))} kinds of ranks; expected "
+            f"at most {FORMS}; shard it over fewer axes, or sizes that divide",
+            location_of(op),
+        )
+    return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*told)]
+
+
+def _stand_ins(starts: set[int], count: int) -> list[int]:
+    """The first two, one in the middle and the last index of each run of those that begin at `starts`."""
+    runs = itertools.pairwise((*sorted(starts), count))
+    return sorted({at for start, end in runs for at in (start, min(start + 1, end - 1), (start + end) // 2, end - 1)})
 
 
 def _plain(value: Literal, mesh: Mesh) -> Literal:
