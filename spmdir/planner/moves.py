@@ -166,10 +166,24 @@ def _layouts(
         yield ()
         return
     (dim, count), rest = counts[0], counts[1:]
-    for chosen in ((), *_choices(axes)):
-        if mesh.group_size(chosen) == count:
-            for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
-                yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+    for chosen in _choices_of(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
+        for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
+            yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+
+
+@functools.lru_cache(maxsize=65536)
+def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], ...]:
+    """The ordered choices of (axis, size) pairs whose sizes multiply to `count`, shorter ones first."""
+
+    def chosen(count: int, at: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if count == 1:
+            yield at
+        for index, (_, size) in enumerate(axes):
+            if index not in at and count % size == 0:
+                yield from chosen(count // size, (*at, index))
+
+    found = sorted(chosen(count, ()), key=lambda at: (len(at), at))
+    return tuple(tuple(axes[index][0] for index in at) for at in found)
 
 
 def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:

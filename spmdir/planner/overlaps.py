@@ -23,7 +23,7 @@ from spmdir.placement_type import ENUMERATED, piece_lengths
 from spmdir.planner.runs import cut_length, mark_runs
 from spmdir.sharding import Sharding, held_ranges
 
-POINTS = 4096
+POINTS = 256
 """The most combinations of runs that are gone through."""
 
 _Cuts = tuple[tuple[str, tuple[Any, int]], ...]

@@ -30,6 +30,12 @@ _TICK = 1e-12
 _RELAY_GAIN = 4
 """Ticks that a relay must gain over other steps: more than rounding makes of a tie, which collectives are to win."""
 
+EFFORT = 8_000
+"""Steps that the search of one plan looks at, at the most, once it knows a plan: the best so far is taken then.
+
+Plans on up to four axes take fewer; those on more, as where large axes are taken apart, may not be the cheapest.
+"""
+
 Reached = tuple[float, float, float]
 """Ticks, wire bytes and steps."""
 
@@ -181,7 +187,8 @@ def _search(
             heapq.heappush(queue, (_sum(reached, rest(step.target)), next(order), reached, step.target, None))
 
     heapq.heappush(queue, (rest(source), next(order), best[source], source, None))
-    while queue:
+    seen = 0
+    while queue and (seen < EFFORT or target not in best):
         _, _, key, here, unpriced = heapq.heappop(queue)
         if unpriced is not None:
             enqueue(key, unpriced)
@@ -192,6 +199,7 @@ def _search(
         if key > best[here]:
             continue
         steps = moves(here, pending, free, places, len(shape), mesh)
+        seen += len(steps)
         for step in (*steps, *exchanges(here, target, mesh)):
             if reshaped and blocking_axes(step.kind, step.axes, here, step.target):
                 continue
