@@ -48,6 +48,7 @@ def import_fx(
 
     Args:
         source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
+        mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         shardings: input name, `"input:N"`, parameter FQN or glob → text, dict or DTensor placements. An axis that
             a sharding does not name is replicated; an argument with no sharding is left to the compiler.
         out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input. Where it is None,
