@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch.export.pt2_archive._package import load_pt2 as load_archive
+from torch.utils._pytree import tree_leaves
 
 from spmdir.errors import SpmdirError
 from spmdir.importer.archive_text import check_program
@@ -116,7 +117,7 @@ def _check_pickle(data: bytes, member: str, path: str) -> None:
             f"expected tensors and plain values; {_TRUST}"
         ) from None
     largest = max(sizes.values())
-    for leaf in torch.utils._pytree.tree_leaves(value):
+    for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().nbytes() > largest:
             raise SpmdirError(f"'{path}': the member '{member}' has a tensor that is larger than its data")
 

@@ -105,7 +105,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 def _is_small(node: ast.AST) -> bool:
     """Whether a number may stand in an expression with powers, of which four may be stacked."""
-    return not isinstance(node, ast.Constant) or isinstance(node.value, (str, float)) or abs(node.value) <= 64
+    return not (isinstance(node, ast.Constant) and isinstance(node.value, int)) or abs(node.value) <= 64
 
 
 def _depth(text: str) -> int:
