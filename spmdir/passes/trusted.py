@@ -15,7 +15,7 @@ from spmdir.dialects.checks import mesh_of
 
 def trust(function: FuncOp) -> None:
     """Let `function`, as it is now, be emitted without a type check."""
-    function.__dict__["_trusted"] = _content(function)
+    object.__setattr__(function, "_trusted", _content(function))
 
 
 def is_trusted(function: FuncOp) -> bool:
