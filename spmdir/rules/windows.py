@@ -58,9 +58,15 @@ class Shape:
         return max(0, (size + 2 * self.padding - self.reach - 1) // max(self.stride, 1) + 1)
 
 
-def window(from_end: int, size: int, output: int, shape: Shape) -> Window | None:
-    """The window over `size` pixels that gives `output`; None if blocks of both do not correspond."""
-    if output * shape.stride != size:
+def window(from_end: int, size: int, output: int, shape: Shape, ceil: bool = False) -> Window | None:
+    """Return the window over `size` pixels that gives `output`; None if it gives another number, or if blocks of both
+    do not correspond.
+
+    Args:
+        ceil: a last window that is not full counts, so there may be one more.
+    """
+    more = output - shape.steps(size)
+    if output * shape.stride != size or not (more == 0 or (more == 1 and ceil)):
         return None
     # The last window of a block begins `stride` pixels before the block's end, less the padding.
     after = max(0, shape.reach - shape.padding - shape.stride + 1)
@@ -97,9 +103,10 @@ def slide(layout: Layout, kernel: tuple[str, ...], over: tuple[str, ...], to: tu
     layout.whole.update((*_referred(layout, kernel), *sources))
     shapes = _sliding(layout, kernel, len(sources))
     found: list[Window | None] = [None] * len(sources)
+    ceil = bool(layout.argument("ceil_mode"))
     if condition and shapes and len(targets) == len(sources):
         found = [
-            window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape)
+            window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, ceil)
             for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
         ]
     layout.paddings = tuple(shape.padding for shape in shapes or ())

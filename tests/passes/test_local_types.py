@@ -80,6 +80,21 @@ def test_an_edit_inside_a_local_form_is_found(name: str, old: str, new: str) -> 
     assert outcome(edited, inputs(name)) == "rejected"
 
 
+UNTRUE = [
+    ("padding = [1, 1], stride = [2, 1]", "padding = [1, 0], stride = [2, 1]"),
+    ("kernel_size = [3, 3]", "kernel_size = [2, 3]"),
+    ("padding = [1, 1], stride = [1, 1]", "padding = [2, 1], stride = [1, 1]"),
+]
+"""What a convolution or a pool says of its windows, and what goes with another size of its result."""
+
+
+@pytest.mark.parametrize(("old", "new"), UNTRUE)
+def test_windows_that_give_another_number_of_pixels_do_not_run_where_these_are_sharded(old: str, new: str) -> None:
+    edited = program("pixels", "lower-reshard").replace(old, new)
+    assert edited != program("pixels", "lower-reshard")
+    assert outcome(edited, inputs("pixels")) == "rejected"
+
+
 @pytest.mark.parametrize("stage", ["localize", "lower-reshard"])
 def test_no_random_edit_makes_a_program_that_computes_something_else(stage: str) -> None:
     random = Random(stage)
