@@ -21,7 +21,7 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import is_small, refuse_numbers, require_admitted_node
+from spmdir.importer.program import draws, is_small, refuse_numbers, refusing, require_admitted_node
 from spmdir.importer.rewrites import REWRITES
 from spmdir.importer.schemas import reason_against
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
@@ -52,6 +52,7 @@ class GraphBuilder:
     Attributes:
         ops: what was built, in order.
         mutations: placeholder → the value that the graph copies into it.
+        is_exact: whether no op is replaced by others, which may round in another way.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class GraphBuilder:
         self.ops: list[Operation] = []
         self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
         self.mutations: dict[fx.Node, SSAValue] = {}
+        self.is_exact = True
 
     def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
         """Build the live nodes of `graph`; what it returns, with values for nodes.
@@ -77,7 +79,8 @@ class GraphBuilder:
         live = _live(graph)
         for node in graph.nodes:
             if node in live and node not in values and node.op != "output":
-                values[node] = self._value(node, graph, values)
+                with refusing(f"'{node.name}', a {node.op} of {node.target}, cannot be imported", node):
+                    values[node] = self._value(node, graph, values)
         returned = next(node for node in reversed(graph.nodes) if node.op == "output")
         return _resolve(returned.args[0], values)
 
@@ -106,6 +109,7 @@ class GraphBuilder:
             return args[1]
         pieces = None if has_rule(op_name(target), self.rules) else self._pieces(node)
         if pieces is not None:
+            self.is_exact = False
             graph, given = pieces
             inputs = [inner for inner in graph.nodes if inner.op == "placeholder"]
             return self.run(graph, {inner: values[entry] for inner, entry in zip(inputs, given, strict=True)})
@@ -166,7 +170,9 @@ class GraphBuilder:
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
             )
         meta = tensor_meta(value, node, self.symbols)
-        data = bytes(value.detach().cpu().flatten().view(torch.uint8).tolist()).hex()
+        # Gradients that are zero have no memory, conjugates have that of what they conjugate.
+        held = torch.zeros_like(value, device="cpu") if value._is_zerotensor() else value.detach().cpu()
+        data = bytes(held.resolve_conj().resolve_neg().flatten().view(torch.uint8).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
 
@@ -267,8 +273,8 @@ def _mutates(target: Any) -> bool:
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that outputs and mutations depend on; assertions, guards and metadata are not among them."""
-    live = {node for node in graph.nodes if node.op == "output" or _mutates(node.target)}
+    """The nodes that outputs, mutations and later draws depend on; assertions, guards and metadata are not."""
+    live = {node for node in graph.nodes if node.op == "output" or _mutates(node.target) or draws(node)}
     for node in reversed(graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)

@@ -19,8 +19,9 @@ from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
 from spmdir.errors import ShardingError, UnsupportedError, require_type
+from spmdir.importer.compared import check_import, run_original
 from spmdir.importer.graph import GraphBuilder, tensor_meta
-from spmdir.importer.program import Input, Output, Program, read_exported, reject_effects
+from spmdir.importer.program import Input, Output, Program, read_exported, refusing, reject_effects
 from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
@@ -39,6 +40,7 @@ def import_fx(
     example_inputs: Sequence[Any] | None = None,
     fold_views: bool = True,
     missing_rule: Literal["warn", "error"] = "warn",
+    check: bool = False,
 ) -> ModuleOp:
     """The module of a traced program, with the user's shardings on its arguments and results.
 
@@ -57,11 +59,14 @@ def import_fx(
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
         missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
             If not, it is refused ("error"), or left to run replicated, of which propagate warns ("warn").
+        check: run the graph and the imported program on one device on random inputs, and compare each bit of what they
+            return and write, NaN as NaN. After `fold-views`, and where ops are decomposed, results may round otherwise.
 
     Raises:
         UnsupportedError: the program has sizes that depend on data, control flow, or something else that the IR
             cannot say.
         ShardingError, ParseError: a sharding fits no argument or is malformed.
+        SpmdirError: `check` finds a difference, or the graph has tensors without values, so that it cannot run.
     """
     mesh = as_mesh(mesh)
     require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
@@ -69,7 +74,29 @@ def import_fx(
     require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
     if missing_rule not in ("warn", "error"):
         raise UnsupportedError(f"missing_rule is {missing_rule!r}; expected 'warn' or 'error'")
-    program = _read(source, example_inputs)
+    with refusing("the graph cannot be imported"):
+        program = _read(source, example_inputs)
+        module, is_exact = _module(program, mesh, shardings, out_shardings, missing_rule)
+        original = run_original(source, program, example_inputs) if check else None
+        if original:
+            check_import(module, original, program, is_exact)
+        if fold_views:
+            with collector_paused():
+                FoldViewsPass().apply(context(), module)
+            if original:
+                check_import(module, original, program, exact=False)
+        verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
+    return module
+
+
+def _module(
+    program: Program,
+    mesh: Mesh,
+    shardings: Mapping[str, object] | None,
+    out_shardings: Sequence[object] | None,
+    missing_rule: str,
+) -> tuple[ModuleOp, bool]:
+    """The module before views are folded, and whether no op is replaced by others."""
     with collector_paused():
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
@@ -98,10 +125,7 @@ def import_fx(
         _say_literals(function, returned)
         sizes = symbols.sizes()
         module = ModuleOp([MeshOp.of(mesh), *([SizesOp.of(sizes)] if sizes.symbols else []), function])
-        if fold_views:
-            FoldViewsPass().apply(context(), module)
-    verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
-    return module
+    return module, builder.is_exact
 
 
 def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ import attrs
 import torch
 from torch import Tensor, fx
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
+from torch.utils import _pytree as pytree
 
 from spmdir.admission import NOT_EVEN_TRACED
 from spmdir.errors import SpmdirError, UnsupportedError
@@ -168,6 +170,16 @@ def require_admitted_node(node: fx.Node) -> None:
         raise UnsupportedError(f"'{node.name}' calls {name}, which {error.message}", node_location(node)) from None
 
 
+def draws(node: fx.Node) -> bool:
+    """Whether a node may take numbers from the stream that all random ops share, so that later ones get others."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return node.kwargs.get("generator") is None
+    bodies = (
+        getattr(node.graph.owning_module, str(a.target), None) for a in node.all_input_nodes if a.op == "get_attr"
+    )
+    return any(map(draws, (inner for body in bodies if isinstance(body, fx.GraphModule) for inner in body.graph.nodes)))
+
+
 def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
     """Refuse a call that gives a number out of a tensor.
 
@@ -184,18 +196,19 @@ def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
 
 
 @contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Whatever torch raises inside becomes an UnsupportedError that says `what` failed."""
+def refusing(what: str, node: fx.Node | None = None) -> Iterator[None]:
+    """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed."""
     try:
         yield
-    except SpmdirError:
+    except (SpmdirError, Warning):
         raise
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise UnsupportedError(f"{what}: {type(error).__name__}: {reason}") from error
+        place = node_location(node) if node else None
+        raise UnsupportedError(f"{what}: {type(error).__name__}: {reason}", place) from error
 
 
-_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def read_exported(exported: torch.export.ExportedProgram) -> Program:
@@ -204,39 +217,89 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     Raises:
         UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
     """
+    kept = 0
     if needs_retrace(exported.graph_module):
         with refusing("the exported program cannot be made functional"):
-            exported = _told(exported)
+            exported, kept = _with_draws(exported_told(exported))
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
     graph = _without_tokens(exported)
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    changed = {spec.target for spec in signature.output_specs if spec.kind in _MUTATIONS}
+    changed = {spec.target for spec in signature.output_specs if spec.kind in MUTATIONS}
     specs = [spec for spec in signature.input_specs if spec.kind != InputKind.TOKEN]
     inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in specs]
     inputs = _without_ties(inputs, exported.state_dict)
     returned = next(node for node in graph.nodes if node.op == "output").args[0]
     outputs = []
     for value, spec in zip(returned, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True):
-        if spec.kind in _MUTATIONS:
+        if spec.kind in MUTATIONS:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
             outputs.append(Output(value, (), "output", spec.target))
-    return Program(graph, inputs, outputs, exported.range_constraints)
+    return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
 
 
-def _told(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def exported_told(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with all aliases told that writes depend on."""
     held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
     module = told(exported.graph_module, held)
     if module is exported.graph_module:
         return exported
     signature = copy.deepcopy(exported.graph_signature)
-    (before,), (after,) = (graph.find_nodes(op="output") for graph in (exported.graph, module.graph))
-    for old, new in zip(before.args[0], after.args[0], strict=True):
-        if isinstance(old, fx.Node) and old.name != new.name:
-            signature.replace_all_uses(old.name, new.name)
+    (output,) = module.graph.find_nodes(op="output")
+    for spec, value in zip(signature.output_specs, output.args[0], strict=True):
+        if isinstance(value, fx.Node) and isinstance(spec.arg, TensorArgument):
+            spec.arg = TensorArgument(value.name)
     return exported._update(module, signature)
+
+
+def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
+    """The program with all that it draws as further outputs, and their number: torch would drop what has no use."""
+    if not any(map(draws, exported.graph.nodes)):
+        return exported, 0
+    module, drawn = _exposed(exported.graph_module)
+    signature = copy.deepcopy(exported.graph_signature)
+    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in drawn]
+    program = exported._update(module, signature)
+    root = program.module_call_graph[0].signature
+    assert root is not None  # the one of the program
+    count = sum(spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs)
+    root.out_spec = pytree.tree_structure((0,) * count)
+    return program, len(drawn)
+
+
+def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """A copy that also returns what it draws, inner graphs included, and these values."""
+    graph, copies = fx.Graph(), {}
+    returned: Any = graph.graph_copy(module.graph, copies)
+    drawn: list[fx.Node] = []
+    bodies: dict[str, fx.GraphModule] = {}
+    for node in filter(draws, module.graph.nodes):
+        call = copies[node]
+        if isinstance(node.target, torch._ops.OpOverload):
+            if node.target is torch.ops.aten.dropout.default and node.args[1] == 1 and node.args[2]:
+                # What drops all draws nothing; torch would make it an op that does.
+                call.target, call.args = torch.ops.aten.mul.Tensor, (call.args[0], 0.0)
+            else:
+                drawn.append(call if isinstance(call.meta["val"], Tensor) else _item(call, 0))
+            continue
+        for attribute in (a for a in node.all_input_nodes if a.op == "get_attr"):
+            name = str(attribute.target)
+            bodies[name], inner = _exposed(getattr(module, name))
+            first = len(call.meta["val"])
+            call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner))
+            drawn += [_item(call, first + index) for index in range(len(inner))]
+    graph.output((*returned, *drawn))
+    new = fx.GraphModule(module, graph)
+    for name, body in bodies.items():
+        setattr(new, name, body)
+    return new, drawn
+
+
+def _item(source: fx.Node, index: int) -> fx.Node:
+    item = source.graph.call_function(operator.getitem, (source, index))
+    item.meta["val"] = source.meta["val"][index]
+    return item
 
 
 def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:

@@ -63,7 +63,10 @@ REFUSED = {
     "numbers read by optimizers": (_adam, "reads a number out of a tensor.*torch's optimizers do with fused=True"),
     "control flow": (_condition, "higher-order op cond; expected straight-line code"),
     "strides": (lambda: export(lambda s, x: x.as_strided((3, 3), (1, 2)), X), r"strides \[1, 2\].*write it with view"),
-    "float8": (lambda: export(lambda s, x: x.to(torch.float8_e5m2), X), "element type float8_e5m2; expected one of"),
+    "float8": (
+        lambda: export(lambda s, x: x.to(torch.float8_e5m2fnuz), X),
+        "element type float8_e5m2fnuz; expected one of",
+    ),
     "sparse tensors": (_sparse, "_to_sparse, which gives no dense tensor"),
     "generators": (_own_generator, "aten.bernoulli draws from its own generator; use the default one"),
     "graphs of transforms that export breaks": (_left_by_a_transform, "Python function _unwrap_for_grad"),
