@@ -29,7 +29,7 @@ from spmdir.importer.statistics import writes_statistics
 
 _aten = torch.ops.aten
 
-INVERTED = frozenset({
+INVERTED: frozenset[Any] = frozenset({
     _aten.alias.default, _aten.detach.default, _aten.view.default, _aten._reshape_alias.default,
     _aten.slice.Tensor, _aten.select.int, _aten.transpose.int, _aten.t.default, _aten.permute.default,
     _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.unsqueeze.default,
@@ -39,7 +39,7 @@ INVERTED = frozenset({
 })  # fmt: skip
 """Views through which torch writes exactly."""
 
-_SAID_SO = {
+_SAID_SO: dict[Any, Any] = {
     _aten.unsafe_split.Tensor: _aten.split.Tensor,
     _aten.unsafe_split_with_sizes.default: _aten.split_with_sizes.default,
     _aten.unsafe_chunk.default: _aten.chunk.default,
@@ -175,7 +175,7 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
-    given = {**dict(zip((a.name for a in schema.arguments), node.args, strict=False)), **node.kwargs}
+    given: dict[str, Any] = {**dict(zip((a.name for a in schema.arguments), node.args, strict=False)), **node.kwargs}
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from (x for x in pytree.tree_leaves(given.get(argument.name)) if isinstance(x, fx.Node))
@@ -354,10 +354,10 @@ def _within(node: fx.Node) -> UnsupportedError:
     )
 
 
-def _maker(node: fx.Node) -> fx.Node:
+def _maker(node: Any) -> fx.Node:
     """The call that gives what `node` is, or is an item of."""
     while node.target is operator.getitem:
-        node = node.args[0]  # type: ignore
+        node = node.args[0]
     return node
 
 

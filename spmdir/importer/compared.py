@@ -18,7 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.values import function_attrs
 from spmdir.errors import SpmdirError
 from spmdir.importer.locations import node_location
-from spmdir.importer.program import MUTATIONS, Input, Program, refusing
+from spmdir.importer.program import MUTATIONS, Input, Program, plain_tensor, refusing
 from spmdir.importer.sizes import is_open
 
 SEED = 0
@@ -58,8 +58,9 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     module: fx.GraphModule = source.graph_module if exported else source
     nodes = module.graph.find_nodes(op="placeholder")
     if exported:
-        state = {**source.constants, **source.state_dict}
         specs = source.graph_signature.input_specs
+        tokens = {spec.arg.name: torch.empty(0) for spec in specs if spec.kind == InputKind.TOKEN}
+        state = {**tokens, **source.constants, **source.state_dict}
         names = [spec.target or spec.arg.name for spec in specs]
         user = [spec.kind == InputKind.USER_INPUT for spec in specs]
         examples = pytree.tree_leaves(source.example_inputs, is_leaf=_is_none) if source.example_inputs else []
@@ -131,6 +132,7 @@ def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> No
         raise SpmdirError(f"{what} is {kinds[0]} in the imported program and {kinds[1]} in the graph", place)
     if _equal(found, expected):
         return
+    found, expected = plain_tensor(found), plain_tensor(expected)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     difference = (found.to(wide) - expected.to(wide)).abs().nan_to_num(torch.inf)
     difference[(found == expected) | (found.isnan() & expected.isnan())] = 0
@@ -150,8 +152,9 @@ def _equal(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors have the same elements, signs of zeros included; one NaN is like another."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
+    first, second = plain_tensor(first), plain_tensor(second)
     if first.is_complex():
-        return _equal(torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj()))
+        return _equal(torch.view_as_real(first), torch.view_as_real(second))
     if not first.is_floating_point():
         return torch.equal(first, second)
     first, second = first.double(), second.double()
@@ -174,14 +177,18 @@ def _inputs(module: ModuleOp) -> list[str]:
 def _random(node: fx.Node, example: Any, generator: torch.Generator) -> Any:
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
-        return example if example is not None else value.node.hint if is_open(value) else value
-    sizes = [size.node.hint if is_open(size) else size for size in value.shape]
+        return example if example is not None else _hint(value)
+    sizes = [_hint(size) for size in value.shape]
     if value.is_floating_point() or value.is_complex():
         wide = torch.complex128 if value.is_complex() else torch.float64
         return torch.randn(sizes, generator=generator, dtype=wide).to(value.dtype)
     if isinstance(example, Tensor) and not _is_valueless(example):
         return example
     return torch.randint(0, 2, sizes, generator=generator).to(value.dtype)
+
+
+def _hint(value: Any) -> Any:
+    return value.node.hint if is_open(value) else value
 
 
 def _known(name: str, value: Any) -> Tensor:

@@ -21,7 +21,7 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import draws, is_small, refuse_numbers, refusing, require_admitted_node
+from spmdir.importer.program import draws, is_small, plain_tensor, refuse_numbers, refusing, require_admitted_node
 from spmdir.importer.rewrites import REWRITES
 from spmdir.importer.schemas import reason_against
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
@@ -170,9 +170,7 @@ class GraphBuilder:
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
             )
         meta = tensor_meta(value, node, self.symbols)
-        # Gradients that are zero have no memory, conjugates have that of what they conjugate.
-        held = torch.zeros_like(value, device="cpu") if value._is_zerotensor() else value.detach().cpu()
-        data = bytes(held.resolve_conj().resolve_neg().flatten().view(torch.uint8).tolist()).hex()
+        data = bytes(plain_tensor(value).flatten().view(torch.uint8).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
 

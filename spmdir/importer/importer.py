@@ -21,7 +21,7 @@ from spmdir.dialects.spmd import ConstraintOp
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.compared import check_import, run_original
 from spmdir.importer.graph import GraphBuilder, tensor_meta
-from spmdir.importer.program import Input, Output, Program, read_exported, refusing, reject_effects
+from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, refusing, reject_effects
 from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
@@ -76,10 +76,11 @@ def import_fx(
         raise UnsupportedError(f"missing_rule is {missing_rule!r}; expected 'warn' or 'error'")
     with refusing("the graph cannot be imported"):
         program = _read(source, example_inputs)
-        module, is_exact = _module(program, mesh, shardings, out_shardings, missing_rule)
+        module, decomposes_nothing = _module(program, mesh, shardings, out_shardings, missing_rule)
         original = run_original(source, program, example_inputs) if check else None
         if original:
-            check_import(module, original, program, is_exact)
+            whole = source if isinstance(source, fx.GraphModule) else source.graph_module
+            check_import(module, original, program, decomposes_nothing and is_exact(whole))
         if fold_views:
             with collector_paused():
                 FoldViewsPass().apply(context(), module)

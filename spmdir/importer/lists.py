@@ -37,6 +37,11 @@ def is_known(target: Any) -> bool:
     return functional in WRITTEN or str(functional).startswith("aten._foreach_")
 
 
+def is_written(target: Any) -> bool:
+    """Whether what stands for `target` is written here, by ops that may round in another way."""
+    return works_on_lists(target) and _functional(target) in WRITTEN
+
+
 def entrywise(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     """The functional form of each op on lists among `targets` → the same by ops on entries."""
     ops = dict.fromkeys(_functional(target) for target in targets if works_on_lists(target) and is_known(target))

@@ -19,7 +19,7 @@ from spmdir.admission import NOT_EVEN_TRACED
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer.aliases import told
 from spmdir.importer.binding import op_name
-from spmdir.importer.lists import entrywise, is_known, works_on_lists
+from spmdir.importer.lists import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.locations import node_location, source_line
 from spmdir.importer.schemas import reason_against, require_admitted
 from spmdir.importer.statistics import writes_statistics
@@ -90,6 +90,13 @@ def is_small(value: Any) -> bool:
     return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
 
 
+def plain_tensor(value: Tensor) -> Tensor:
+    """Return `value` on the CPU with elements of its own in memory, which zero gradients and conjugates lack."""
+    if value._is_zerotensor():
+        return torch.zeros(value.shape, dtype=value.dtype)
+    return value.detach().cpu().resolve_conj().resolve_neg()
+
+
 _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
 _PUT = torch.ops.aten.index_put.default
 
@@ -115,6 +122,11 @@ def needs_retrace(module: fx.GraphModule) -> bool:
         or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
         for node in _calls(module)
     )
+
+
+def is_exact(module: fx.GraphModule) -> bool:
+    """Whether what is imported for each op is this op, or one that gives the same bits."""
+    return not any(is_written(node.target) for node in _calls(module))
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:

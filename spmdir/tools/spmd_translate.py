@@ -46,7 +46,9 @@ def _main(argv: Sequence[str]) -> int:
     with load_plugins(options.load_plugin).context.rules:
         if options.import_pt2 is not None:
             mesh = parse_mesh(options.mesh)
-            text = import_pt2(options.import_pt2, mesh, options.shardings, options.missing_rule, options.trust)
+            text = import_pt2(
+                options.import_pt2, mesh, options.shardings, options.missing_rule, options.trust, options.check
+            )
         else:
             text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
     write_text(options.output, text)
@@ -73,6 +75,11 @@ def argument_parser() -> ArgumentParser:
         choices=("warn", "error"),
         default="warn",
         help="with --import-pt2: leave an op without a rule to run replicated, or refuse it (default warn)",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
     )
     parser.add_argument(
         "--load-plugin",
@@ -110,11 +117,13 @@ def import_pt2(
     plan_path: str | None,
     missing_rule: Literal["warn", "error"] = "warn",
     trust: bool = False,
+    check: bool = False,
 ) -> str:
     """Return the textual IR of the exported program at `path`, with the shardings of the plan file.
 
     Args:
         trust: load what runs code too.
+        check: run the exported program and the imported one on random inputs, and compare them.
 
     Raises:
         SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
@@ -126,7 +135,14 @@ def import_pt2(
     plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)
     program = load_pt2(path, trust)
-    module = import_fx(program, mesh, shardings=dict(plan.shardings), out_shardings=outputs, missing_rule=missing_rule)
+    module = import_fx(
+        program,
+        mesh,
+        shardings=dict(plan.shardings),
+        out_shardings=outputs,
+        missing_rule=missing_rule,
+        check=check,
+    )
     return ir.print_ir(module)
 
 

@@ -73,7 +73,7 @@ def test_writes_through_aliases_change_what_they_share(trace: str):
     inputs = [torch.randn(6, dtype=torch.float64) for _ in WRITES]
     given = [x.clone() for x in inputs]
     graph = make_fx(program)(*given) if trace == "make_fx" else export(lambda _, *args: program(*args), *given)
-    module = spmdir.import_fx(graph, MESH)
+    module = spmdir.import_fx(graph, MESH, check=True)
     found = run_single(module, [x.clone() for x in inputs])
     mutated = [name for name, kind in results(module, "kind") if kind == "mutation"]
     expected = program(*inputs)

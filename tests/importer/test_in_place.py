@@ -49,7 +49,7 @@ WRITES: dict[str, Callable[[Tensor], Tensor]] = {
 def test_writes_are_imported_as_new_values():
     x = torch.randn(4, 3, dtype=torch.float64)
     exported = torch.export.export(Write(), (x,))
-    module = spmdir.import_fx(exported, MESH, {"x": "dp: S(0)"}, missing_rule="error")
+    module = spmdir.import_fx(exported, MESH, {"x": "dp: S(0)"}, missing_rule="error", check=True)
     names = [op.name for op in ir.main_function(module).body.block.ops]
     assert not [name for name in names if name.endswith("_")]
     for name, found, expected in zip(WRITES, spmdir.simulate(module, [x]), Write()(x), strict=True):
@@ -66,7 +66,7 @@ def test_gradients_of_writes_to_parts_are_imported():
         return torch.autograd.grad(y.pow(3).sum(), x)[0]
 
     x = torch.randn(4, 6, dtype=torch.float64)
-    module = spmdir.import_fx(make_fx(gradient)(x), MESH, {"input:0": "dp: S(0)"})
+    module = spmdir.import_fx(make_fx(gradient)(x), MESH, {"input:0": "dp: S(0)"}, check=True)
     torch.testing.assert_close(spmdir.simulate(module, [x])[0], gradient(x))
 
 

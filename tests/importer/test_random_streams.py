@@ -67,7 +67,7 @@ def test_the_stream_is_that_of_eager(program: Callable[[Tensor], list[Tensor]], 
         graph = make_fx(program)(x) if trace == "make_fx" else export(lambda _, x: program(x), x)
         torch.manual_seed(5)
         expected = program(x)
-    module = import_fx(graph, MESH, {"input:0": "dp: S(0), tp: S(1)"})
+    module = import_fx(graph, MESH, {"input:0": "dp: S(0), tp: S(1)"}, check=True)
     for run in (run_single, simulate):
         for found, right in zip(run(module, [x], seed=5), expected, strict=True):
             torch.testing.assert_close(found, right, rtol=1e-12, atol=0)

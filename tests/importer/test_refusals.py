@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch import fx, nn
@@ -55,7 +57,28 @@ def _adam():
     return make_fx(torch.no_grad()(step), tracing_mode="fake")(*(torch.ones(4) for _ in range(3)), torch.tensor(1.0))
 
 
+def _nested():
+    value = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    graph = fx.Graph()
+    argument = graph.placeholder("x")
+    call = graph.call_function(torch.ops.aten.sin.default, (argument,))
+    argument.meta["val"] = call.meta["val"] = value
+    graph.output(call)
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def _item_of_a_tensor():
+    graph = fx.Graph()
+    argument = graph.placeholder("x")
+    call = graph.call_function(operator.getitem, (argument, 0))
+    argument.meta["val"], call.meta["val"] = X, X[0]
+    graph.output(call)
+    return fx.GraphModule(nn.Module(), graph)
+
+
 REFUSED = {
+    "nested tensors": (_nested, "the graph cannot be imported: "),
+    "calls that torch does not know": (_item_of_a_tensor, "'getitem', a call_function of .*, cannot be imported"),
     "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
     "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
     "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),

@@ -206,3 +206,22 @@ def test_a_batch_norm_that_updates_its_inputs_gives_them_as_mutations():
     assert [kind for _, kind in results(module, "kind")] == ["output", "mutation", "mutation"]
     for found, expected in zip(run_single(module, inputs), _statistics(*inputs), strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_gradients_that_are_zero_without_memory_are_constants(mode):
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(x.amax([1, 0]).sgn(), x)[0]
+
+    x = torch.randn(4, 6)
+    module = import_fx(make_fx(gradient, tracing_mode=mode)(x), MESH, check=True)
+    assert torch.equal(run_single(module, [x])[0], torch.zeros(4, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_imported(dtype):
+    x = torch.randn(4, 6)
+    module = import_fx(make_fx(lambda x: (x.to(dtype).float(), torch.ones(6).to(dtype)))(x), MESH, check=True)
+    assert torch.equal(run_single(module, [x])[0], x.to(dtype).float())
+    assert run_single(module, [x])[1].dtype == dtype

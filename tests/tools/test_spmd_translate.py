@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_an_exported_program_has_the_shardings_of_its_plan(model: str, tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.toml", tmp_path / "out.mlir"
     plan.write_text('out_shardings = ["dp: S(0)"]\n[shardings]\nx = "dp: S(0)"\n"*.weight" = "tp: S(0)"\n')
-    arguments = ["--import-pt2", model, "--mesh", "dp=2,tp=4", "--shardings", str(plan), "-o", str(out)]
+    arguments = ["--import-pt2", model, "--mesh", "dp=2,tp=4", "--shardings", str(plan), "-o", str(out), "--check"]
     assert spmd_translate.main(arguments) == 0
     text = out.read_text()
     assert "spmd.mesh @mesh <dp = 2, tp = 4>" in text
