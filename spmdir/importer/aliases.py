@@ -128,9 +128,10 @@ class _Run(Entrywise):
         self._exact[n] = views.found <= INVERTED and self._is_composable(n)
         for node in _written(n):
             if node in self.values:
-                value_written = self.values[node]
-                is_apart = _aten.as_strided.default in views.found and value_written.root is not None
-                self.writes.append(_Write(value_written, n, self.clock[0], is_apart))
+                target = self.values[node]
+                is_first = target.root is None and target.layout.is_line
+                is_apart = _aten.as_strided.default in views.found and not is_first
+                self.writes.append(_Write(target, n, self.clock[0], is_apart))
         layout = layout_of(value)
         if layout is not None:
             self._keep(n, layout)
@@ -275,7 +276,7 @@ def _edited(
 def _set_apart(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
     """Let `by`, which returns what it writes to, write to a clone, and copy that."""
     with graph.inserting_before(by):
-        clone = graph.call_function(_aten.clone.default, (written,))
+        clone = graph.call_function(_aten.clone.default, (written,), {"memory_format": torch.contiguous_format})
     by.replace_input_with(written, clone)
     with graph.inserting_after(by):
         copy = graph.call_function(_aten.copy_.default, (written, clone))

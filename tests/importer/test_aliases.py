@@ -26,6 +26,8 @@ WRITES: dict[str, Callable[[Tensor], Tensor]] = {
     "as_strided of a transpose": lambda x: x.view(2, 3).t().as_strided((2, 2), (1, 3), 1).neg_(),
     "as_strided of a view": lambda x: x[1:].as_strided((2,), (2,), 1)[1:].neg_(),
     "fill_diagonal_": lambda x: x.view(2, 3).fill_diagonal_(7.0),
+    "fill_diagonal_ of a transpose": lambda x: x.view(2, 3).t().fill_diagonal_(7.0),
+    "fill_diagonal_ of a value in another order": lambda x: (x.view(2, 3).t() * 1).fill_diagonal_(7.0),
     # Ops whose schema says nothing of their aliases.
     "unsafe_chunk": lambda x: x.unsafe_chunk(2)[0].mul_(3),
     "unsafe_split": lambda x: x.unsafe_split(4)[1].mul_(3),
