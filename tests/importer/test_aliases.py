@@ -73,15 +73,15 @@ def test_writes_through_aliases_change_what_they_share(trace: str):
         return read
 
     inputs = [torch.randn(6, dtype=torch.float64) for _ in WRITES]
-    given = [x.clone() for x in inputs]
-    graph = make_fx(program)(*given) if trace == "make_fx" else export(lambda _, *args: program(*args), *given)
+    given, traced = ([x.clone() for x in inputs] for _ in range(2))
+    graph = make_fx(program)(*traced) if trace == "make_fx" else export(lambda _, *args: program(*args), *traced)
     module = spmdir.import_fx(graph, MESH, check=True)
     found = run_single(module, [x.clone() for x in inputs])
     mutated = [name for name, kind in results(module, "kind") if kind == "mutation"]
     expected = program(*inputs)
     for index, (value, right) in enumerate(zip(found, expected, strict=False)):
         assert torch.equal(value, right), list(WRITES)[index // 2]
-    changed = [x for index, x in enumerate(inputs) if index % 2 == (trace == "export")]
+    changed = [x for x, before in zip(inputs, given, strict=True) if not torch.equal(x, before)]
     assert len(mutated) == len(changed)
     for name, value, right in zip(mutated, found[len(expected) :], changed, strict=True):
         assert torch.equal(value, right), name
