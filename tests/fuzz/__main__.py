@@ -21,14 +21,21 @@ LIMIT = 1200.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run batches of the kinds in turn until the time is over; return 1 if one is wrong, raw or hangs."""
     options = _arguments().parse_args(argv)
+    if options.replay is not None and not options.kind:
+        _arguments().error("--replay needs --kind")
     names = options.kind or list(KINDS)
     if options.replay is not None:
-        batches = [_ask(Worker(None, "tests.fuzz.worker"), options.kind[0], options.replay)]
+        worker = Worker(None, "tests.fuzz.worker")
+        batches = [_ask(worker, options.kind[0], options.replay)]
+        worker.stop()
         print(*batches[0].failures, sep="\n\n")
     else:
         first = random.SystemRandom().randrange(1_000_000) * 1000 if options.seed is None else options.seed
         print(f"seed {first}: {', '.join(names)}", flush=True)
         batches = _fuzz(names, first, options.minutes * 60, options.processes)
+    if options.show:
+        examples = {reason: case for batch in batches for reason, case in batch.examples.items()}
+        print(*(f"\nrejected: {case}" for _, case in sorted(examples.items())), sep="\n")
     print(table(batches))
     return int(any(batch.failures for batch in batches))
 
@@ -39,6 +46,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--kind", action="append", choices=KINDS, help="this kind alone; may be repeated")
     parser.add_argument("--seed", type=int, help="of the first batch; the next ones count on from it")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one batch of --kind again")
+    parser.add_argument("--show", action="store_true", help="print a case for each reason why cases were rejected")
     parser.add_argument("--processes", type=int, default=2)
     return parser
 

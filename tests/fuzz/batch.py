@@ -69,13 +69,19 @@ class Failure:
 
 @attrs.frozen
 class Batch:
-    """What came of a batch. Cases that ran while a failure was being shrunk are not counted."""
+    """What came of a batch. Cases that ran while a failure was being shrunk are not counted.
+
+    Attributes:
+        rejected: the shape of a message → how often it came.
+        examples: the shape of a message → a case that was rejected so.
+    """
 
     kind: str
     seed: int
     right: int
     rejected: dict[str, int]
     failures: tuple[Failure, ...] = ()
+    examples: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def tried(self) -> int:
@@ -87,6 +93,7 @@ def run_batch(kind: Kind, seed: int, examples: int | None = None) -> Batch:
     rejected: Counter[str] = Counter()
     counts = {"right": 0, "shrinks": 0}
     failures: list[Failure] = []
+    rejections: dict[str, str] = {}
 
     def failed(what: str, error: BaseException, case: Any) -> None:
         failures[:] = [Failure(kind.name, seed, what, _message(error), str(case))]
@@ -125,13 +132,14 @@ def run_batch(kind: Kind, seed: int, examples: int | None = None) -> Batch:
             counts["right"] += 1
         else:
             rejected[shape_of(reason)] += 1
+            rejections.setdefault(shape_of(reason), f"{reason}\n{case}")
 
     try:
         run()
     except (Exception, Hang) as error:
         if not failures:
             failed("raw", error, "while the case was drawn")
-    return Batch(kind.name, seed, counts["right"], dict(rejected), tuple(failures))
+    return Batch(kind.name, seed, counts["right"], dict(rejected), tuple(failures), rejections)
 
 
 @contextmanager
