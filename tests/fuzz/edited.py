@@ -97,7 +97,7 @@ def golden() -> tuple[str, ...]:
 
 
 def _double(text: str) -> str:
-    return re.sub(r"\bb?f(?:16|32)\b", "f64", text)
+    return re.sub(r"(?:(?<=x)|\b)b?f(?:16|32)\b", "f64", text)
 
 
 def _runs(text: str) -> bool:

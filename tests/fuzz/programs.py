@@ -36,6 +36,7 @@ LARGEST = 1e4
 _PLACEHOLDER = re.compile(r"\{([a-zA-Z]+)(\d?)([=@]?)\}")
 _CLASSES: dict[str, Callable[[Tensor], bool]] = {
     "f": Tensor.is_floating_point,
+    "g": lambda t: t.is_floating_point() and t.is_contiguous(),
     "n": lambda t: t.dtype != torch.bool and not t.is_complex(),
     "i": lambda t: t.dtype == torch.int64,
     "b": lambda t: t.dtype == torch.bool,

@@ -1,10 +1,11 @@
 """The statements that random programs are made of: a table of templates by family.
 
-A template is a line of Python with placeholders for what is drawn: operands are `{f}` of a real floating type, `{n}`
-any number, `{i}` integers, `{b}` truth values, `{c}` complex, `{x}` anything; `{f2}` has two dimensions at least,
-`{f=}` broadcasts with the first operand, `{f@}` can be multiplied with it. `{d}` is a dimension of the first operand,
-`{D}` a list of some, `{s}` a number, `{k}` a small one, `{size}` a size of the first operand's number of elements,
-`{at}` an index of its dimension 0, `{type}` a floating type. A template that writes begins with `!`.
+A template is a line of Python with placeholders for what is drawn: operands are `{f}` of a real floating type, `{g}`
+those of them that are contiguous, for which random ops promise eager's numbers, `{n}` any number, `{i}` integers, `{b}`
+truth values, `{c}` complex, `{x}` anything; `{f2}` has two dimensions at least, `{f=}` broadcasts with the first
+operand, `{f@}` can be multiplied with it. `{d}` is a dimension of the first operand, `{D}` a list of some, `{s}` a
+number, `{k}` a small one, `{size}` a size of the first operand's number of elements, `{at}` an index of its dimension
+0, `{type}` a floating type. A template that writes begins with `!`.
 """
 
 from __future__ import annotations
@@ -194,7 +195,6 @@ torch.zeros_like({f}).scatter_add({d}, ({f} > 0).long(), {f})
 F.embedding_bag({i}.flatten()[:2].view(1, -1) % 2, {f2})[0]
 {x}[..., -1]
 {x}[None]
-{f}.masked_select({f} > 9)
 [order]
 {f}.sort({d}).values
 {f}.argsort({d})
@@ -293,24 +293,24 @@ torch.fft.fft({f1}).abs()
 torch.view_as_complex(torch.stack([{f}, {f}], -1))
 {c}.exp().real
 [random]
-torch.rand_like({f})
-torch.randn_like({f}) * {f}
-F.dropout({f}, 0.5)
+torch.rand_like({g})
+torch.randn_like({g}) * {g}
+F.dropout({g}, 0.5)
 torch.randn({size}, dtype={type})
-torch.bernoulli({f}.sigmoid())
+torch.bernoulli({g}.sigmoid())
 torch.randint(0, 5, {size})
 torch.randperm({f1}.shape[0])
-{f}.dropout(0.0, True)
+{g}.dropout(0.0, True)
 torch.rand(3, dtype={type}) + {f=}
-F.dropout({f}, 0.25, training=False)
-torch.randint_like({f}, 3)
-torch.normal({f}, 1.0)
-F.rrelu({f}, training=True)
-torch.empty_like({f}).uniform_(-1, 1)
+F.dropout({g}, 0.25, training=False)
+torch.randint_like({g}, 3)
+torch.normal({g}, 1.0)
+F.rrelu({g}, training=True)
+torch.empty_like({g}).uniform_(-1, 1)
 F.dropout1d({f3}, 0.5)
-F.alpha_dropout({f}, 0.3, True)
+F.alpha_dropout({g}, 0.3, True)
 torch.multinomial({f1}.softmax(-1), 1)
-{f}[torch.randperm({f}.shape[0])]
+{g}[torch.randperm({g}.shape[0])]
 [write]
 !{f}.mul_({s})
 !{n}.add_({n=})
@@ -355,11 +355,11 @@ torch.multinomial({f1}.softmax(-1), 1)
 !{f}.flatten().add_(1)
 !{f}.detach().add_(1)
 [draw_into]
-!{f}.uniform_()
-!{f}.normal_(0, 2)
-!{f}.bernoulli_(0.5)
-!F.dropout({f}, 0.5, True, True)
-!{f}.exponential_()
+!{g}.uniform_()
+!{g}.normal_(0, 2)
+!{g}.bernoulli_(0.5)
+!F.dropout({g}, 0.5, True, True)
+!{g}.exponential_()
 [tall]
 torch.linalg.inv({f2} @ {f2}.mT + 5 * torch.eye({f2}.shape[-2], dtype={f2}.dtype))
 torch.linalg.det({f2} @ {f2}.mT)
@@ -379,7 +379,6 @@ F.conv2d({f2}.flatten(1)[None, None], {f2}.flatten(1)[None, None, :2, :2])
 torch.cross({f}, {f=}, {d})
 {f2}.trace()
 F.pixel_shuffle({f3}, 1)
-torch.cov({f2}.flatten(1))
 torch.linalg.matrix_power({f2} @ {f2}.mT, 2)
 {f}.quantile(0.5, {d})
 """
