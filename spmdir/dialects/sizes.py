@@ -124,7 +124,7 @@ class SizeOp(ValueOp):
     def check_counts(self) -> None:
         if len(self.results) != 1 or type(self.results[0].type) is not SizeType:
             raise VerifyException("gives one size, as in !spmd.size<s0>")
-        self.check_size_operands()
+        self.check_operands()
         declared = sizes_op(self)
         measure = self.measure
         if hint_of(measure.size, tuple(declared.sizes.data.hints.items()) if declared else ()) != measure.hint:

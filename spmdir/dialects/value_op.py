@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import UNKNOWN_LOC
+from xdsl.dialects.builtin import UNKNOWN_LOC, TensorType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import IRDLOperation, opt_prop_def, var_operand_def, var_result_def
 from xdsl.parser import Parser
@@ -27,6 +27,7 @@ from spmdir.dialects.attributes import (
     ShardingsAttr,
     StructureAttr,
     meta_of,
+    print_type,
     shardings_attr,
     type_of,
 )
@@ -153,7 +154,7 @@ class ValueOp(IRDLOperation):
         ):
             if attribute is not None and len(attribute.data) != count:
                 raise VerifyException(f"has {len(attribute.data)} entries for {count} {what}s; give one a {what}")
-        self.check_size_operands()
+        self.check_operands()
         self.check(mesh_of(self.parent_op() or self))
 
     def check(self, mesh: Mesh | None) -> None:
@@ -177,12 +178,15 @@ class ValueOp(IRDLOperation):
             if not self.MAY_BE_OPEN:
                 check_decided(sharding)
 
-    def check_size_operands(self) -> None:
-        """Raise VerifyException unless the arguments refer to the operands that are sizes."""
+    def check_operands(self) -> None:
+        """Raise VerifyException unless the operands are tensors, and then sizes that the arguments refer to."""
         arguments: Any = self.properties.get("arguments")
-        takes = bool(self._operands) and type(self._operands[-1]._type) is SizeType
-        if not takes and (arguments is None or not _refers(arguments)):
+        tensors_alone = all(type(operand._type) is TensorType for operand in self._operands)
+        if tensors_alone and (arguments is None or not _refers(arguments)):
             return
+        for index, operand in enumerate(self.tensors):
+            if type(operand._type) is not TensorType:
+                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor")
         count = len(self.sizes)
         found = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
         if found != set(range(count)):
