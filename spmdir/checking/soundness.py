@@ -15,7 +15,7 @@ from spmdir.checking.references import REFERENCES
 from spmdir.checking.sample import Sample
 from spmdir.checking.values import adds, difference, noise, pieces, seed
 from spmdir.errors import RuleError, SpmdirError, UnsupportedError
-from spmdir.importer.schemas import torch_op
+from spmdir.importer.schemas import is_random, torch_op
 from spmdir.mesh import Mesh
 from spmdir.placement import Placement, R
 from spmdir.placement_type import PartialPlacement
@@ -65,7 +65,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
     """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
     target = torch_op(name)
     positional, values = bound(target, slots, tensors, arguments)
-    draws = torch.Tag.nondeterministic_seeded in target.tags
+    draws = is_random(target)
     if name in REFERENCES:
         target = REFERENCES[name]
     elif not torch._C._dispatch_has_computed_kernel_for_dispatch_key(target.name(), "CPU"):

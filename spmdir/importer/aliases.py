@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -24,8 +24,9 @@ from spmdir.errors import UnsupportedError
 from spmdir.importer.layouts import Layout, layout_of
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.locations import node_location
+from spmdir.importer.schemas import is_mutable
 from spmdir.importer.sizes import is_open
-from spmdir.importer.statistics import writes_statistics
+from spmdir.importer.statistics import written
 
 _aten = torch.ops.aten
 
@@ -126,7 +127,7 @@ class _Run(Entrywise):
         if n.op == "output":
             return value
         self._exact[n] = views.found <= INVERTED and self._is_composable(n)
-        for node in _written(n):
+        for node in written(n.target, n.args, n.kwargs):
             if node in self.values:
                 target = self.values[node]
                 is_first = target.root is None and target.layout.is_line
@@ -169,19 +170,6 @@ def _tells(node: fx.Node) -> bool:
     """Whether the schema of what a node calls says that results share memory with arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
-
-
-def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments that a node writes to."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return
-    given: dict[str, Any] = {**dict(zip((a.name for a in schema.arguments), node.args, strict=False)), **node.kwargs}
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from (x for x in pytree.tree_leaves(given.get(argument.name)) if isinstance(x, fx.Node))
-    if writes_statistics(node.target, node.args, node.kwargs):
-        yield from (given[name] for name in ("running_mean", "running_var") if isinstance(given[name], fx.Node))
 
 
 def told(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
@@ -300,7 +288,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
             at = graph.call_function(target, args, kwargs)
         values = fx.map_arg(args, lambda node: node.meta["val"])
         at.meta = {key: of.meta[key] for key in _INHERITED if key in of.meta}
-        at.meta["val"] = values[0] if _mutates(at) else target(*values, **kwargs)
+        at.meta["val"] = values[0] if is_mutable(at.target) else target(*values, **kwargs)
         made.add(at)
         return at
 
@@ -324,7 +312,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
     for value in reversed(group):
         node = copies[value.node]
         for unused in dict.fromkeys((node, _maker(node))):
-            if unused.op == "call_function" and not unused.users and not _mutates(unused):
+            if unused.op == "call_function" and not unused.users and not is_mutable(unused.target):
                 graph.erase_node(unused)
 
 
@@ -364,7 +352,3 @@ def _maker(node: Any) -> fx.Node:
 
 def _is_node(value: object) -> bool:
     return isinstance(value, fx.Node)
-
-
-def _mutates(node: fx.Node) -> bool:
-    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from spmdir.importer.binding import op_name
 from spmdir.importer.rewrites import REWRITES
+from spmdir.importer.schemas import is_random
 from spmdir.importer.sizes import is_open
 from spmdir.rules import RuleSet
 
@@ -80,7 +81,7 @@ def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
         return True
     if is_open(node.meta.get("val")):
         return torch.Tag.data_dependent_output not in piece.tags
-    if piece is whole or torch.Tag.nondeterministic_seeded in piece.tags:
+    if piece is whole or is_random(piece):
         return False
     return op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
 

@@ -23,7 +23,7 @@ from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import draws, is_small, plain_tensor, refuse_numbers, refusing, require_admitted_node
 from spmdir.importer.rewrites import REWRITES
-from spmdir.importer.schemas import reason_against
+from spmdir.importer.schemas import is_mutable, reason_against
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
 from spmdir.mesh import Mesh
@@ -196,7 +196,7 @@ class GraphBuilder:
 
     def _call(self, node: fx.Node, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         place = node_location(node)
-        if target._schema.is_mutable:
+        if is_mutable(target):
             require_admitted_node(node)
         if writes_statistics(target, node.args, node.kwargs):
             raise UnsupportedError(
@@ -266,13 +266,9 @@ def _function_name(target: Any) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def _mutates(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
 def _live(graph: fx.Graph) -> set[fx.Node]:
     """The nodes that outputs, mutations and later draws depend on; assertions, guards and metadata are not."""
-    live = {node for node in graph.nodes if node.op == "output" or _mutates(node.target) or draws(node)}
+    live = {node for node in graph.nodes if node.op == "output" or is_mutable(node.target) or draws(node)}
     for node in reversed(graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from functools import lru_cache
 
 from torch import fx
@@ -12,7 +13,7 @@ from xdsl.ir import Attribute
 from spmdir.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|replay)\.py$|^<")
+_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|locations|replay)\.py$|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 
 
@@ -31,6 +32,11 @@ def _relative(file: str) -> str:
 def node_location(node: fx.Node) -> Location | None:
     """The source line of a node, for messages."""
     return source_line(node.meta.get("stack_trace"))
+
+
+def users_line() -> Location | None:
+    """Return the line of the user that led here, for what goes wrong during a trace."""
+    return source_line("".join(traceback.format_stack()))
 
 
 def location_attribute(node: fx.Node) -> Attribute:

@@ -21,7 +21,7 @@ from spmdir.importer.aliases import told
 from spmdir.importer.binding import op_name
 from spmdir.importer.lists import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.locations import node_location, source_line
-from spmdir.importer.schemas import reason_against, require_admitted
+from spmdir.importer.schemas import is_mutable, is_random, reason_against, require_admitted
 from spmdir.importer.statistics import writes_statistics
 from spmdir.importer.strided import SLICED
 
@@ -115,7 +115,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
             source_line(kernel.meta.get("stack_trace")),
         )
     return any(
-        getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        is_mutable(node.target)
         or getattr(node.target, "__name__", "") in _AUTOCAST
         or works_on_lists(node.target)
         or writes_statistics(node.target, node.args, node.kwargs)
@@ -184,7 +184,7 @@ def require_admitted_node(node: fx.Node) -> None:
 
 def draws(node: fx.Node) -> bool:
     """Whether a node may take numbers from the stream that all random ops share, so that later ones get others."""
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+    if is_random(node.target):
         return node.kwargs.get("generator") is None
     bodies = (
         getattr(node.graph.owning_module, str(a.target), None) for a in node.all_input_nodes if a.op == "get_attr"

@@ -53,6 +53,16 @@ def torch_op(name: str) -> OpOverload:
     return found
 
 
+def is_random(target: Any) -> bool:
+    """Return whether calls of `target`, of whatever type, draw random numbers, as torch's tags say."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def is_mutable(target: Any) -> bool:
+    """Return whether `target`, of whatever type, is an op that writes to an argument, as its schema says."""
+    return getattr(getattr(target, "_schema", None), "is_mutable", False)
+
+
 @cache
 def reason_against(target: Any) -> str:
     """Why no program may call an overload, as the table of ops words it; "" if one may."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from spmdir.admission import STATISTICS
 from spmdir.importer.binding import op_name
@@ -21,6 +23,19 @@ def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
     names = [argument.name for argument in target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("running_mean") is not None and (switch is None or bool(given[switch]))
+
+
+def written(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield the leaves of the arguments that a call writes to, running statistics among them."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return
+    given: dict[str, Any] = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from pytree.tree_leaves(given.get(argument.name))
+    if writes_statistics(target, args, kwargs):
+        yield from (given["running_mean"], given["running_var"])
 
 
 class Declaring(fx.Interpreter):

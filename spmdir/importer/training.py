@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spmdir.errors import UnsupportedError, did_you_mean
-from spmdir.importer.replay import watched
+from spmdir.importer.replay import watch_step
 
 State = dict[str, Any]
 """`parameters`, `buffers` and each moment of the optimizer by FQN, and the 0-d tensor `step`."""
@@ -160,7 +160,7 @@ def training_step(
         parameters = {name: state["parameters"][name].detach().requires_grad_() for name in trained}
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
         held = {f"model.{name}": value for name, value in {**state["parameters"], **parameters, **buffers}.items()}
-        with watched(originals):
+        with watch_step(originals):
             value, gradients = torch.func.functional_call(objective, held, (list(parameters.values()), args))
         new: State = {
             "parameters": dict(state["parameters"]),

@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from spmdir.errors import ShardingError, SpmdirError
+from spmdir.importer.schemas import is_random
 from spmdir.lowering.groups import symbolic_axes
 from spmdir.lowering.site import WAIT, functional
 from spmdir.mesh import Mesh
@@ -169,7 +170,7 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
 
 def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: _Random) -> Any:
     try:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if is_random(node.target):
             found = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
             with random.drawn({device for device in found if isinstance(device, torch.device)}):
                 return node.target(*args, **kwargs)  # type: ignore

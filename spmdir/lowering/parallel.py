@@ -20,6 +20,7 @@ from spmdir.dialects.attributes import sharding_attr, type_of
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.errors import SpmdirError
+from spmdir.importer.schemas import is_random
 from spmdir.lowering.agreement import Party
 from spmdir.lowering.capture import Convention
 from spmdir.lowering.digests import program_digest
@@ -202,7 +203,7 @@ class Parallel:
     @cached_property
     def _draws(self) -> bool:
         """Whether the program draws random numbers."""
-        return any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in self.graph.graph.nodes)
+        return any(is_random(n.target) for n in self.graph.graph.nodes)
 
     def _share_generator(self) -> None:
         """Put the generator of every rank where that of the first rank is."""
