@@ -60,6 +60,10 @@ _NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
 
 
+_PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
+"""What no end of an op begins inside of: blanks are passed at once, or their number would count squared."""
+
+
 def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
     if "[" not in text and "none" not in text:
         values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
@@ -153,7 +157,9 @@ def _scan_tail(text: str, start: int) -> int:
             if position == 0:
                 return len(text)
         else:
-            position += 1
+            passed = _PASSED.match(text, position)
+            assert passed is not None  # at the end of the text `_TAIL_END` matches
+            position = passed.end()
 
 
 @lru_cache(maxsize=65536)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import GOLDEN, spmd_opt_on
+from tests.fuzz.batch import limit
 
 TEXTS = [
     path.read_text()
@@ -32,3 +34,11 @@ def test_cut_and_patched_text_is_read_or_refused_at_its_place(text: str, patches
     else:
         assert (status, out) == (1, "")
         assert err.startswith("<stdin>:")
+
+
+@pytest.mark.parametrize("gap", [" ", "\t", "\n", "x", "[", '"', "//"])
+def test_long_runs_of_one_character_are_read_in_no_time(gap: str) -> None:
+    run = gap * 60_000
+    text = f"func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  %0 = aten.relu(%x){run} : tensor<4xf32>\n}}\n"
+    with limit(5):
+        assert spmd_opt_on(text, [])[0] == 1
