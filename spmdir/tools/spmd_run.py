@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -183,16 +184,22 @@ def report(
         error, limit = relative_error(found, right), tolerance_of(right) if tolerance is None else tolerance
         if tolerance is None and limit:
             limit += sum(errors.values())
+        if math.isnan(error):
+            message = f"output {index} has no finite element on one device, so nothing is compared; try another --seed"
+            refusals.append(SpmdirError(message))
+            continue
         print(f"output {index}: max relative error {error:.1e}, tolerance {limit:.0e}")
-        # Written so that an error that is no number fails.
-        if not error <= limit:
+        if error > limit:
             refusals.append(SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}"))
     if refusals:
         raise SpmdirErrors(refusals)
 
 
 def relative_error(found: Any, right: Any) -> float:
-    """Largest difference of an element over the largest element of `right`; infinite for outputs of different kinds."""
+    """Return the largest difference of an element over the largest element of `right`.
+
+    It is infinite for outputs of different kinds or infinities elsewhere, and NaN if `right` has no finite element.
+    """
     import torch
 
     if not isinstance(found, torch.Tensor) or not isinstance(right, torch.Tensor):
@@ -202,7 +209,8 @@ def relative_error(found: Any, right: Any) -> float:
     wide = torch.complex128 if right.is_complex() else torch.float64
     found, right = found.to(wide), right.to(wide)
     finite = torch.isfinite(right)
-    if not torch.equal(found[~finite].nan_to_num(1), right[~finite].nan_to_num(1)):
+    same = torch.equal(found[~finite].nan_to_num(1), right[~finite].nan_to_num(1))
+    if not same or not found[finite].isfinite().all():
         return float("inf")
     if not finite.any():
         # Nothing but infinities and NaN has been compared, and that proves nothing.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirErrors
+from spmdir.errors import SpmdirError, SpmdirErrors
 from spmdir.tools import spmd_run
 
 PROGRAM = """\
@@ -29,6 +29,11 @@ def program(tmp_path: Path) -> str:
     path = tmp_path / "in.mlir"
     path.write_text(PROGRAM)
     return str(path)
+
+
+def test_outputs_without_a_finite_element_are_said_to_compare_nothing() -> None:
+    with pytest.raises(SpmdirError, match="output 0 has no finite element on one device, so nothing is compared"):
+        spmd_run.report([torch.tensor([torch.inf])], [torch.tensor([torch.inf])], None, {})
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
