@@ -118,20 +118,32 @@ def sentence(name: str, reason: str) -> str:
     return SENTENCES[kind].format(*words) + hint
 
 
+def is_admitted(name: str) -> bool:
+    """Return whether a program may name op `name`, as far as is known here."""
+    namespace = name.partition(".")[0]
+    if namespace in LISTED:
+        return "" in _reasons(name)
+    dunder = any(part.startswith("__") for part in name.split("."))
+    return namespace not in NAMESPACES and _NAME.fullmatch(name) is not None and not dunder
+
+
 @cache
 def why_not(name: str) -> str | None:
-    """Why a program may not name op `name`, to be read behind the name; None if it may, as far as is known here."""
+    """Return why a program may not name op `name`, to be read behind the name; None if it may.
+
+    It looks for names that may have been meant, which takes a hundredth of a second.
+    """
+    if is_admitted(name):
+        return None
     namespace = name.partition(".")[0]
     if namespace in NAMESPACES:
         return sentence(name, NAMESPACES[namespace])
     if namespace not in LISTED:
-        dunder = any(part.startswith("__") for part in name.split("."))
-        plain = _NAME.fullmatch(name) and not dunder
-        return None if plain else "is no name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
-    reasons = list(_reasons(name))
-    if not reasons:
+        return "is no name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
+    reason = next(_reasons(name), None)
+    if reason is None:
         return f"is no op of torch {VERSIONS[0]} to {VERSIONS[-1]}{_nearest(name)}"
-    return None if "" in reasons else sentence(name, reasons[0])
+    return sentence(name, reason)
 
 
 def functional(name: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from xdsl.irdl import irdl_op_definition
 
-from spmdir.admission import STATISTICS, why_not
+from spmdir.admission import STATISTICS, is_admitted, why_not
 from spmdir.dialects.value_op import ValueOp
 from spmdir.errors import UnsupportedError
 
@@ -23,14 +23,14 @@ class AtenOp(ValueOp):
 class RejectedOp(AtenOp):
     """An op that no program may name."""
 
-    def check_counts(self) -> None:
+    def check_admitted(self) -> None:
         raise UnsupportedError(why_not(self.name) or "")
 
 
 class StatisticsOp(AtenOp):
     """An op that some calls of write running statistics, of which its schema says nothing."""
 
-    def check_counts(self) -> None:
+    def check_admitted(self) -> None:
         place, switch = STATISTICS[self.name]
         slots = self.call().slots
         given = place < len(slots) and slots[place] is not None
@@ -40,12 +40,11 @@ class StatisticsOp(AtenOp):
                 f"writes its operand 'running_mean'{how}; expected a functional op: leave the running statistics out, "
                 "or use aten._native_batch_norm_legit_functional, which gives the new ones"
             )
-        super().check_counts()
 
 
 @cache
 def op_class(name: str) -> type[AtenOp]:
     """The op class of a torch op, e.g. `aten.mm`."""
-    base = RejectedOp if why_not(name) is not None else StatisticsOp if name in STATISTICS else AtenOp
+    base = StatisticsOp if name in STATISTICS else AtenOp if is_admitted(name) else RejectedOp
     kind: Any = type("AtenOp", (base,), {"name": name, "__doc__": f"A call of {name}."})
     return irdl_op_definition(kind)

@@ -138,12 +138,17 @@ class ValueOp(IRDLOperation):
         """Verify at once an op that has nothing which a tensor op never has; xDSL tells what is wrong with others."""
         usual = not self.regions and not self.successors and self.parent is not None and self.parent.last_op is not self
         if usual and all(type(value) is _PROPERTIES.get(name) for name, value in self.properties.items()):
+            self.check_admitted()
             self.check_counts()
         else:
             super().verify(verify_nested_ops)
 
     def verify_(self) -> None:
+        self.check_admitted()
         self.check_counts()
+
+    def check_admitted(self) -> None:
+        """Raise SpmdirError if no program may have this op."""
 
     def check_counts(self) -> None:
         """Raise unless there is one entry for each value, and the shardings fit."""

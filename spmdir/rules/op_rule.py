@@ -237,7 +237,8 @@ class OpRule:
         Times an infinity, addends of either sign become infinities of either sign, and their sum NaN.
         """
         dtype = next((meta.dtype for meta in self.call.results if meta is not None), "f64")
-        return all(is_finite(v, dtype) for v in self.binding.arguments.values() if isinstance(v, (float, complex)))
+        numbers = (v for v in self.binding.arguments.values() if isinstance(v, (int, float, complex)))
+        return all(is_finite(v, dtype) for v in numbers)
 
     @cached_property
     def ignored(self) -> frozenset[int]:
