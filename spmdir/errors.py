@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -81,6 +81,12 @@ class SpmdirErrors(SpmdirError):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.errors))
+
+
+def raise_all(errors: Sequence[SpmdirError]) -> None:
+    """Raise `errors`: one as it is, several together; nothing if there are none."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else SpmdirErrors([*errors])
 
 
 class SpmdirWarning(UserWarning):

@@ -48,8 +48,9 @@ TERMS = Limit("terms of a size", 1000)
 
 ALL = (CHARACTERS, RANKS, SIMULATED, AXES, DIMENSIONS, ELEMENTS, RANGES, NESTING, OPERATORS, DIGITS, TERMS)
 
-_BRACKET = re.compile(r"[()\[\]{}]")
-_LONG_NUMBER = re.compile(rf"\d{{{DIGITS.most + 1},}}")
+_TOKEN = re.compile(
+    rf"""(?P<skipped>"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*|//[^\n]*)|[()\[\]{{}}]|(?<![\w.])\d{{{DIGITS.most + 1},}}"""
+)
 _WIDE_TYPE = re.compile(rf"tensor<(?:(?:\d+|\?|\[[^\]]*\])x){{{DIMENSIONS.most + 1}}}")
 
 
@@ -63,12 +64,14 @@ def check_shape(shape: Iterable[int]) -> None:
 def check_nesting(text: str, file: str, first_line: int = 1) -> None:
     """Raise LimitError, located, if brackets are nested too deeply or a number is too long to be read one by one."""
     depth = 0
-    for match in _BRACKET.finditer(text):
+    for match in _TOKEN.finditer(text):
+        if match["skipped"]:
+            continue
+        if match[0][0].isdigit():
+            raise DIGITS.error(len(match[0]), _location(text, match.start(), file, first_line))
         depth += 1 if match[0] in "([{" else -1
         if depth > NESTING.most:
             raise NESTING.error(depth, _location(text, match.start(), file, first_line))
-    if number := _LONG_NUMBER.search(text):
-        raise DIGITS.error(len(number[0]), _location(text, number.start(), file, first_line))
 
 
 def check_types(text: str, file: str, first_line: int = 1) -> None:

@@ -31,9 +31,10 @@ from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.errors import ShardingError, UnsupportedError
+from spmdir.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.mesh import Mesh
 from spmdir.passes.local_forms import NOTE, note
+from spmdir.passes.promises import argument_errors, result_errors
 from spmdir.passes.stage import refuse_open_sizes
 from spmdir.passes.trusted import trust
 from spmdir.passes.typing import Choice, strategies_of
@@ -79,6 +80,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     block, names = function.body.block, Names(function.body.block)
     for op in block.ops:
         _refuse_unfinished(op)
+    raise_all([*argument_errors(function), *result_errors(function, mesh)])
     # Last op first: an op is then read while its operands still have their global types.
     for op in reversed(list(block.ops)):
         if not isinstance(op, ValueOp):

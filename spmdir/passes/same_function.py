@@ -13,7 +13,7 @@ from spmdir.dialects.op_printing import print_tail
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
+from spmdir.errors import ShardingError, SpmdirError, raise_all
 from spmdir.passes.local_forms import NOTE
 
 
@@ -27,8 +27,7 @@ def compare(found: FuncOp, made: FuncOp) -> None:
             errors.append(ShardingError(message, location_of(op or found)))
             break  # what follows would differ because of this
         values.update(zip(op.results, expected.results, strict=True))
-    if errors:
-        raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
+    raise_all(errors)
 
 
 def _arguments(found: FuncOp, made: FuncOp) -> list[SpmdirError]:

@@ -5,35 +5,31 @@ The program of one rank passes if the global one that it says it is passes, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import ShardingAttr, meta_of
+from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.errors import ShardingError, SpmdirError, SpmdirErrors
+from spmdir.errors import ShardingError, SpmdirError, raise_all
 from spmdir.mesh import Mesh
 from spmdir.passes.globalize import globalized
 from spmdir.passes.localize import LocalizePass
+from spmdir.passes.promises import argument_errors, result_errors
 from spmdir.passes.same_function import compare
 from spmdir.passes.stage import refuse_open_sizes
 from spmdir.passes.trusted import trust
 from spmdir.passes.typing import strategies_of
-from spmdir.planner.conditions import refinement
 from spmdir.planner.plan import plan_reshard
-from spmdir.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -70,24 +66,15 @@ def _check(module: ModuleOp, ctx: IRContext, results: bool = True) -> None:
         results: whether results must be held as the function promises, unless operands are still to be resharded.
     """
     mesh, function = ir.mesh(module), ir.main_function(module)
-    errors: list[SpmdirError] = [*_check_arguments(function)]
+    errors: list[SpmdirError] = [*argument_errors(function)]
     for child in function.body.block.ops:
         try:
             _check_op(child, mesh, ctx)
         except SpmdirError as error:
             errors.append(error if error.location else type(error)(error.message, location_of(child)))
     needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
-    errors += () if not results or needs else _check_results(function, mesh)
-    if errors:
-        raise errors[0] if len(errors) == 1 else SpmdirErrors(errors)
-
-
-def _check_arguments(function: FuncOp) -> Iterator[SpmdirError]:
-    for index, argument in enumerate(function.args):
-        sharding = sharding_of(argument)
-        if meta_of(argument.type) and (sharding is None or sharding.open_axes):
-            found = "no sharding" if sharding is None else f"<{sharding}>, which leaves an axis open"
-            yield ShardingError(f"argument {index} has {found}; run propagate first", location_of(function))
+    errors += () if not results or needs else result_errors(function, mesh)
+    raise_all(errors)
 
 
 def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
@@ -116,35 +103,3 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
         sharding = op.shardings[0]
         if sharding is None or sharding.entries:
             raise ShardingError(f"every rank holds all of a constant; expected <>, found <{sharding}>", location)
-
-
-def _check_results(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
-    end = ir.terminator(function)
-    for index, value in enumerate(end.operands):
-        held, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        if held is None:
-            continue
-        if isinstance(asked, ShardingAttr):
-            wanted = asked.data
-            if wanted != held and not (wanted.open_axes and _agrees(held, wanted, mesh)):
-                yield ShardingError(
-                    f"result {index} is held as <{held}>, but the function promises <{wanted}>; run insert-reshard",
-                    location_of(end),
-                )
-        elif held.partial:
-            yield ShardingError(
-                f"result {index} leaves the function with a pending reduction, <{held}>; run insert-reshard, or ask "
-                "for it in the result's spmd.sharding",
-                location_of(end),
-            )
-
-
-def _agrees(held: Sharding, wanted: Sharding, mesh: Mesh) -> bool:
-    """Whether `held` is `wanted` but for the axes that this leaves open."""
-    try:
-        fine = refinement(mesh, held, wanted)
-    except ShardingError:
-        return False
-    has, asks = held.refined(fine), wanted.refined(fine)
-    differing = [axis for axis in dict((*has.entries, *asks.entries)) if has[axis] != asks[axis]]
-    return bool(differing) and all(axis in asks.open_axes for axis in differing)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.errors import Location, ParseError, RuleError, SpmdirError, raise_all
 from spmdir.rules.binding import suggestion
 from spmdir.rules.dtypes import COMPLEX_OF, REAL
 from spmdir.rules.expressions import ELEMENT_TYPES
@@ -38,8 +38,7 @@ def check(rule: Rule) -> None:
         (ParseError(message, where) for message, where in _problems(rule)),
         key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0),
     )
-    if errors:
-        raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+    raise_all(errors)
 
 
 class Signatures(Protocol):
@@ -69,8 +68,7 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
             errors.append(ParseError(message, call.location))
         unknown = [name for name, _ in call.arguments if name is not None and name not in known]
         errors += [ParseError(_unknown("parameter", name, known), call.location) for name in unknown]
-    if errors:
-        raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+    raise_all(errors)
 
 
 def _calls(expression: Expression) -> Iterator[OpCall]:

@@ -13,7 +13,7 @@ import attrs
 
 from spmdir.admission import why_not
 from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors
+from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate
@@ -166,8 +166,7 @@ class RuleSet:
                 errors += error.errors
             except ParseError as error:
                 errors.append(error)
-        if errors:
-            raise SpmdirErrors(errors) if len(errors) > 1 else errors[0]
+        raise_all(errors)
 
     def with_file(self, path: str | Path) -> RuleSet:
         """This set with the rules of a file, which replace those of the same ops.

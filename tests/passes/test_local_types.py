@@ -47,6 +47,18 @@ def test_a_lie_about_what_ranks_hold_does_not_run(argument: str, op: str, messag
         run_passes(ir.parse(text), "verify-spmd")
 
 
+@pytest.mark.parametrize("promised", ["a: S(0)", ""])
+def test_localize_makes_no_program_that_breaks_what_the_function_promises(promised: str) -> None:
+    text = (
+        "spmd.mesh @mesh <a = 2>\n"
+        "func.func @main(%x: tensor<4xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum)>})"
+        f" -> (tensor<4xf64> {{spmd.sharding = #spmd.sharding<@mesh{', ' * bool(promised)}{promised}>}}) {{\n"
+        "  %0 = aten.neg(%x) : tensor<4xf64> <a: P(sum)>\n  return %0 : tensor<4xf64>\n}\n"
+    )
+    with pytest.raises(SpmdirError, match=r"result 0 is held as <a: P\(sum\)>, but the function promises"):
+        run_passes(ir.parse(text), "localize")
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_localize_makes_passes_the_check_and_computes_what_one_device_does(name: str) -> None:
     text = program(name, "localize")

@@ -62,6 +62,8 @@ CASES = [
          "(P(sum), P(sum)) -> (P(sum))", False, {"alpha": INF}),
     Case("a number may be infinite in the result's type alone", "aten.mul.Scalar",
          ((t(1, dtype=F32), t(-3, dtype=F32)),), "(P(sum)) -> (P(sum))", False, {"other": 1e39}),
+    Case("an integer may be infinite in the result's type too", "aten.mul.Scalar",
+         ((t(1, dtype=torch.float16), t(-3, dtype=torch.float16)),), "(P(sum)) -> (P(sum))", False, {"other": 100000}),
     Case("0 times a sum is 0", "aten.mul.Scalar", ((t(1), t(-3)),), "(P(sum)) -> (P(sum))", True, {"other": 0}),
     Case("a slope of 0 makes nan of an infinity", "aten.leaky_relu", ((t(-INF), t(2)),),
          "(P(max)) -> (P(max))", False, {"negative_slope": 0.0}),

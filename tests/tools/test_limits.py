@@ -116,6 +116,12 @@ def test_a_plan_or_a_topology_nested_too_deeply_is_an_error(value: str, tmp_path
         find_topology(str(topology), find_topology("flat", None))  # type: ignore[arg-type]
 
 
+def test_brackets_and_digits_of_strings_and_comments_are_not_counted() -> None:
+    limits.check_nesting(
+        '"' + "(" * 70 + '"  # ' + "[" * 70 + "\n// " + "1" * 50 + "\n'w." + "2" * 50 + "' = 1", "plan.toml"
+    )
+
+
 def test_a_simulation_says_how_many_ranks_it_takes() -> None:
     from spmdir.dialects import ir
     from spmdir.lowering import simulate
