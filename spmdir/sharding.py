@@ -25,9 +25,13 @@ from spmdir.placement_type import (
 )
 
 
+_REPLICATED = type(R)
+"""Has one value, so asking for the class will do, and is quick."""
+
+
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
     """Sharded dimensions ascending with their axes in nesting order, then the other placements by axis name."""
-    entries = [(axis, placement) for axis, placement in entries if placement != R]
+    entries = [(axis, placement) for axis, placement in entries if type(placement) is not _REPLICATED]
     axes = [axis for axis, _ in entries]
     if len(set(axes)) != len(axes):
         twice = next(axis for axis in axes if axes.count(axis) > 1)
