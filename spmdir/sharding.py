@@ -24,7 +24,6 @@ from spmdir.placement_type import (
     piece_lengths,
 )
 
-
 _REPLICATED = type(R)
 """Has one value, so asking for the class will do, and is quick."""
 

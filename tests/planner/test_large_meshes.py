@@ -11,6 +11,7 @@ from spmdir.errors import LimitError, ShardingError
 from spmdir.mesh import Mesh
 from spmdir.pieces import length
 from spmdir.placement_type import ShardPlacement, parse_placement
+from spmdir.planner.moves import moves
 from spmdir.planner.whole_moves import check_permute, permuted_axes
 from spmdir.sharding import Sharding, parse_sharding
 
@@ -99,3 +100,17 @@ def test_simulation_says_how_many_ranks_it_takes_and_one_rank_is_lowered() -> No
     with pytest.raises(LimitError, match="found 1048576, expected at most 4096"):
         spmdir.simulate(module, [])
     assert len(spmdir.lower_to_fx(module, 1_048_575).graph.nodes) > 3
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("data(1)8: S(0), data(32)32: S(0)", "data(8)128: S(0), model(8)4: S(2)"),
+        ("model(32)32: S(0), model(1)8: S(1)", "data(8)4: S(0), model(32)32: S(0)"),
+    ],
+)
+def test_plans_over_many_sub_axes_look_at_few_shardings(source: str, target: str) -> None:
+    moves.cache_clear()
+    plan = spmdir.plan_reshard((4096, 8, 128), "f32", source, target, Mesh({"data": 1024, "model": 1024}))
+    assert plan.wire_bytes <= 2 * plan.lower_bound
+    assert moves.cache_info().misses < 60
