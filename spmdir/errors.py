@@ -65,6 +65,10 @@ class UnsupportedError(SpmdirError):
     """A program that cannot be partitioned exactly, so it is refused."""
 
 
+class CheckError(SpmdirError):
+    """A program that does not compute what it was imported from: a bug of the importer."""
+
+
 class LimitError(SpmdirError):
     """An input beyond one of the limits of `spmdir.limits`."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spmdir.errors import SpmdirError
+from spmdir.importer.schemas import resolve
 
 _NAME = re.compile(r"[\w.+/:-]{0,1000}")
 _FREE = frozenset(
@@ -24,8 +25,7 @@ _CODE = frozenset({"as_custom_obj", "custom_obj_values", "custom_obj"})
 """Keys of objects that are made by code of their class."""
 
 _TARGET = re.compile(
-    r"torch\.ops\.(?!higher_order\.)\w+\.\w+\.(?!__)\w+"
-    r"|torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|with_effects"
+    r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|with_effects"
     r"|cond|while_loop|scan|map_impl|associative_scan|invoke_subgraph|flex_attention)"
     r"|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv|and_|or_|lshift|rshift|getitem)"
     r"|math\.(trunc|ceil|floor|sqrt)"
@@ -34,7 +34,13 @@ _TARGET = re.compile(
     r"|_vmap_decrement_nesting|lazy_load_decompositions)"
     r"|torch\.amp\.autocast_mode\._(enter|exit)_autocast|torch\._C\._set_grad_enabled"
 )
-"""What a node may call: ops, and functions of numbers and of modes that export writes."""
+"""What a node may call besides ops: functions of numbers and of modes that export writes."""
+
+_OP = re.compile(r"torch\.ops\.(\w+\.\w+\.\w+)", re.ASCII)
+
+_GROWING = ("_operator.pow", "_operator.lshift")
+_EXPONENT, _EXPONENTS = 64, 1 << 16
+"""The largest exponent of a node, and the largest product of all: numbers may have some thousands of digits."""
 
 _CALLS = re.compile(
     "Symbol|Integer|Rational|Float|Add|Mul|Pow|Mod|Max|Min|Abs|Not|And|Or|Eq|Ne|Lt|Le|Gt|Ge|Equality|Unequality"
@@ -54,11 +60,19 @@ _MAX_DEPTH = 64
 def check_program(program: Any, where: str, advice: str) -> None:
     """Raise SpmdirError unless every string of `program`, a value of JSON, is of the form that its key asks for."""
     todo: list[tuple[str, Any]] = [("", program)]
+    exponents = 1
     while todo:
         key, value = todo.pop()
         if isinstance(value, dict):
             if key == "range_constraints":
                 todo += [("symbol", name) for name in value]
+            if value.get("target") in _GROWING:
+                exponents *= _exponent(value)
+                if exponents > _EXPONENTS:
+                    raise SpmdirError(
+                        f"{where}: found a {value['target']} to a large or unknown power, expected literal exponents "
+                        f"up to {_EXPONENT}, all together up to {_EXPONENTS}; {advice}"
+                    )
             todo += value.items()
         elif isinstance(value, list):
             todo += [(key, entry) for entry in value]
@@ -66,8 +80,29 @@ def check_program(program: Any, where: str, advice: str) -> None:
             fits, expected = _FORMS.get(key, _PLAIN)
             if key not in _FREE and not fits(value):
                 raise SpmdirError(f"{where}: found {key} {value[:80]!r}, expected {expected}; {advice}")
+        elif type(value) is int and not -(1 << 63) <= value < 1 << 63:
+            raise SpmdirError(f"{where}: found a {key} of {value.bit_length()} bits, expected one of 64; {advice}")
         elif value and key in _CODE:
             raise SpmdirError(f"{where}: found a {key}, which code of its class makes; {advice}")
+
+
+def _exponent(node: dict[str, Any]) -> int:
+    """Return the exponent of a node that takes powers, at least 1; more than all may have if it is not literal."""
+    try:
+        argument = node["inputs"][1]["arg"]
+        (kind, value), *_ = argument.get("as_sym_int", argument).items()
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return _EXPONENTS + 1
+    if kind == "as_float":
+        return 1
+    known = kind == "as_int" and isinstance(value, int) and abs(value) <= _EXPONENT
+    return max(abs(value), 1) if known else _EXPONENTS + 1
+
+
+def _is_target(text: str) -> bool:
+    """Return whether a node may call `text`; ops are those that the dispatcher knows, not what attributes lead to."""
+    op = _OP.fullmatch(text)
+    return resolve(op[1]) is not None if op else _TARGET.fullmatch(text) is not None
 
 
 def _is_expression(text: str) -> bool:
@@ -148,8 +183,8 @@ _FORMS: dict[str, tuple[Callable[[str], bool], str]] = {
     "as_name": _IDENTIFIER,
     "forward_arg_names": _IDENTIFIER,
     "symbol": (_matches(r"(?!.*\d{6})\w{1,40}"), "the name of a size, such as s0"),
-    "target": (_matches(_TARGET), "an op, as torch.ops.aten.mm.default, or a function of numbers"),
-    "as_operator": (_matches(_TARGET), "an op, as torch.ops.aten.mm.default, or a function of numbers"),
+    "target": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
+    "as_operator": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "source_fn_stack": (_matches(r"[\w.,;:<> -]*"), "names of functions"),
     "expr_str": (_is_expression, "arithmetic on symbols and numbers"),
     "in_spec": (_is_tree, "a tree of tuples, lists and dictionaries"),

@@ -16,9 +16,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.dialects import ir
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import SpmdirError
+from spmdir.errors import CheckError, SpmdirError
 from spmdir.importer.locations import node_location
-from spmdir.importer.program import MUTATIONS, Input, Program, plain_tensor, refusing
+from spmdir.importer.program import MUTATIONS, Input, Program, plain_tensor, torch_errors, without_dead_code
 from spmdir.importer.sizes import is_open
 
 SEED = 0
@@ -77,9 +77,9 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     ]
     given = {name: value for name, value in zip(names, values, strict=True) if isinstance(value, Tensor)}
     copies = pytree.tree_map_only(Tensor, torch.clone, values)
-    with refusing("the original graph does not run on random inputs"), torch.random.fork_rng():
+    with torch_errors("the original graph does not run on random inputs"), torch.random.fork_rng():
         torch.manual_seed(SEED)
-        returned = fx.Interpreter(module).run(*copies, enable_io_processing=False)
+        returned = fx.Interpreter(without_dead_code(module)).run(*copies, enable_io_processing=False)
     outputs = pytree.tree_leaves(returned, is_leaf=_is_none)
     changed = {
         name: copy
@@ -104,7 +104,7 @@ def check_import(module: ModuleOp, original: Original, program: Program, exact: 
         exact: whether each bit must be right, but for which NaN it is; else results may be rounded in another way.
 
     Raises:
-        SpmdirError: an output or an argument that is written to differs.
+        CheckError: an output or an argument that is written to differs.
     """
     from spmdir.lowering import run_single  # which imports the importer
 
@@ -125,11 +125,11 @@ def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> No
     place = node_location(node) if isinstance(node, fx.Node) else None
     if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
         if found != expected:
-            raise SpmdirError(f"{what} is {found!r} in the imported program and {expected!r} in the graph", place)
+            raise CheckError(f"{what} is {found!r} in the imported program and {expected!r} in the graph", place)
         return
     kinds = [f"{list(value.shape)} of {str(value.dtype).removeprefix('torch.')}" for value in (found, expected)]
     if kinds[0] != kinds[1]:
-        raise SpmdirError(f"{what} is {kinds[0]} in the imported program and {kinds[1]} in the graph", place)
+        raise CheckError(f"{what} is {kinds[0]} in the imported program and {kinds[1]} in the graph", place)
     if _equal(found, expected):
         return
     found, expected = plain_tensor(found), plain_tensor(expected)
@@ -141,7 +141,7 @@ def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> No
         scale = float(expected.to(wide).abs().nan_to_num(0, 0).max())
         if largest <= torch.finfo(expected.dtype).eps ** _ROUNDED * scale:
             return
-    raise SpmdirError(
+    raise CheckError(
         f"{what} differs between the graph and the imported program, by up to {largest:.3g}; "
         "the importer is wrong here: please report the graph",
         place,

@@ -21,7 +21,14 @@ from spmdir.errors import Location, SpmdirError, UnsupportedError
 from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import draws, is_small, plain_tensor, refuse_numbers, refusing, require_admitted_node
+from spmdir.importer.program import (
+    is_small,
+    live,
+    plain_tensor,
+    reject_numbers,
+    require_admitted_node,
+    torch_errors,
+)
 from spmdir.importer.rewrites import REWRITES
 from spmdir.importer.schemas import is_mutable, reason_against
 from spmdir.importer.sizes import SymbolTable, is_open, numbers
@@ -76,11 +83,10 @@ class GraphBuilder:
         Raises:
             UnsupportedError: a node that the IR cannot say.
         """
-        live = _live(graph)
+        needed = live(graph)
         for node in graph.nodes:
-            if node in live and node not in values and node.op != "output":
-                with refusing(f"'{node.name}', a {node.op} of {node.target}, cannot be imported", node):
-                    values[node] = self._value(node, graph, values)
+            if node in needed and node not in values and node.op != "output":
+                values[node] = self._value(node, graph, values)
         returned = next(node for node in reversed(graph.nodes) if node.op == "output")
         return _resolve(returned.args[0], values)
 
@@ -176,6 +182,12 @@ class GraphBuilder:
 
     def _item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         source, index = (_resolve(argument, values) for argument in node.args)
+        if not isinstance(source, tuple):
+            raise UnsupportedError(
+                f"'{node.name}' takes item {index} of '{node.args[0]}', which is no tuple; expected an op such as "
+                "aten.select: trace the graph with torch.export or make_fx",
+                node_location(node),
+            )
         value = source[index]
         if isinstance(value, SSAValue):
             keep_name(value, node.name)
@@ -266,15 +278,6 @@ def _function_name(target: Any) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def _live(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that outputs, mutations and later draws depend on; assertions, guards and metadata are not."""
-    live = {node for node in graph.nodes if node.op == "output" or is_mutable(node.target) or draws(node)}
-    for node in reversed(graph.nodes):
-        if node in live:
-            live.update(node.all_input_nodes)
-    return live
-
-
 def _resolve(argument: Any, values: dict[fx.Node, Any]) -> Any:
     if isinstance(argument, fx.Node):
         return values[argument]
@@ -293,7 +296,8 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     if getattr(target, "__module__", "") in ("_operator", "math", "torch") and type(value) in _LITERALS[:-1]:
         return value
     if getattr(target, "__module__", "") == "_operator" and all(isinstance(a, (int, float)) for a in arguments):
-        return target(*arguments)
+        with torch_errors(f"'{node.name}' does not run on {arguments}", node):
+            return target(*arguments)
     name = getattr(target, "__name__", str(target))
     raise UnsupportedError(
         f"node '{node.name}' calls the Python function {name}; expected torch ops: "
@@ -303,7 +307,7 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 
 def _check_data_dependence(node: fx.Node, target: Any, args: Iterable[Any], place: Location | None) -> None:
-    refuse_numbers((node,))
+    reject_numbers((node,))
     name = op_name(target)
     if torch.Tag.dynamic_output_shape in target.tags and name not in STATIC_UNLESS:
         raise _data_dependent(node, name, place)

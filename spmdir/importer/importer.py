@@ -21,7 +21,7 @@ from spmdir.dialects.spmd import ConstraintOp
 from spmdir.errors import ShardingError, UnsupportedError, require_type
 from spmdir.importer.compared import check_import, run_original
 from spmdir.importer.graph import GraphBuilder, tensor_meta
-from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, refusing, reject_effects
+from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, reject_effects
 from spmdir.importer.shardings import input_shardings, output_sharding
 from spmdir.importer.sizes import SymbolTable, is_open
 from spmdir.importer.traced import read_traced
@@ -66,7 +66,8 @@ def import_fx(
         UnsupportedError: the program has sizes that depend on data, control flow, or something else that the IR
             cannot say.
         ShardingError, ParseError: a sharding fits no argument or is malformed.
-        SpmdirError: `check` finds a difference, or the graph has tensors without values, so that it cannot run.
+        CheckError: `check` finds a difference.
+        SpmdirError: the graph has tensors without values, so that `check` cannot run it.
     """
     mesh = as_mesh(mesh)
     require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
@@ -74,19 +75,18 @@ def import_fx(
     require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
     if missing_rule not in ("warn", "error"):
         raise UnsupportedError(f"missing_rule is {missing_rule!r}; expected 'warn' or 'error'")
-    with refusing("the graph cannot be imported"):
-        program = _read(source, example_inputs)
-        module, decomposes_nothing = _module(program, mesh, shardings, out_shardings, missing_rule)
-        original = run_original(source, program, example_inputs) if check else None
+    program = _read(source, example_inputs)
+    module, decomposes_nothing = _module(program, mesh, shardings, out_shardings, missing_rule)
+    original = run_original(source, program, example_inputs) if check else None
+    if original:
+        whole = source if isinstance(source, fx.GraphModule) else source.graph_module
+        check_import(module, original, program, decomposes_nothing and is_exact(whole))
+    if fold_views:
+        with collector_paused():
+            FoldViewsPass().apply(context(), module)
         if original:
-            whole = source if isinstance(source, fx.GraphModule) else source.graph_module
-            check_import(module, original, program, decomposes_nothing and is_exact(whole))
-        if fold_views:
-            with collector_paused():
-                FoldViewsPass().apply(context(), module)
-            if original:
-                check_import(module, original, program, exact=False)
-        verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
+            check_import(module, original, program, exact=False)
+    verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
     return module
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -161,15 +163,23 @@ def _calls(module: fx.GraphModule) -> Iterator[fx.Node]:
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
 
 
+_CHECKS = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*|_linalg_check_errors)")
+"""Ops that raise an error or do nothing."""
+
+
 def reject_effects(module: fx.GraphModule) -> None:
     """Reject a graph that calls what may not even run on fake tensors, used or not.
 
     Raises:
-        UnsupportedError: a node opens a file or sends data between ranks.
+        UnsupportedError: a node opens a file, sends data between ranks, or gives nothing at all, as what prints does;
+            assertions may.
     """
     for node in _calls(module):
-        reason = reason_against(node.target) if isinstance(node.target, torch._ops.OpOverload) else ""
-        if reason.partition(" ")[0] in NOT_EVEN_TRACED:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        reason = reason_against(node.target)
+        is_silent = reason == "gives-nothing" and not node.target._schema.returns
+        if reason.partition(" ")[0] in NOT_EVEN_TRACED or (is_silent and not _CHECKS.match(op_name(node.target))):
             require_admitted_node(node)
 
 
@@ -186,14 +196,58 @@ def draws(node: fx.Node) -> bool:
     """Whether a node may take numbers from the stream that all random ops share, so that later ones get others."""
     if is_random(node.target):
         return node.kwargs.get("generator") is None
-    bodies = (
-        getattr(node.graph.owning_module, str(a.target), None) for a in node.all_input_nodes if a.op == "get_attr"
-    )
-    return any(map(draws, (inner for body in bodies if isinstance(body, fx.GraphModule) for inner in body.graph.nodes)))
+    return any(map(draws, _inner_nodes(node)))
 
 
-def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
-    """Refuse a call that gives a number out of a tensor.
+def _inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the nodes of the graphs that a node is given."""
+    for argument in node.all_input_nodes:
+        body = getattr(node.graph.owning_module, str(argument.target), None) if argument.op == "get_attr" else None
+        if isinstance(body, fx.GraphModule):
+            yield from body.graph.nodes
+
+
+def live(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that outputs, mutations and later draws depend on; assertions, guards and metadata are not."""
+    return _with_inputs(graph, (n for n in graph.nodes if n.op == "output" or is_mutable(n.target) or draws(n)))
+
+
+def _with_inputs(graph: fx.Graph, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found = set(nodes)
+    for node in reversed(graph.nodes):
+        if node in found:
+            found.update(node.all_input_nodes)
+    return found
+
+
+def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy whose calls are those that results, writes and draws depend on, inner graphs included."""
+    needed = _with_inputs(module.graph, (n for n in module.graph.nodes if n.op != "get_attr" and _has_effect(n)))
+    graph, copies = fx.Graph(), {}
+    for node in module.graph.nodes:
+        if node in needed:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    new = fx.GraphModule(module, graph)
+    for node in graph.find_nodes(op="get_attr"):
+        body = getattr(new, str(node.target), None)
+        if isinstance(body, fx.GraphModule):
+            setattr(new, str(node.target), without_dead_code(body))
+    return new
+
+
+_MODES = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled")
+"""Functions that change how the calls behind them run."""
+
+
+def _has_effect(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output") or getattr(node.target, "__name__", "") in _MODES:
+        return True
+    own = is_mutable(node.target) or writes_statistics(node.target, node.args, node.kwargs) or draws(node)
+    return own or any(_has_effect(n) for n in _inner_nodes(node) if n.op == "call_function")
+
+
+def reject_numbers(nodes: Iterable[fx.Node]) -> None:
+    """Reject a call that gives a number out of a tensor.
 
     Raises:
         UnsupportedError: a node is such a call.
@@ -208,13 +262,20 @@ def refuse_numbers(nodes: Iterable[fx.Node]) -> None:
 
 
 @contextmanager
-def refusing(what: str, node: fx.Node | None = None) -> Iterator[None]:
-    """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed."""
+def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
+    """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed.
+
+    What spmdir's own code raises stays as it is, so that it is seen as the bug that it is.
+    """
     try:
         yield
     except (SpmdirError, Warning):
         raise
     except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        is_ours = frame.f_globals.get("__name__", "").partition(".")[0] == "spmdir"
+        if is_ours and isinstance(error, (AssertionError, AttributeError, LookupError, NameError, TypeError)):
+            raise
         reason = str(error).strip().partition("\n")[0]
         place = node_location(node) if node else None
         raise UnsupportedError(f"{what}: {type(error).__name__}: {reason}", place) from error
@@ -231,7 +292,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     """
     kept = 0
     if needs_retrace(exported.graph_module):
-        with refusing("the exported program cannot be made functional"):
+        with torch_errors("the exported program cannot be made functional"):
             exported, kept = _with_draws(exported_told(exported))
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature

@@ -86,16 +86,17 @@ def judge(name: str, schema: Any) -> str:
     if namespace in NAMESPACES:
         return NAMESPACES[namespace]
     for argument in schema.arguments:
+        if _innermost(argument.real_type) == "str" and names_file(argument.name):
+            return f"file {argument.name}"
+        if argument.name == "group_name":
+            return "collective"
+    for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
             return f"writes {argument.name}"
     for argument in schema.arguments:
         type_ = _innermost(argument.real_type)
         if type_ not in _PLAIN:
             return f"takes {type_} {argument.name}"
-        if type_ == "str" and names_file(argument.name):
-            return f"file {argument.name}"
-        if argument.name == "group_name":
-            return "collective"
     types = [_innermost(returned.real_type) for returned in schema.returns]
     strange = [type_ for type_ in types if type_ not in _PLAIN]
     if strange:

@@ -89,7 +89,9 @@ class SymbolTable:
         """
         if not is_open(value):
             return value
-        environment = value.node.shape_env
+        environment = getattr(value.node, "shape_env", None)
+        if environment is None:
+            raise UnsupportedError(f"{what} has the size {value} of a nested tensor; expected a dense tensor", place)
         if all(environment is not known for known in self._environments):
             self._environments.append(environment)
         return self._convert(value.node.expr, lambda: f"{what} has the size {value}", place)

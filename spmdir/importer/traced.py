@@ -24,8 +24,8 @@ from spmdir.importer.program import (
     decompositions,
     is_small,
     needs_retrace,
-    refuse_numbers,
-    refusing,
+    reject_numbers,
+    torch_errors,
 )
 from spmdir.importer.sizes import is_open
 
@@ -116,7 +116,7 @@ def _ensure_values(
         node.meta["val"] = value
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = [*(entry.value for entry in lifted), *given]
-    with refusing("the graph does not run on example_inputs"):
+    with torch_errors("the graph does not run on example_inputs"):
         _Values(module, mode).run(*(mode.from_tensor(v) if isinstance(v, Tensor) else v for v in values))
 
 
@@ -146,9 +146,9 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
 
-    refuse_numbers(module.graph.nodes)
+    reject_numbers(module.graph.nodes)
     held = [node.meta.get("val") for node in _placeholders(module)]
-    with refusing("the graph cannot be made functional"):
+    with torch_errors("the graph cannot be made functional"):
         module = told(module, held)
     # Symbols belong to the mode that made them.
     symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))
@@ -157,7 +157,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
         values = [like(value) for value in held]
     run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
     # Outside its mode a factory would take the example for the size.
-    with refusing("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
+    with torch_errors("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
         traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]
     changed = {node.args[0] for node in traced.graph.nodes if node.target is torch.ops.aten.copy_.default}

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
-from spmdir.importer.program import refusing
+from spmdir.importer.program import torch_errors
 from spmdir.lowering.open_shapes import opened
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
@@ -97,7 +97,7 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shape
     Raises:
         UnsupportedError: torch.export refuses it.
     """
-    with refusing("the model cannot be exported"):
+    with torch_errors("the model cannot be exported"):
         program = torch.export.export(model, example_args, dynamic_shapes=dynamic_shapes)
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
@@ -136,7 +136,7 @@ def capture_step(
         if dynamic:
             fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
     # Outside its mode a factory would take the example for the size.
-    with refusing("the step cannot be traced"), mode if dynamic else nullcontext():
+    with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext():
         program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []

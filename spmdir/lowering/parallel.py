@@ -30,7 +30,7 @@ from spmdir.lowering.groups import device_groups, name_groups
 from spmdir.lowering.held_state import LocalShard, as_dtensor
 from spmdir.lowering.layout import held_piece
 from spmdir.lowering.signature import Argument, Result, Signature
-from spmdir.lowering.simulate import check_tensor, solve_shapes
+from spmdir.lowering.simulate import check_memory, check_tensor, solve_shapes
 from spmdir.lowering.stages import bound
 from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.mesh import Mesh
@@ -79,12 +79,14 @@ class Parallel:
         the generator of the first rank.
 
         Raises:
-            SpmdirError: the arguments do not fit; sizes that are not those of the last call differ between ranks, or
-                cannot be lowered on one of them; a collective fails since a rank has ended, stalls, or had an error.
+            SpmdirError: the arguments do not fit, or share memory that is written to; sizes that are not those of the
+                last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
+                has ended, stalls, or had an error.
         """
         with self._party.reporting():
             tensors = self._convention.tensors(args)
             given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
+            check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
             sizes = self._sizes(given)
             shards = [
                 self._held[a.name] if a.held else self._shard(a, given[a.name], sizes)

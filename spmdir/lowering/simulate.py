@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
 from spmdir.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
+from spmdir.importer.layouts import layout_of
 from spmdir.limits import SIMULATED
 from spmdir.lowering.emit import emit
 from spmdir.lowering.groups import symbolic_group
@@ -155,15 +156,34 @@ def bind_inputs(
     """Each argument of the function with its global tensor.
 
     Raises:
-        SpmdirError: one is missing, left over, or has the wrong shape or kind of element type.
+        SpmdirError: one is missing, left over, has the wrong shape or kind of element type, or is written to and shares
+            memory with another.
     """
     found: list[tuple[SSAValue, torch.Tensor]] = []
+    named: dict[str, torch.Tensor] = {}
     for value, name, tensor in match_inputs(function, inputs, state_dict):
         meta = meta_of(value.type)
         assert meta is not None  # arguments are tensors
         check_tensor(name, tensor, global_shape(value, mesh), meta.dtype)
         found.append((value, tensor))
+        named[name] = tensor
+    results = range(len(function.function_type.outputs.data))
+    written = [i for i in results if _attr(function, "res_attrs", i, "spmd.kind", "output") == "mutation"]
+    check_memory(named, (_attr(function, "res_attrs", index, "spmd.name", "") for index in written))
     return found
+
+
+def check_memory(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> None:
+    """Raise SpmdirError if a tensor that is written to has elements in common with another: the trace knew of none."""
+    for name in written:
+        layout = layout_of(tensors[name]) if name in tensors else None
+        for other, tensor in tensors.items():
+            shared = layout_of(tensor) if other != name and layout else None
+            if layout and shared and shared.storage == layout.storage and layout.meets(shared):
+                raise SpmdirError(
+                    f"'{name}', which the program writes to, shares memory with '{other}'; expected tensors apart, "
+                    "as in the trace: pass a clone"
+                )
 
 
 def match_inputs(

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from spmdir.errors import SpmdirError
+from spmdir.errors import CheckError, SpmdirError
 
 SHRINKS = 200
 """How many cases are run to shrink one that fails."""
@@ -118,6 +118,9 @@ def run_batch(kind: Kind, seed: int, examples: int | None = None) -> Batch:
             with limit(kind.seconds), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 reason = kind.check(case)
+        except CheckError as error:
+            failed("wrong", error, case)
+            raise
         except SpmdirError as error:
             reason = error.message
         except Hang as error:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from spmdir.checking.pool import Worker
+from spmdir.errors import CheckError
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
 EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60}
@@ -51,6 +52,15 @@ def test_what_escapes_is_raw_and_rejections_count_by_their_shape() -> None:
     assert failure.what == "raw" and failure.message.startswith("ValueError")
     batch = run_batch(Kind("own", st.integers(0, 49), _fail, examples=30), 0)
     assert set(batch.rejected) == {"odd N"} and batch.right + batch.rejected["odd N"] == batch.tried
+
+
+def _differs(_: int) -> None:
+    raise CheckError("output 0 differs")
+
+
+def test_an_import_that_differs_from_its_graph_is_wrong() -> None:
+    (failure,) = run_batch(Kind("own", st.just(1), _differs, examples=5), 0).failures
+    assert failure.what == "wrong"
 
 
 def _spin(_: int) -> None:

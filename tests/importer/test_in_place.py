@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.dialects import ir
+from spmdir.errors import SpmdirError
+from spmdir.importer import import_fx
 from spmdir.importer.strided import SLICED
+from spmdir.lowering import run_single, simulate
 
 MESH = spmdir.Mesh({"dp": 2})
 
@@ -86,3 +90,19 @@ def test_slices_in_the_place_of_strides_give_and_take_the_same_elements(data):
     assume(part.numel() == part.unique().numel())
     written = SLICED[torch.ops.aten.as_strided_scatter.default](whole, part + 100, size, stride, offset)
     assert torch.equal(written, torch.as_strided_scatter(whole, part + 100, size, stride, offset))
+
+
+def test_inputs_that_share_memory_that_is_written_are_an_error_when_the_program_runs():
+    def write(a, b):
+        a.add_(1)
+        return b * 1
+
+    base = torch.zeros(4, 2)
+    module = import_fx(make_fx(write)(torch.zeros(3, 2), torch.zeros(3, 2)), MESH)
+    for run in (run_single, simulate):
+        with pytest.raises(SpmdirError, match=r"'a_1', which the program writes to, shares memory with 'b_1'"):
+            run(module, [base[:3], base[1:]])
+    columns = torch.zeros(3, 4)
+    assert torch.equal(run_single(module, [columns[:, :2], columns[:, 2:]])[0], torch.zeros(3, 2))
+    reads = import_fx(make_fx(lambda a, b: a + b)(torch.zeros(3, 2), torch.zeros(3, 2)), MESH)
+    run_single(reads, [base[:3], base[1:]])

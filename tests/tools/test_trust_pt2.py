@@ -140,6 +140,16 @@ def first_target(text: str) -> Edit:
     return edit
 
 
+def arithmetic(target: str, *arguments: Any, times: int = 1) -> Edit:
+    inputs = [{"name": name, "arg": arg, "kind": 1} for name, arg in zip("ab", arguments, strict=True)]
+
+    def edit(program: Any) -> None:
+        node = {"target": target, "inputs": inputs, "outputs": [], "metadata": {}}
+        program["graph_module"]["graph"]["nodes"][:0] = [node] * times
+
+    return edit
+
+
 def expression(text: str) -> Edit:
     def edit(program: Any) -> None:
         sizes = [s for v in program["graph_module"]["graph"]["tensor_values"].values() for s in v["sizes"]]
@@ -188,6 +198,13 @@ FACTORY = json.dumps({"default_factory_module": "this", "default_factory_name": 
         (first_target("math.__loader__.load_module"), "an op"),
         (first_target("torch.ops.aten.mm.__init__"), "an op"),
         (first_target("#wrap:eval"), "an op"),
+        (first_target("torch.ops.load_library.__self__.load_library"), "an op"),
+        (first_target("torch.ops.import_module.__self__.import_module"), "an op"),
+        (first_target("torch.ops.aten._dir.append"), "an op"),
+        (arithmetic("_operator.lshift", {"as_int": 1}, {"as_int": 40_000_000_000}), "literal exponents"),
+        (arithmetic("_operator.pow", {"as_int": 2}, {"as_sym_int": {"as_name": "sym_size_int"}}), "literal exponents"),
+        (arithmetic("_operator.pow", *[{"as_int": 60}] * 2, times=3), "literal exponents"),
+        (arithmetic("_operator.mul", {"as_int": 2}, {"as_int": 1 << 63}), "one of 64"),
         (input_name("x=__import__('os').mkdir('MARKER')"), "a name"),
         (tree(node("builtins.dict", '[{"__enum__": true, "fqn": "this:s", "name": "x"}]')), "a tree"),
         (tree(node("collections.defaultdict", FACTORY)), "a tree"),
