@@ -13,6 +13,7 @@ from spmdir.placement_type import Placement, ShardPlacement
 
 FACTORS = (2, 3)
 LARGE = (97, 1000)
+MANY = (16, 65)
 
 
 def _divided(placement: Placement) -> Iterator[Example]:
@@ -38,6 +39,21 @@ def _partition(placement: Any, example: Example) -> str | None:
             )
         at = end
     return None if at == size else f"positions {at} to {size} are on no rank; expected every position on one: {held}"
+
+
+def _told_at_once(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs:
+        yield from _divided(placement)
+        for count in MANY:
+            shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *LARGE)]
+            yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
+
+
+def _runs(placement: Any, example: Example) -> str | None:
+    assert example.shape is not None
+    size = example.shape[placement.dim]
+    found, right = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
+    return None if found == right else f"`runs` is {found}; expected {right}, as `ranges` gives"
 
 
 def _nested(placement: Placement) -> Iterator[Example]:
@@ -110,7 +126,10 @@ SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
 }
 """Method → (what the placement that it gives holds on a rank, what that must be)."""
 
-PARTITION_LAWS = (Law("partition", "every position of the dimension is on one rank", _divided, _partition),)
+PARTITION_LAWS = (
+    Law("partition", "every position of the dimension is on one rank", _divided, _partition),
+    Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs),
+)
 PIECES_LAWS = (
     Law("splits", "where `splits` is true, two axes of two ranks hold what one of four does", _nested, _splits),
     Law("scaled", "`scaled`, `unscaled` and `inside` divide evenly as the placement does", _scalable, _scaled),

@@ -136,6 +136,16 @@ LIES = {
     "Overlapping": _instead(DEALT, "min(start + self.block, size)", "min(start + self.block + 1, size)", "partition"),
     "Missing": _instead(DEALT, "range(index * self.block,", "range(index * self.block + 1,", "partition"),
     "Beyond": _instead(DEALT, "min(start + self.block, size)", "start + self.block", "partition"),
+    "Runs": _with(
+        DEALT,
+        """
+        def runs(self, size, count):
+            if count < 16:
+                return super(type(self), self).runs(size, count)
+            return ((0, count, size // count),)
+        """,
+        "runs",
+    ),
     "Scaled": _with(DEALT, "def scaled(self, inner):\n    return self", "scaled"),
     "Unscaled": _with(DEALT, "def unscaled(self, inner):\n    return self", "scaled"),
     "Inside": _with(DEALT, "def inside(self, outer):\n    return type(self)(self.dim, self.block + 1)", "scaled"),
