@@ -73,6 +73,17 @@ class LimitError(SpmdirError):
     """An input beyond one of the limits of `spmdir.limits`."""
 
 
+class DivergenceError(SpmdirError):
+    """Ranks that would issue different collectives, or differ in what they begin with: they would hang or be wrong."""
+
+
+CLASSES: dict[str, type[SpmdirError]] = {
+    kind.__name__: kind
+    for kind in (ParseError, ShardingError, RuleError, UnsupportedError, LimitError, DivergenceError)
+}
+"""Classes by name of the errors that a message and a location make, as one rank tells them to another."""
+
+
 class SpmdirErrors(SpmdirError):
     """Several refusals found in one run, printed one a line."""
 

@@ -15,10 +15,10 @@ import attrs
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from spmdir.errors import Location, SpmdirError
+from spmdir.errors import CLASSES, DivergenceError, Location, SpmdirError
 
 LINGER = 60.0
-"""Seconds for which a rank with an error stays until all ranks know: the store may be its own, and end with it."""
+"""Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
 
 SAME = "give every rank the same model, shapes and shardings"
 
@@ -27,6 +27,8 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same everywhere",
     "mesh": lambda a, b, ranks: f"{ranks} give the meshes {a} and {b}; give every rank the same",
     "what": lambda a, b, ranks: f"{ranks} begin different things, {a} and {b}; all ranks make the same calls in order",
+    "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
+    "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
     "sizes": lambda a, b, ranks: (
         f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments"
     ),
@@ -40,14 +42,14 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
 
 
 @attrs.define(eq=False)
-class Party:
+class RankGroup:
     """The ranks of a mesh, as one of them sees them.
 
     Attributes:
         members: their global ranks, in mesh order.
         index: the place of this one among them.
         timeout: of the process group, in seconds.
-        agreed: what the last `agreeing` was about.
+        agreed: what the last `checked` was about.
     """
 
     members: tuple[int, ...]
@@ -59,32 +61,33 @@ class Party:
     _reported: bool = False
 
     @classmethod
-    def meet(cls, members: Sequence[int]) -> Party:
-        """Return the party of the global ranks `members`, which all make one, in the same order of parties."""
+    def join(cls, members: Sequence[int]) -> RankGroup:
+        """Return the group of the global ranks `members`, each of which calls this, in the same order of calls."""
         members, me = tuple(members), dist.get_rank()
         store = distributed_c10d._get_default_store()
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
-        party = store.add(f"parties of {me}", 1)
-        return cls(members, members.index(me), group_timeout(), distributed_c10d.PrefixStore(str(party), store))
+        count = store.add(f"groups of {me}", 1)
+        return cls(members, members.index(me), group_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
     @contextmanager
-    def agreeing(self, what: str) -> Iterator[dict[str, Any]]:
+    def checked(self, what: str) -> Iterator[dict[str, Any]]:
         """Run what each rank does by itself, then compare what the ranks put into the status; all must come here.
 
         Raises:
-            SpmdirError: on all ranks, if one of them raised, they differ in a field of COMPARED, or one does not come
-                within the timeout of the process group.
+            SpmdirError: on all ranks, of the class of the error, if one of them raised; or if one does not come within
+                the timeout of the process group.
+            DivergenceError: on all ranks, if they differ in a field of COMPARED.
         """
         status: dict[str, Any] = {"what": what}
         try:
             yield status
         except Exception as error:
             with suppress(SpmdirError):
-                self._settle({**status, "error": _told(error)})
+                self._exchange_status({"what": what, "error": _encoded(error)})
             raise
-        verdict = self._settle(status)
+        verdict = self._exchange_status(status)
         if verdict:
-            raise _error(verdict)
+            raise _decoded(verdict)
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -103,7 +106,7 @@ class Party:
         """Leave `error` for other ranks to find."""
         self._reported = True
         with suppress(RuntimeError):
-            self._store.set(f"error of {self.index}", json.dumps(_told(error)))
+            self._store.set(f"error of {self.index}", json.dumps(_encoded(error)))
 
     def reports(self) -> str:
         """Return what other ranks left: `; rank 1: MESSAGE`, nothing if there is nothing."""
@@ -119,23 +122,23 @@ class Party:
                     told.append(f"; rank {index} has come to {status['what']}")
         return "".join(told)
 
-    def _settle(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Return what is wrong with the statuses of all ranks, as `_told` gives it; empty if nothing is."""
+    def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
+        """Return what is wrong with the statuses of all ranks, as `_encoded` gives it; empty if nothing is."""
         self._round += 1
         store = distributed_c10d.PrefixStore(str(self._round), self._store)
         try:
             store.set(str(self.index), json.dumps(status))
             if self.index == 0:
-                verdict = verdict_of([status]) or self._compared(store, status["what"])
+                verdict = verdict_of([status]) or self._compare(store, status["what"])
                 store.set("verdict", json.dumps(verdict))
-                self._forget(self._round - 1)
-            elif self._await(lambda: store.check(["verdict"]), LINGER if "error" in status else None):
+            elif self._await(lambda: store.check(["verdict"]), self._linger if "error" in status else self.timeout):
                 verdict = json.loads(store.get("verdict"))
             else:
                 verdict = self._missing(store, status["what"])
-            if verdict and not verdict.get("missing"):
+            if verdict:
                 store.add("seen", 1)
-                self._await(lambda: store.add("seen", 0) >= len(self.members), min(LINGER, self.timeout))
+            if verdict and not verdict.get("missing"):
+                self._await(lambda: store.add("seen", 0) >= len(self.members), self._linger)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SpmdirError(
@@ -144,14 +147,19 @@ class Party:
             ) from error
         return verdict
 
-    def _compared(self, store: Any, what: str) -> dict[str, Any]:
+    def _compare(self, store: Any, what: str) -> dict[str, Any]:
+        """Return the verdict on the statuses in `store` once all are there; only the first rank does this."""
         keys = [str(index) for index in range(len(self.members))]
-        if not self._await(lambda: store.check(keys)):
+        if not self._await(lambda: store.check(keys), self.timeout):
             return self._missing(store, what)
+        self._forget(self._round - 1)
         texts = store.multi_get(keys)
         if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
             return {}
-        return verdict_of([json.loads(text) for text in texts])
+        try:
+            return verdict_of([json.loads(text) for text in texts])
+        except Exception as error:  # the others wait for the verdict, whatever a comparison meets
+            return {"message": f"the ranks cannot be compared at {what}: {_encoded(error)['message']}"}
 
     def _missing(self, store: Any, what: str) -> dict[str, Any]:
         missing = [str(index) for index in range(len(self.members)) if not store.check([str(index)])] or ["0"]
@@ -161,9 +169,14 @@ class Party:
         )
         return {"message": message, "missing": True}
 
-    def _await(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Return whether `ready` came true within the timeout."""
-        deadline, pause = time.monotonic() + (self.timeout if timeout is None else timeout), 0.001
+    @property
+    def _linger(self) -> float:
+        return min(LINGER, self.timeout)
+
+    @staticmethod
+    def _await(ready: Callable[[], bool], timeout: float) -> bool:
+        """Return whether `ready` came true within `timeout` seconds."""
+        deadline, pause = time.monotonic() + timeout, 0.001
         while not ready():
             if time.monotonic() > deadline:
                 return False
@@ -172,8 +185,8 @@ class Party:
         return True
 
     def _forget(self, round: int) -> None:
-        """Delete what ranks said in a round that all have left behind."""
-        for key in [*map(str, range(len(self.members))), "verdict"] if round else []:
+        """Delete what ranks said in a round that all have left, as they have when all have come to the next."""
+        for key in [*map(str, range(len(self.members))), "verdict", "seen"] if round else []:
             self._store.delete_key(f"{round}/{key}")
 
 
@@ -186,7 +199,8 @@ def verdict_of(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for index, status in enumerate(statuses):
             mine, first = status.get(field), statuses[0].get(field)
             if mine != first:
-                return {"message": sentence(first, mine, f"ranks 0 and {index}")}
+                message = sentence(first, mine, f"ranks 0 and {index}")
+                return {"message": message, "class": DivergenceError.__name__}
     return {}
 
 
@@ -200,17 +214,19 @@ def group_timeout() -> float:
     return distributed_c10d._get_default_store().timeout.total_seconds()  # type: ignore
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _encoded(error: Exception) -> dict[str, Any]:
     """Return an error in a form that a store keeps."""
     if not isinstance(error, SpmdirError):
         return {"message": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
-    return {"message": error.message, "location": attrs.astuple(error.location) if error.location else None}
+    location = attrs.astuple(error.location) if error.location else None
+    return {"message": error.message, "location": location, "class": type(error).__name__}
 
 
-def _error(told: Mapping[str, Any]) -> SpmdirError:
+def _decoded(told: Mapping[str, Any]) -> SpmdirError:
+    """Return the error that `told` encodes; of a class that is not in CLASSES, a plain SpmdirError."""
     rank, location = told.get("rank"), told.get("location")
     message = told["message"] if rank is None else f"rank {rank}: {told['message']}"
-    return SpmdirError(message, Location(*location) if location else None)
+    return CLASSES.get(told.get("class", ""), SpmdirError)(message, Location(*location) if location else None)
 
 
 def _sizes(sizes: Mapping[str, int] | None) -> str:
@@ -218,4 +234,4 @@ def _sizes(sizes: Mapping[str, int] | None) -> str:
 
 
 def _first_difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    return next(name for name in a if a[name] != b.get(name))
+    return next(name for name in {**a, **b} if a.get(name) != b.get(name))

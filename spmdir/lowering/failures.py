@@ -15,14 +15,14 @@ from spmdir.lowering.site import WAIT
 _ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
 
 
-def run_failure(graph: fx.GraphModule, error: Exception, rank: int, told: str) -> SpmdirError:
-    """Return the error that a run of `graph` on `rank` ended in, with the place in the model where it was.
+def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) -> SpmdirError:
+    """Return the error that a run on `rank` ended in, with the place in the model where it was.
 
     Args:
+        node: the `failing_node`.
         told: what other ranks left for this one.
     """
     reason = str(error).strip().partition("\n")[0]
-    node = failing_node(graph, error)
     if node is None:
         return SpmdirError(f"the program fails on rank {rank}: {type(error).__name__}: {reason}{told}")
     source = node.args[0] if node.target is WAIT else node
@@ -61,9 +61,8 @@ def _inside(node: fx.Node) -> str:
     return f" in '{next(reversed(modules))}'" if modules else ""
 
 
-def is_collective(graph: fx.GraphModule, error: Exception) -> bool:
+def is_collective(node: fx.Node | None) -> bool:
     """Return whether what failed needs other ranks."""
-    node = failing_node(graph, error)
     return node is not None and (node.target is WAIT or AXES in node.meta)
 
 

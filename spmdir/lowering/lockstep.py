@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from spmdir.errors import ShardingError, SpmdirError
+from spmdir.errors import DivergenceError, ShardingError, SpmdirError
 from spmdir.importer.schemas import is_random
 from spmdir.lowering.groups import symbolic_axes
 from spmdir.lowering.site import WAIT, functional
@@ -24,10 +24,6 @@ from spmdir.placement import REDUCTIONS
 from spmdir.progress import say
 
 Tensor = torch.Tensor
-
-
-class DivergenceError(SpmdirError):
-    """Ranks that do not issue the same collectives in the same order; real ranks would hang or compute nonsense."""
 
 
 @attrs.frozen

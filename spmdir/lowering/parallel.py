@@ -21,11 +21,11 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.errors import SpmdirError
 from spmdir.importer.schemas import is_random
-from spmdir.lowering.agreement import Party
+from spmdir.lowering.agreement import RankGroup
 from spmdir.lowering.capture import Convention
 from spmdir.lowering.digests import program_digest
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.lowering.failures import is_collective, run_failure
+from spmdir.lowering.failures import failing_node, is_collective, run_failure
 from spmdir.lowering.groups import device_groups, name_groups
 from spmdir.lowering.held_state import LocalShard, as_dtensor
 from spmdir.lowering.layout import held_piece
@@ -62,7 +62,7 @@ class Parallel:
     device: torch.device
     _held: dict[str, Tensor]
     _device_mesh: Any
-    _party: Party
+    _ranks: RankGroup
     _signature: Signature
     _convention: Convention
     _aliases: Mapping[str, str]
@@ -83,7 +83,7 @@ class Parallel:
                 last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
                 has ended, stalls, or had an error.
         """
-        with self._party.reporting():
+        with self._ranks.reporting():
             tensors = self._convention.tensors(args)
             given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
@@ -149,17 +149,18 @@ class Parallel:
         try:
             return graph(*shards)
         except Exception as error:
-            failure = run_failure(graph, error, self.rank, self._party.reports())
-            if not is_collective(graph, error):
-                self._party.report(failure)
+            node = failing_node(graph, error)
+            failure = run_failure(node, error, self.rank, self._ranks.reports())
+            if not is_collective(node):
+                self._ranks.report(failure)
             raise failure from error
 
     def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
         """The program of this rank for `sizes`, on which the ranks agree unless they are those of the last call."""
         key = tuple(sizes.items())
-        if key == self._party.agreed:
+        if key == self._ranks.agreed:
             return self._graphs[key]
-        with self._party.agreeing("a run with new sizes") as status:
+        with self._ranks.checked("a run with new sizes") as status:
             status["sizes"] = dict(sizes)
             graph = self._graphs.get(key)
             if graph is None:
@@ -169,7 +170,7 @@ class Parallel:
         if key not in self._graphs:
             name_groups(graph, self.mesh, self._device_mesh)
             self._graphs[key] = graph
-        self._party.agreed = key
+        self._ranks.agreed = key
         return graph
 
     def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
@@ -211,14 +212,8 @@ class Parallel:
         """Put the generator of every rank where that of the first rank is."""
         source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
         drawn = source.get_rng_state().to(self.device)
-        try:
-            dist.broadcast(drawn, group=whole_group(self.mesh, self._device_mesh), group_src=0)
-        except RuntimeError as error:
-            axes, reason = ", ".join(self.mesh.axis_names), str(error).partition("\n")[0]
-            raise SpmdirError(
-                f"the broadcast of the random generator on mesh axes [{axes}], which comes before the run, fails on "
-                f"rank {self.rank}: {reason}; another rank has ended or is stuck{self._party.reports()}"
-            ) from error
+        what = "the random generator, which comes before the run,"
+        broadcast_first(drawn, what, self.mesh, self._device_mesh, self._ranks)
         source.set_rng_state(drawn.cpu())
 
 
@@ -232,6 +227,22 @@ def whole_group(mesh: Mesh, device_mesh: Any) -> Any:
     """The process group of all ranks of the mesh."""
     name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
     return _resolve_process_group(name)
+
+
+def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
+    """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
+
+    Raises:
+        SpmdirError: another rank does not come, with what that one left.
+    """
+    try:
+        dist.broadcast(values, group=whole_group(mesh, device_mesh), group_src=0)
+    except RuntimeError as error:
+        axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
+        raise SpmdirError(
+            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: {reason}; another rank has "
+            f"ended or is stuck{ranks.reports()}"
+        ) from error
 
 
 def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:

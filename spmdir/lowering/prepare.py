@@ -15,12 +15,12 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.errors import SpmdirError, UnsupportedError
 from spmdir.importer import import_fx
-from spmdir.lowering.agreement import Party
+from spmdir.lowering.agreement import RankGroup
 from spmdir.lowering.capture import Capture, capture_model, capture_step
 from spmdir.lowering.digests import package_digest, program_digest, tensor_digest
 from spmdir.lowering.groups import device_groups, device_rank, name_groups
 from spmdir.lowering.layout import held_piece
-from spmdir.lowering.parallel import Parallel, lowered, whole_group
+from spmdir.lowering.parallel import Parallel, broadcast_first, lowered
 from spmdir.lowering.signature import Argument, Signature, keep_places, read_signature
 from spmdir.lowering.stages import bound
 from spmdir.mesh import Mesh, as_mesh
@@ -71,15 +71,14 @@ def parallelize(
             one of them raises, and where one does not come within the timeout of the process group.
     """
     device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
-    if not dist.is_initialized():
-        _check_asked(model, state, example_args, local_inputs, dynamic_shapes)
-    party = Party.meet(_members(device_mesh))
-    with party.agreeing("parallelize") as status:
+    ranks = RankGroup.join(_members(device_mesh))
+    with ranks.checked("parallelize") as status:
         mesh = as_mesh(mesh)
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
+        status |= {"sync_state": bool(sync_state), "local_inputs": bool(local_inputs)}
         _check_asked(model, state, example_args, local_inputs, dynamic_shapes)
         _check_world(mesh, device_mesh)
-        device, rank = _device(device_mesh), party.index
+        device, rank = _device(device_mesh), ranks.index
         if isinstance(model, nn.Module) and state is None:
             capture = capture_model(model, tuple(example_args), dynamic_shapes)
         else:
@@ -96,28 +95,31 @@ def parallelize(
         status |= {"sizes": examples, "program": program_digest(program, graph)}
         if not sync_state:
             status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
-    timeout = party.timeout if device_mesh is None else None
-    device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
-    name_groups(graph, mesh, device_mesh, timeout)
-    if sync_state:
-        originals = {
-            name: _first_ranks(tensor, device, whole_group(mesh, device_mesh)) for name, tensor in originals.items()
-        }
-    party.agreed = tuple(examples.items())
+        held = {a.name: _own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
+        largest = max((tensor.nbytes for tensor in originals.values()), default=0)
+        buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
+    with ranks.reporting():
+        timeout = ranks.timeout if device_mesh is None else None
+        device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
+        name_groups(graph, mesh, device_mesh, timeout)
+        for a in signature.held if sync_state else []:
+            whole = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
+            held[a.name].detach().copy_(held_piece(whole, a.sharding, mesh, rank))
+    ranks.agreed = tuple(examples.items())
     return Parallel(
         module if examples else program,
         graph,
         mesh,
         rank,
         device,
-        {a.name: _own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held},
+        held,
         device_mesh,
-        party,
+        ranks,
         signature,
         capture.convention,
         _aliases(capture, originals),
         local_inputs,
-        {party.agreed: graph},
+        {ranks.agreed: graph},
     )
 
 
@@ -176,21 +178,21 @@ def _device(device_mesh: Any) -> torch.device:
     return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
 
 
-def _first_ranks(tensor: Tensor, device: torch.device, group: Any) -> Tensor:
-    """The first rank's values of what is on all ranks, a parameter if it is one."""
-    values = tensor.detach().to(device, copy=True).contiguous()
-    dist.broadcast(values, group=group, group_src=0)
-    return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:
+    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
+    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    if ranks.index == 0:
+        whole.copy_(tensor.detach())
+    if tensor.nbytes:
+        broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", mesh, device_mesh, ranks)
+    return whole
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
-    """Name → the whole tensor, of what stays with the ranks."""
-    of_state = {leaf.name: tensor for leaf, tensor in zip(signature.state, capture.state, strict=True) if _named(leaf)}
+    """Return name → the unsharded tensor, of what stays with the ranks."""
+    leaves = zip(signature.state, capture.state, strict=True)
+    of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
     return {a.name: of_state[a.name] if a.name in of_state else capture.own[a.name] for a in signature.held}
-
-
-def _named(leaf: Any) -> bool:
-    return isinstance(leaf, Argument)
 
 
 def _own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:

@@ -23,10 +23,10 @@ from spmdir.errors import SpmdirError
 from tests.fuzz.batch import Kind, Wrong
 
 WORLD = 2
-PATIENCE = 10
-"""Seconds that a rank waits for the others in a collective."""
+PATIENCE = 120
+"""Seconds that a rank waits for the others in a collective: long, for a busy machine."""
 
-LIMIT = 120
+LIMIT = 300
 """Seconds for a case on both ranks, after which it hangs."""
 
 DIFFERENCES = {
@@ -153,14 +153,16 @@ def _run(rank: int, pair: Pair) -> tuple[str, str]:
     if has("error before the run"):
         raise Own
     torch.manual_seed(3 + has("seed"))
-    for _ in range(1 + has("calls")):
-        found = parallel(x)
+    found = parallel(x)
     torch.manual_seed(3)
     expected = model(x)
-    same = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
-    if same or (pair.dropout and pair.difference in ("calls", "seed")):
-        return "right", ""
-    return "wrong", f"the numbers differ by {(found - expected).abs().max()}"
+    if found.shape != expected.shape:
+        return "wrong", f"the shape is {found.shape} instead of {expected.shape}"
+    if not torch.allclose(found, expected, rtol=1e-9, atol=1e-9):
+        return "wrong", f"the numbers differ by {(found - expected).abs().max()}"
+    if has("calls"):
+        parallel(x)
+    return "right", ""
 
 
 pairs = st.builds(

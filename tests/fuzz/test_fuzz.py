@@ -11,7 +11,7 @@ from spmdir.checking.pool import Worker
 from spmdir.errors import CheckError
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
-EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60}
+EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60, "ranks": 3}
 """Kind → how many cases; some seconds of processor time each."""
 
 
@@ -23,7 +23,7 @@ def worker() -> Iterator[Worker]:
     worker.stop()
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.gloo] * (k == "ranks")) for k in EXAMPLES])
 def test_nothing_is_wrong_raw_or_hangs(kind: str, worker: Worker) -> None:
     batch = worker.ask(("batch", kind, 0, EXAMPLES[kind]), 300)
     assert isinstance(batch, Batch), batch

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.export import Dim
 
 import spmdir
+from spmdir.errors import UnsupportedError
+from spmdir.lowering import parallel as parallel_module
+from spmdir.lowering import prepare
 from spmdir.mesh import Mesh
 from tests.lowering.parallel_cases import error_of
 
@@ -39,6 +44,15 @@ class Numbers(Model):
         return super().forward(x) * x.sum().item()
 
 
+class Tied(Model):
+    """A model whose layers have one weight."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__(seed)
+        self.down.weight = self.up.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+        self.up.bias = self.down.bias
+
+
 X = torch.ones(3, 4, dtype=torch.float64)
 
 
@@ -55,7 +69,7 @@ def fresh_mesh() -> DeviceMesh:
 def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
     """The program, which from now on gives up soon on a rank that does not come at all."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), program._device_mesh.get_group())
-    program._party.timeout = SOON
+    program._ranks.timeout = SOON
     return program
 
 
@@ -69,6 +83,8 @@ def agreement(rank: int) -> dict[str, Any]:
         "mesh": error_of(lambda: parallel(mesh=Mesh({"dp": 2}) if rank else MESH, shardings={})),
         "program": error_of(lambda: parallel(shardings={} if rank else PLAN)),
         "weights": error_of(lambda: parallel(Model(rank))),
+        "sync_state": error_of(lambda: parallel(Model(rank), sync_state=bool(rank))),
+        "local_inputs": error_of(lambda: parallel(local_inputs=bool(rank))),
     }
     state = error_of_raw(rank)
     synchronised = parallel(Model(rank), sync_state=True)
@@ -86,21 +102,42 @@ def agreement(rank: int) -> dict[str, Any]:
 
 def error_of_raw(rank: int) -> str:
     """What rank 0 is told of an error of rank 1 that is not spmdir's."""
-
-    def broken(state: Any, x: Tensor) -> Any:
-        raise KeyboardInterrupt if not rank else MemoryError
-
-    class Broken(dict):
-        def items(self) -> Any:
-            raise MemoryError("no memory for it")
-
+    broken = mock.patch.object(prepare, "_own_shard", side_effect=MemoryError("no memory for it"))
     try:
-        parallel(shardings=Broken(PLAN) if rank else PLAN)
+        with broken if rank else nullcontext():
+            parallel()
     except MemoryError as error:
         return f"own: {error}"
     except spmdir.SpmdirError as error:
         return error.message
     return "no error"
+
+
+def tied(rank: int) -> dict[str, Any]:
+    """The state of a tied model as rank 0 made it, and in how many places the ranks receive it."""
+    with mock.patch.object(dist, "broadcast", wraps=dist.broadcast) as broadcast:
+        program = parallel(Tied(rank), sync_state=True)
+        places = {call.args[0].untyped_storage().data_ptr() for call in broadcast.call_args_list}
+    return {"state": program.state_dict(), "expected": Tied().state_dict(), "places": len(places)}
+
+
+def placing(rank: int) -> str:
+    """An error of rank 1 while rank 0 waits to give it the state."""
+    device_mesh = fresh_mesh()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), device_mesh.get_group())
+    store, first_ranks = dist.distributed_c10d._get_default_store(), prepare._first_ranks
+
+    def late(*arguments: Any) -> Tensor:
+        if rank:
+            raise UnsupportedError("no place for it")
+        store.wait(["rank 1 has no place"])
+        return first_ranks(*arguments)
+
+    with mock.patch.object(prepare, "_first_ranks", late):
+        found = error_of(lambda: parallel(device_mesh=device_mesh, sync_state=True))
+    if rank:
+        store.set("rank 1 has no place", "")
+    return found
 
 
 def sizes(rank: int) -> dict[str, Any]:
@@ -109,7 +146,11 @@ def sizes(rank: int) -> dict[str, Any]:
     two, five = X[:2], torch.ones(5, 4, dtype=torch.float64)
     program(two)
     program(five)
+    broken = mock.patch.object(parallel_module, "lowered", side_effect=UnsupportedError("no program for it"))
+    with nullcontext() if rank else broken:
+        rejected = error_of(lambda: program(X[:1]))
     return {
+        "rejected": rejected,
         "known": error_of(lambda: program(two if rank else X)),
         "one is new": error_of(lambda: program(torch.ones(7 + rank, 4, dtype=torch.float64))),
         "outputs": [program(x) for x in (two, X, five)],
@@ -163,7 +204,8 @@ def death(rank: int) -> str:
 
 
 CASES: dict[str, Callable[[int], Any]] = {
-    "agreement": agreement, "sizes": sizes, "call": call_error, "stall": stall, "absence": absence, "death": death,
+    "agreement": agreement, "tied": tied, "placing": placing, "sizes": sizes, "call": call_error, "stall": stall,
+    "absence": absence, "death": death,
 }  # fmt: skip
 
 

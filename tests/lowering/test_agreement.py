@@ -49,6 +49,8 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
         ("mesh", "ranks 0 and 1 give the meshes <tp = 2> and <dp = 2>"),
         ("program", "ranks 0 and 1 of the mesh would run different programs"),
         ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
+        ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
+        ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
     ],
 )
 def test_ranks_that_differ_are_an_error_on_all(ranks, case, message):
@@ -62,6 +64,27 @@ def test_weights_of_the_first_rank_and_device_meshes_can_be_asked_for(ranks):
         found = result["agreement"]
         for name in ("synchronised", "device mesh", "again"):
             torch.testing.assert_close(found[name], found["expected"])
+
+
+@pytest.mark.gloo
+def test_the_first_ranks_state_has_all_tied_names_and_comes_in_one_buffer(ranks):
+    for result in ranks:
+        found = result["tied"]
+        torch.testing.assert_close(found["state"], dict(found["expected"]), rtol=0, atol=0)
+        assert found["places"] == 1
+
+
+@pytest.mark.gloo
+def test_a_rank_that_waits_to_place_the_state_is_told_why(ranks):
+    own, others = ranks[1]["placing"], ranks[0]["placing"]
+    assert own == "no place for it"
+    assert others.startswith("the broadcast of 'up.weight' from the first rank on mesh axes [tp] fails on rank 0: ")
+    assert others.endswith("; rank 1: no place for it")
+
+
+@pytest.mark.gloo
+def test_an_error_of_the_first_rank_with_new_sizes_is_raised_on_all(ranks):
+    assert [result["sizes"]["rejected"] for result in ranks] == ["no program for it", "rank 0: no program for it"]
 
 
 @pytest.mark.gloo
