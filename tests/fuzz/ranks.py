@@ -99,6 +99,12 @@ def _workers() -> tuple[Worker, ...]:
     return tuple(Worker(None, "tests.fuzz.ranks") for _ in range(WORLD))
 
 
+def stop() -> None:
+    """End the processes of the ranks."""
+    for worker in _workers():
+        worker.stop()
+
+
 class Rank:
     """One rank; a process group for each case, so that no case meets what another one has left."""
 

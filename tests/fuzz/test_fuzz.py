@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 
 from spmdir.checking.pool import Worker
 from spmdir.errors import CheckError
+from tests.fuzz import ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
-EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60, "ranks": 3}
+EXAMPLES = {"programs": 40, "malformed": 250, "special": 60, "edits": 60}
 """Kind → how many cases; some seconds of processor time each."""
+
+
+PAIRS = {
+    "nothing": None,
+    "seed": None,
+    "calls": "the broadcast of the random generator",
+    "sizes": "call with the sizes s0 = 3 and s0 = 5",
+    "error in the model": "rank 1: the model cannot be exported",
+}
+"""What differs between two ranks → what the first rank that rejects it says; processes are few enough for every run."""
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +34,23 @@ def worker() -> Iterator[Worker]:
     worker.stop()
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.gloo] * (k == "ranks")) for k in EXAMPLES])
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_nothing_is_wrong_raw_or_hangs(kind: str, worker: Worker) -> None:
     batch = worker.ask(("batch", kind, 0, EXAMPLES[kind]), 300)
     assert isinstance(batch, Batch), batch
     assert not batch.failures, "\n".join(map(str, batch.failures))
     assert batch.right > batch.tried // 8
+
+
+@pytest.mark.gloo
+def test_two_ranks_of_which_one_is_different_end_as_they_may() -> None:
+    pairs = [ranks.Pair(d, layers=1, width=4, batch=3, dropout=True, dynamic=True, sharding="tp: S(0)") for d in PAIRS]
+    try:
+        rejected = [ranks.check(pair) for pair in pairs]
+    finally:
+        ranks.stop()
+    for pair, found, expected in zip(pairs, rejected, PAIRS.values(), strict=True):
+        assert (found is None) if expected is None else found is not None and expected in found, (str(pair), found)
 
 
 def _fail(number: int) -> str | None:
