@@ -79,7 +79,7 @@ class DivergenceError(SpmdirError):
 
 CLASSES: dict[str, type[SpmdirError]] = {
     kind.__name__: kind
-    for kind in (ParseError, ShardingError, RuleError, UnsupportedError, LimitError, DivergenceError)
+    for kind in (ParseError, ShardingError, RuleError, UnsupportedError, CheckError, LimitError, DivergenceError)
 }
 """Classes by name of the errors that a message and a location make, as one rank tells them to another."""
 
