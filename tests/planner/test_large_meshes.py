@@ -21,6 +21,7 @@ LARGE = ({"a": 1024, "b": 1024}, {"a": 64, "b": 64, "c": 256}, {"a": 1 << 20})
 @pytest.mark.parametrize("text", ["S(0)", "Cyclic(0, 1)", "Cyclic(0, 3)", "Strided(0, 2)", "Strided(0, 5)"])
 def test_runs_say_what_ranges_say(text: str) -> None:
     placement = parse_placement(text)
+    assert isinstance(placement, ShardPlacement)
     for size, count in itertools.product(range(40), range(1, 9)):
         assert placement.runs(size, count) == ShardPlacement.runs(placement, size, count), (size, count)
 
