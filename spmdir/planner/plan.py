@@ -42,7 +42,7 @@ Plans on few axes take fewer.
 MANY_EFFORT = 1_000
 """EFFORT where more than FEW_AXES may move. A search that knows no plan by then takes the first that it finds.
 
-More steps did not make the reshards of a Llama on sub-axes of two axes of 1024 cheaper.
+The reshards of a Llama on sub-axes of two axes of 1024 send as much in all with 300 steps, and 0.1 % more with 60.
 """
 
 Reached = tuple[float, float, float]
