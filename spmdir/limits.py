@@ -34,7 +34,7 @@ class Limit:
         return LimitError(f"too many {self.what}: found {shown}, expected at most {self.most}", where)
 
 
-CHARACTERS = Limit("bytes of text", 1 << 28)
+CHARACTERS = Limit("bytes of text", 1 << 24)
 RANKS = Limit("ranks of a mesh", 1 << 20)
 SIMULATED = Limit("ranks of a simulation", 4096)
 AXES = Limit("axes of a mesh", 6)
