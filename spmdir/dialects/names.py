@@ -35,6 +35,24 @@ def name_of(value: SSAValue) -> str | None:
     return None if name is None or is_number(name) else name
 
 
+def distinguish(block: Block) -> None:
+    """Let no two values of `block` have one name: of several the first keeps it, others get a number, as in text."""
+    values = [*block.args, *(result for op in block.ops for result in op.results)]
+    names = {value.name_hint for value in values}
+    seen: set[str] = set()
+    for value in values:
+        name = first = value.name_hint
+        if name is None:
+            continue
+        number = 0
+        while name in seen or (number and name in names):
+            number += 1
+            name = f"{first}_{number}"
+        seen.add(name)
+        if number:
+            keep_name(value, name)
+
+
 class Names:
     """The names of the values of a block, all taken; gives new values names of their own."""
 

@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import keep_name, name_of
+from spmdir.dialects.names import distinguish, keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
 from spmdir.errors import ShardingError, UnsupportedError, require_type
@@ -110,6 +110,7 @@ def _module(
         wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
+        distinguish(block)
         function = FuncOp(
             "main",
             (list(block.arg_types), [value.type for value in values]),

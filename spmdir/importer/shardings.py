@@ -15,6 +15,9 @@ from spmdir.sharding import Sharding, as_sharding
 _POSITION = re.compile(r"input:(\d+)")
 LIKE = "like:"
 
+SHOWN = 8
+"""How many names an error lists."""
+
 
 def input_shardings(
     shardings: Mapping[str, object] | None,
@@ -43,17 +46,27 @@ def input_shardings(
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
         found, exact = _find(key, names, nodes, positions)
         if not found:
-            known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
-            count = sum(position is not None for position in positions)
-            raise ShardingError(
-                f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known)}"
-                if not _POSITION.fullmatch(key)
-                else f"sharding is given for '{key}', but the program has {count} tensor inputs"
-            )
+            raise _unknown(key, names, nodes, positions)
         for index in found if exact else _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
                 given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'"))
     return [sharding for _, sharding in given]
+
+
+def _unknown(
+    key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
+) -> ShardingError:
+    """Return the error of a key that matches nothing; it says what the user inputs are called."""
+    inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
+    if _POSITION.fullmatch(key):
+        return ShardingError(f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs")
+    called = f"; its inputs are {', '.join(inputs[:SHOWN])}{', …' if len(inputs) > SHOWN else ''}" if inputs else ""
+    if any(character in key for character in "*?["):
+        return ShardingError(f"sharding is given for '{key}', which matches no input, parameter or buffer{called}")
+    known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
+    return ShardingError(
+        f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known) or called}"
+    )
 
 
 def _find(

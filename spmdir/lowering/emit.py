@@ -109,7 +109,8 @@ class _Emitter:
         for index, argument in enumerate(self.function.args):
             given = function_attrs(self.function, "arg_attrs", index).get("spmd.name")
             name = name_of(argument) or (given.data if isinstance(given, StringAttr) else f"input_{index}")
-            self.values[argument] = self.graph.placeholder(_identifier(name))
+            self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
+            placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
                 try:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.errors import ParseError, ShardingError
 from spmdir.importer import import_fx
@@ -72,7 +73,7 @@ def test_an_output_that_looks_like_an_update_is_not_left_pending():
 
 REFUSED = {
     "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is no input.*did you mean 'a.weight'\?"),
-    "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which is no input"),
+    "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which matches no input.*; its inputs are args_0"),
     "position": ({"input:7": "tp: S(0)"}, None, r"'input:7', but the program has 2 tensor inputs"),
     "axis": ({"a.weight": "ep: S(0)"}, None, r"sharding of 'a.weight' \(4x6xf32\): .*'ep'"),
     "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' divides dimension 1"),
@@ -89,3 +90,17 @@ def test_shardings_that_fit_nothing_are_refused(program, case):
     shardings, out_shardings, message = REFUSED[case]
     with pytest.raises((ShardingError, ParseError), match=message):
         import_fx(program, MESH, shardings, out_shardings)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("*.upp.weight", r"'\*.upp.weight', which matches no input, parameter or buffer; its inputs are x_1, w_1$"),
+        ("ids", "'ids', which is no input, parameter or buffer; its inputs are x_1, w_1$"),
+        ("w_2", r"'w_2', which is no input, parameter or buffer; did you mean 'w_1'\?$"),
+    ],
+)
+def test_a_key_that_matches_nothing_is_told_what_inputs_there_are(key: str, message: str) -> None:
+    program = make_fx(lambda x, w: x @ w)(torch.ones(4, 4), torch.ones(4, 4))
+    with pytest.raises(ShardingError, match=message):
+        import_fx(program, MESH, {key: "dp: S(0)"})

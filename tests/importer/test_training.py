@@ -9,6 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+import spmdir
+from spmdir.dialects import ir
 from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.importer import import_fx, training_step
 from spmdir.lowering import run_single
@@ -245,3 +247,14 @@ def test_globs_of_parameters_leave_counts_of_steps_alone():
 def test_an_option_that_is_no_number_is_an_error(lr):
     with pytest.raises(UnsupportedError, match=r"adamw has lr = .*; expected a number, as in lr=0.001"):
         training_step(MLP(6, 8), loss_of, lr=lr)
+
+
+def test_inputs_are_told_apart_from_the_parameters_of_other_modules() -> None:
+    other = nn.Linear(8, 8).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    step, state = spmdir.training_step(model, lambda m, x: other(m(x)).mean(), "sgd", lr=1e-2)
+    module = spmdir.import_fx(make_fx(step)(state, torch.ones(4, 8)), spmdir.Mesh({"dp": 1}))
+    names = [argument.name_hint for argument in ir.main_function(module).args]
+    assert len(set(names)) == len(names)
+    assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(module))) == spmdir.print_ir(module)
+    spmdir.lower_to_fx(module)
