@@ -70,7 +70,7 @@ class _Values:
         self._known = WeakTensorKeyDictionary()
 
     def number(self, value: Tensor) -> int:
-        number, writes = self._known.get(value, (-1, -1))
+        number, writes = self._known.get(value) or (-1, -1)
         if writes != self._writes_to(value):
             number = next(self._fresh)
             self._keep(value, number)

@@ -169,6 +169,7 @@ def effects(mesh: Mesh) -> dict[str, Any]:
     torch.manual_seed(7)
     seen = x["seen"].clone()
     expected = [model(x, 0.5) for _ in range(2)]
+    shared = torch.zeros(40, dtype=torch.float64)
     return {
         "outputs": outputs,
         "expected": expected,
@@ -178,6 +179,7 @@ def effects(mesh: Mesh) -> dict[str, Any]:
         "number": error_of(lambda: parallel(x, 2.0)),
         "structure": error_of(lambda: parallel(x["value"], 0.5)),
         "shape": error_of(lambda: parallel({"value": torch.zeros(5, 8), "seen": x["seen"]}, 0.5)),
+        "memory": error_of(lambda: parallel({"value": shared[:32].view(4, 8), "seen": shared[30:33]}, 0.5)),
     }
 
 

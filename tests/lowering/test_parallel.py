@@ -121,6 +121,7 @@ def test_arguments_that_do_not_fit_are_refused(ranks):
     assert "2.0; the program was traced with 0.5" in found["number"]
     assert "as in example_args" in found["structure"]
     assert "shape [5, 8]; expected the global shape [4, 8]" in found["shape"]
+    assert "which the program writes to, shares memory with" in found["memory"]
 
 
 @on(FOUR)
