@@ -40,7 +40,7 @@ INVERTED: frozenset[Any] = frozenset({
 })  # fmt: skip
 """Views through which torch writes exactly."""
 
-_SAID_SO: dict[Any, Any] = {
+_DECLARING: dict[Any, Any] = {
     _aten.unsafe_split.Tensor: _aten.split.Tensor,
     _aten.unsafe_split_with_sizes.default: _aten.split_with_sizes.default,
     _aten.unsafe_chunk.default: _aten.chunk.default,
@@ -83,7 +83,7 @@ class _Write:
     value: _Value
     by: fx.Node
     time: int
-    is_apart: bool
+    needs_clone: bool
 
 
 class _Views(TorchDispatchMode):
@@ -131,8 +131,8 @@ class _Run(Entrywise):
             if node in self.values:
                 target = self.values[node]
                 is_first = target.root is None and target.layout.is_line
-                is_apart = _aten.as_strided.default in views.found and not is_first
-                self.writes.append(_Write(target, n, self.clock[0], is_apart))
+                needs_clone = _aten.as_strided.default in views.found and not is_first
+                self.writes.append(_Write(target, n, self.clock[0], needs_clone))
         layout = layout_of(value)
         if layout is not None:
             self._keep(n, layout)
@@ -172,7 +172,7 @@ def _tells(node: fx.Node) -> bool:
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 
-def told(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
+def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
     """`module`, or a copy of it in which schemas tell all aliases that writes depend on.
 
     Args:
@@ -182,18 +182,22 @@ def told(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
         UnsupportedError: a write means something else in another order of elements, or memory is used in a way that
             a line of elements cannot say.
     """
-    # Symbols belong to the mode that made them.
-    fakes = (v for v in held if isinstance(v, FakeTensor))
-    mode = next((v.fake_mode for v in fakes if any(map(is_open, v.shape))), None)
+    mode = mode_of_symbols(held)
     while True:
         with mode or FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             run = _Run(module)
             run.run(*map(like, held))
         edits, flat = _wanted(run)
-        apart = [write for write in run.writes if write.is_apart]
+        apart = [write for write in run.writes if write.needs_clone]
         if not edits and not flat and not apart:
             return module
         module = _edited(module, edits, apart, [(run.groups[storage], by) for storage, by in flat.items()])
+
+
+def mode_of_symbols(held: Sequence[Any]) -> FakeTensorMode | None:
+    """Return the mode that made the symbolic sizes of `held`, which belong to it; None if all sizes are known."""
+    fakes = (value for value in held if isinstance(value, FakeTensor))
+    return next((value.fake_mode for value in fakes if any(map(is_open, value.shape))), None)
 
 
 def like(value: Any) -> Any:
@@ -229,8 +233,8 @@ def _wanted(run: _Run) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
                 maker = _maker(untold.node)
                 if source is not None:
                     edits[untold.node] = (_aten.alias.default, (source.node,), {})
-                elif maker.target in _SAID_SO:
-                    edits[maker] = (_SAID_SO[maker.target], maker.args, maker.kwargs)
+                elif maker.target in _DECLARING:
+                    edits[maker] = (_DECLARING[maker.target], maker.args, maker.kwargs)
                 else:
                     flat.setdefault(untold.layout.storage, write.by)
     return edits, flat
@@ -255,13 +259,13 @@ def _edited(
     for write in apart:
         if write.by not in copies:
             raise _within(write.by)
-        _set_apart(graph, copies[write.by], copies[write.value.node])
+        _write_to_clone(graph, copies[write.by], copies[write.value.node])
     for group, by in flat:
         _flatten(graph, group, copies, by)
     return fx.GraphModule(module, graph)
 
 
-def _set_apart(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
+def _write_to_clone(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
     """Let `by`, which returns what it writes to, write to a clone, and copy that."""
     with graph.inserting_before(by):
         clone = graph.call_function(_aten.clone.default, (written,), {"memory_format": torch.contiguous_format})

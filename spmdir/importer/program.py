@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from spmdir.admission import NOT_EVEN_TRACED
 from spmdir.errors import SpmdirError, UnsupportedError
-from spmdir.importer.aliases import told
+from spmdir.importer.aliases import with_explicit_aliases
 from spmdir.importer.binding import op_name
 from spmdir.importer.lists import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.locations import node_location, source_line
@@ -293,7 +293,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     kept = 0
     if needs_retrace(exported.graph_module):
         with torch_errors("the exported program cannot be made functional"):
-            exported, kept = _with_draws(exported_told(exported))
+            exported, kept = _with_draws(exported_with_explicit_aliases(exported))
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
     graph = _without_tokens(exported)
@@ -312,10 +312,10 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
 
 
-def exported_told(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with all aliases told that writes depend on."""
     held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
-    module = told(exported.graph_module, held)
+    module = with_explicit_aliases(exported.graph_module, held)
     if module is exported.graph_module:
         return exported
     signature = copy.deepcopy(exported.graph_signature)

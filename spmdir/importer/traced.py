@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from spmdir.errors import UnsupportedError
-from spmdir.importer.aliases import like, told
+from spmdir.importer.aliases import like, mode_of_symbols, with_explicit_aliases
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.paths import Names, argument_names, result_names
 from spmdir.importer.program import (
@@ -27,7 +27,6 @@ from spmdir.importer.program import (
     reject_numbers,
     torch_errors,
 )
-from spmdir.importer.sizes import is_open
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
@@ -149,10 +148,8 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     reject_numbers(module.graph.nodes)
     held = [node.meta.get("val") for node in _placeholders(module)]
     with torch_errors("the graph cannot be made functional"):
-        module = told(module, held)
-    # Symbols belong to the mode that made them.
-    symbolic = (v.fake_mode for v in held if isinstance(v, FakeTensor) and any(map(is_open, v.shape)))
-    mode = next(symbolic, None)
+        module = with_explicit_aliases(module, held)
+    mode = mode_of_symbols(held)
     with mode or FakeTensorMode(allow_non_fake_inputs=True):
         values = [like(value) for value in held]
     run = torch.func.functionalize(Entrywise(module).run, remove="mutations")

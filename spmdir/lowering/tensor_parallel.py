@@ -14,7 +14,7 @@ from torch.export.graph_signature import TensorArgument
 from spmdir.dialects.sizes import open_sizes
 from spmdir.errors import ShardingError, UnsupportedError, did_you_mean
 from spmdir.importer import import_fx
-from spmdir.importer.program import exported_told, needs_retrace, torch_errors
+from spmdir.importer.program import exported_with_explicit_aliases, needs_retrace, torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.exported import rank_program, user_outputs
 from spmdir.lowering.groups import device_groups, device_rank, symbolic_group
@@ -76,7 +76,7 @@ def tensor_parallel(
     group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)
     if needs_retrace(program.graph_module):
         with torch_errors("the exported program cannot be made functional"):
-            program = exported_told(program).run_decompositions({})
+            program = exported_with_explicit_aliases(program).run_decompositions({})
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, styles, axis)}
     whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]

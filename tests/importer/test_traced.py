@@ -26,7 +26,7 @@ def test_mutations_are_made_functional(mode: str):
     assert results(module, "kind")[3:] == [("a_1", "mutation"), ("b_1", "mutation")]
     assert results(module)[4] == ("b_1", "dp: S(0)")
     for found, expected in zip(
-        run_single(module, [X, X]), (3 * X + 1, X + 1, 2 * X.view(-1), X + 1, 2 * X), strict=True
+        run_single(module, [X, X.clone()]), (3 * X + 1, X + 1, 2 * X.view(-1), X + 1, 2 * X), strict=True
     ):
         assert torch.equal(found, expected)
 
