@@ -15,6 +15,9 @@ from spmdir.mesh import Mesh
 from spmdir.rules import OpRule
 from spmdir.sharding import Sharding
 
+MOST_AXES = 4
+"""How many axes a mesh may have after the compiler has split some, or one more than it had: each makes plans slower."""
+
 
 def given_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
     """`mesh` with the axes split that shardings of a program split.
@@ -35,11 +38,13 @@ def wanted_splits(wishes: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mes
     for (rule, axis), weight in wishes.items():
         for part in dict.fromkeys(_parts(rule, axis, mesh)):
             weights[part] = weights.get(part, 0.0) + weight
+    most = max(MOST_AXES, len(mesh.axes) + 1)
     for part in sorted(weights, key=lambda part: (-weights[part], part)):
         try:
-            mesh = mesh.refine([part])
+            finer = mesh.refine([part])
         except ShardingError:
             continue
+        mesh = finer if len(finer.axes) <= most else mesh
     return mesh
 
 

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spmdir
+from spmdir.call import Call, TensorMeta
 from spmdir.mesh import Mesh
+from spmdir.passes.sub_axes import wanted_splits
 from spmdir.placement import R, Shard
+from spmdir.rules import default
 from spmdir.sharding import Sharding
 
 PIPELINE = "propagate,verify-spmd{before-reshard=true},insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
@@ -134,3 +137,14 @@ def test_communication_on_a_sub_axis_counts_under_its_axis() -> None:
     report = spmdir.comm_report(spmdir.run_passes(spmdir.parse(pointwise(chain)), PIPELINE))
     assert report.count == 1
     assert list(report.by_axis) == [("tp",)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "most"), [({"a": 64}, 4), ({"a": 4, "b": 4}, 4), ({"a": 4, "b": 4, "c": 4, "d": 4}, 5)]
+)
+def test_axes_are_split_into_few_parts_for_plans_take_longer_by_each(mesh: dict[str, int], most: int) -> None:
+    view = Call("aten.view", (TensorMeta((2,) * 6, "f32"),), (("size", (64,)),), (TensorMeta((64,), "f32"),))
+    rule = default().instantiate(view)
+    assert rule is not None
+    wishes = {(rule, axis): 1.0 for axis in mesh}
+    assert len(wanted_splits(wishes, Mesh(mesh)).axes) == most
