@@ -27,6 +27,10 @@ def place(data: bytes, position: int, file: str) -> Location:
     return Location(file, before.count(b"\n") + 1, position - before.rfind(b"\n"))
 
 
+SHOWN = 60
+"""How many characters of a value an error shows."""
+
+
 class SpmdirError(Exception):
     """A refusal that a user can act on; prints as `file:line:col: error: message`.
 
@@ -132,8 +136,21 @@ def warn(message: str, location: Location | None = None) -> None:
 def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:
     """Raise SpmdirError unless argument `name` is an instance of `expected`, which `example` describes."""
     if not isinstance(value, expected):
-        shown = " ".join(repr(value).split())[:60]
-        raise SpmdirError(f"{name} is {shown} of type {type(value).__name__}; expected {example}")
+        raise wrong_argument(name, value, example)
+
+
+def wrong_argument(name: str, value: object, expected: str) -> SpmdirError:
+    """The error of a `value` given for argument `name` where `expected` was asked for."""
+    return SpmdirError(f"{name} is {shown(value)} of type {type(value).__name__}; expected {expected}")
+
+
+def shown(value: object) -> str:
+    """The beginning of how Python writes `value`, on one line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # numbers of thousands of digits have none, and what a user's class does is not known
+        return "a value"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:

@@ -7,11 +7,12 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
+from typing import Any
 
 import attrs
 
 from spmdir.axes import axis_part, is_part
-from spmdir.errors import ShardingError
+from spmdir.errors import ShardingError, require_type, shown
 from spmdir.limits import AXES, RANKS
 
 
@@ -21,8 +22,17 @@ def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[s
         return tuple((str(axis), operator.index(size)) for axis, size in pairs)
     except (TypeError, ValueError):
         raise ShardingError(
-            f'a mesh cannot have the axes {value!r}; expected names and whole sizes, as in Mesh({{"dp": 2, "tp": 4}})'
+            f"a mesh cannot have the axes {shown(value)}; expected names and whole sizes, as in "
+            'Mesh({"dp": 2, "tp": 4})'
         ) from None
+
+
+def _intra_node(value: Any) -> tuple[str, ...] | None:
+    if value is not None:
+        require_type("intra_node", value, (list, tuple), 'names of axes, as in ("tp",), or None')
+        for axis in value:
+            require_type("an entry of intra_node", axis, str, "the name of an axis")
+    return None if value is None else tuple(value)
 
 
 def _check_name(what: str, name: str) -> None:
@@ -64,12 +74,14 @@ class Mesh:
 
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
     name: str = "mesh"
-    intra_node: tuple[str, ...] | None = None
+    intra_node: tuple[str, ...] | None = attrs.field(default=None, converter=_intra_node)
     root: Mesh | None = attrs.field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.root is not None:
+            require_type("root", self.root, Mesh, "a spmdir.Mesh")
             return
+        require_type("name", self.name, str, "a text, as in 'mesh'")
         _check_name(f"mesh @{self.name}", self.name)
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
@@ -253,9 +265,8 @@ def as_mesh(value: object) -> Mesh:
     if ranks is not None and not names:
         raise ShardingError("the device mesh has no names for its dimensions; give init_device_mesh mesh_dim_names=")
     if ranks is None:
-        shown = " ".join(repr(value).split())[:60]
         raise ShardingError(
-            f"mesh is {shown} of type {type(value).__name__}; expected a spmdir.Mesh, as in "
+            f"mesh is {shown(value)} of type {type(value).__name__}; expected a spmdir.Mesh, as in "
             'Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh'
         )
     return Mesh(zip(names or (), map(int, ranks.shape), strict=True))

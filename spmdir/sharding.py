@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.brackets import split_entries
-from spmdir.errors import ParseError, ShardingError, SpmdirError
+from spmdir.errors import ParseError, ShardingError, SpmdirError, require_type, shown
 from spmdir.mesh import Mesh
 from spmdir.pieces import Ranges, joined, length, select
 from spmdir.placement import R, plugins
@@ -26,6 +26,22 @@ from spmdir.placement_type import (
 
 _REPLICATED = type(R)
 """Has one value, so asking for the class will do, and is quick."""
+
+
+def _entries_of(given: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+    try:
+        return _canonical(given)
+    except (AttributeError, TypeError, ValueError):
+        raise ShardingError(
+            f"a Sharding cannot have the entries {shown(given)}; expected pairs of an axis and a Placement, as of "
+            'parse_placement("S(0)"); functions that take shardings take texts too, as "dp: S(0)"'
+        ) from None
+
+
+def _mesh_name(given: str) -> str:
+    if type(given) is not str:
+        require_type("mesh", given, str, "the name of a mesh")
+    return given
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -57,8 +73,8 @@ class Sharding:
         ShardingError: an axis, or a part of it, is placed twice.
     """
 
-    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_canonical)
-    mesh: str = "mesh"
+    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_entries_of)
+    mesh: str = attrs.field(default="mesh", converter=_mesh_name)
 
     @cached_property
     def _placements(self) -> dict[str, Placement]:
@@ -270,7 +286,9 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
             )
         entries = [(axis, _from_dtensor(p, rank)) for axis, p in zip(mesh.axis_names, value, strict=True)]
     else:
-        raise ParseError(f"{value!r} is no sharding; expected text, a dict axis → placement, or DTensor placements")
+        raise ParseError(
+            f"{shown(value)} is no sharding; expected text, a dict axis → placement, or DTensor placements"
+        )
     for axis, _ in entries:
         # A replicated axis leaves no entry behind, so a misspelt one must be found here.
         mesh.require(axis)

@@ -20,8 +20,8 @@ def read_text_file(path: str | Path, what: str) -> str:
     try:
         with open(path, "rb") as file:
             data = file.read(CHARACTERS.most + 1)
-    except OSError as error:
-        raise ParseError(f"cannot read {what}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the latter of names that no file can have
+        raise ParseError(f"cannot read {what}: {getattr(error, 'strerror', error)}") from None
     return decoded(data, str(path))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.call import TensorMeta
+from spmdir.passes import PASSES
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 X = torch.ones(4, 6)
@@ -52,7 +56,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a size that is a number": (lambda: spmdir.lower_to_fx(imported(), sizes={0: 8}), "name of a size is 0"),  # type: ignore
     "a size of half an element": (lambda: spmdir.lower_to_fx(imported(), sizes={"s0": 0.5}), "size 's0' is 0.5"),  # type: ignore
     "sizes of a program that has none": (lambda: spmdir.simulate(imported(), [X], sizes={"s0": 4}), "no size 's0'"),
-    "a rank that is a text": (lambda: spmdir.lower_to_fx(imported(), "0"), "rank '0' is not in a mesh of 4"),  # type: ignore
+    "a rank that is a text": (lambda: spmdir.lower_to_fx(imported(), "0"), "rank is '0' of type str; expected a whole"),  # type: ignore
     "a device mesh that is a mesh": (lambda: spmdir.lower_to_fx(imported(), 0, MESH), "expected a torch DeviceMesh"),
     "a shape with a negative size": (
         lambda: spmdir.plan_reshard((-1, 4), "f32", "", "", MESH),
@@ -64,6 +68,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: spmdir.strategies("aten.relu", (X,), {}, 2),
         "expected one such as TensorMeta",
     ),
+    "a mesh without a name": (lambda: spmdir.Mesh({"a": 2}, None), "name is None .*expected a text"),  # type: ignore
+    "entries that are a text": (lambda: spmdir.Sharding("dp: S(0)"), "entries 'dp: S.0.'; expected pairs"),  # type: ignore
+    "rules that are a number": (lambda: spmdir.load_rules(0), "path is 0 of type int; expected the path"),  # type: ignore
+    "a topology that is a number": (lambda: spmdir.comm_report(imported(), 0), "topology is 0 .*one of flat"),  # type: ignore
+    "a seed that is a text": (lambda: spmdir.simulate(imported(), [X], seed="x"), "seed is 'x' .*a whole number"),  # type: ignore
+    "operands of a shape that is a text": (
+        lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
+        "expected one such as TensorMeta",
+    ),
     "an op that is no text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
 }
 
@@ -73,6 +86,80 @@ def test_is_refused(case: str):
     call, message = WRONG[case]
     with pytest.raises(spmdir.SpmdirError, match=message):
         call()
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def right() -> dict[str, dict[str, Any]]:
+    """Public name → right arguments; those of `check_rules` and `parallelize` end early, for another reason."""
+    module, mesh = imported(), {"mesh": MESH}
+    given = {"shardings": None, "out_shardings": None, "missing_rule": "warn"}
+    return {
+        "Edge": {"lower": len, "target": None, "source": None, "by": None, "itemsize": None},
+        "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
+        "Sharding": {"entries": (), "mesh": "mesh"},
+        "SpmdirError": {"message": "", "location": None},
+        "check_rules": {
+            "ops": ("aten.none",), "world_sizes": (), "rules": None, "samples": None, "placements": (), "plugins": (),
+            "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
+        },
+        "comm_report": {"module": module, "topology": None},
+        "constrain": {"x": X, "sharding": "dp: S(0)"},
+        "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
+        "load_rules": {"path": "none.rules"},
+        "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None},
+        "parallelize": {
+            "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
+            "local_inputs": False, "dynamic_shapes": None, "sync_state": False,
+        },
+        "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
+        "plan_reshard": {"shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None},
+        "print_ir": {"module": module, "generic": False, "debuginfo": False},
+        "run_passes": {
+            "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None, "passes": PASSES,
+            "after": lambda name, module: None,
+        },
+        "simulate": {"module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None},
+        "strategies": {"name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": ()},
+        "tensor_parallel": {
+            "program": torch.export.export(Linear(), (X,)), "styles": {"layer": "colwise"}, **mesh, "rank": 0,
+            "axis": "tp", "device_mesh": None,
+        },
+        "training_step": {"model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "lr": 0.1},
+    }  # fmt: skip
+
+
+ODD: tuple[Any, ...] = (
+    None, 0, -1, 1.5, math.nan, True, 10**5000, "x", "\0", b"x", object(), torch.ones(2),
+    [], {}, (0,), [None], {0: 1}, {"x": None}, (("dp", 0),), (TensorMeta("x", "f32"),), (TensorMeta((4,), "é∞"),),  # type: ignore
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
+    others = {"Placement", "ShardPlacement", "PartialPlacement", "check_placement"}  # have no arguments, or others
+    calls = right()
+    assert set(calls) | others == set(spmdir.__all__)
+    for name, arguments in calls.items():
+        parameters = inspect.signature(getattr(spmdir, name)).parameters.values()
+        assert {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} <= set(arguments), name
+        for parameter in arguments:
+            for value in ODD:
+                attempt(name, **{**arguments, parameter: value})
+    for value in ODD:
+        attempt("check_placement", value)
+
+
+def attempt(function: str, /, *args: Any, **arguments: Any) -> None:
+    with contextlib.suppress(spmdir.SpmdirError):
+        getattr(spmdir, function)(*args, **arguments)
 
 
 def test_dtensor_placements_count_dimensions_from_the_end_too():

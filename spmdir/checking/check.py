@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.arguments import CALLABLE, FLAG, PATH, TEXT, WHOLE, Kind, accepts, many
 from spmdir.checking.jobs import Options, Setup
 from spmdir.checking.pool import Ask, Death, pool
 from spmdir.checking.report import OpReport, RuleReport
@@ -16,6 +17,8 @@ from spmdir.errors import RuleError, SpmdirError, did_you_mean
 from spmdir.placement import parse_placement
 from spmdir.rules import RuleSet, default, load_rules
 from spmdir.tools.plugins import load_module
+
+_NAMES = many(TEXT, 'names of ops such as ["aten.mm"]')
 
 SAMPLES_OF_AN_OP = 8
 """How many captured calls of an op are checked, of different kinds first."""
@@ -26,6 +29,19 @@ SOME_OPS = 40
 """Up to so many ops, only the OpInfos that share a word of their names with one of the ops are run."""
 
 
+@accepts(
+    ops=_NAMES.optional,
+    world_sizes=many(WHOLE, "numbers of ranks from 2 on, as in (2, 3, 4)"),
+    rules=PATH.optional,
+    samples=PATH.optional,
+    placements=many(TEXT, 'texts such as ("Cyclic(0, 2)",)'),
+    plugins=many(PATH, "paths of Python files"),
+    captured=FLAG,
+    missing=FLAG,
+    processes=Kind(lambda value: isinstance(value, int) and value > 0, "a number from 1 on").optional,
+    timeout=Kind(lambda value: isinstance(value, (int, float)) and value > 0, "seconds, more than 0"),
+    progress=CALLABLE.optional,
+)
 def check_rules(
     ops: Sequence[str] | None = None,
     *,

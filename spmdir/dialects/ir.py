@@ -13,6 +13,7 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.arguments import FLAG, TEXT, WHOLE, accepts, instance
 from spmdir.dialects.checks import mesh_of
 from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.merging import SUB_AXIS, merge_axes
@@ -48,6 +49,7 @@ def context() -> IRContext:
     return ctx
 
 
+@accepts(text=instance(str, expected="the text of a module"), filename=TEXT, first_line=WHOLE, verify_module=FLAG)
 def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_module: bool = True) -> ModuleOp:
     """The module that `text` spells, verified.
 
@@ -58,7 +60,6 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     Raises:
         ParseError: malformed text; SpmdirError: a module that does not verify.
     """
-    require_type("text", text, str, "the text of a module")
     check_types(text, filename, first_line)
     parser = None
     try:
@@ -83,6 +84,7 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     return module
 
 
+@accepts(module=instance(Operation, expected="a module, as import_fx and parse give it"), generic=FLAG, debuginfo=FLAG)
 def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) -> str:
     """The text of a module.
 
@@ -90,7 +92,6 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         generic: print every op in MLIR's generic form.
         debuginfo: print locations.
     """
-    require_type("module", module, Operation, "a module, as import_fx and parse give it")
     buffer = StringIO()
     printer = IRPrinter(stream=buffer, print_generic_format=generic, print_debuginfo=debuginfo)
     if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:

@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._C._functorch import peek_interpreter_stack
 
+from spmdir.errors import require_type, wrong_argument
 from spmdir.sharding import Sharding, parse_sharding
 
 
@@ -77,6 +78,8 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     Raises:
         ParseError, ShardingError: the sharding is malformed.
     """
+    if not isinstance(x, (Tensor, fx.Proxy)):
+        raise wrong_argument("x", x, "a tensor")
     text = _checked(sharding)
     if not torch.compiler.is_dynamo_compiling() and peek_interpreter_stack() is not None:
         return _Transformed.apply(x, text)  # type: ignore
@@ -87,5 +90,6 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
 def _checked(sharding: str | Sharding | Mapping[str, object]) -> str:
     if isinstance(sharding, Mapping):
         sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
+    require_type("sharding", sharding, (str, Sharding), 'a text such as "dp: S(0)", a dict or a Sharding')
     parse_sharding(str(sharding))
     return str(sharding)

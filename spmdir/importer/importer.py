@@ -12,13 +12,14 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
+from spmdir.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
-from spmdir.errors import ShardingError, UnsupportedError, require_type
+from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.importer.compared import check_import, run_original
 from spmdir.importer.graph import GraphBuilder, tensor_meta
 from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, reject_effects
@@ -32,6 +33,14 @@ from spmdir.sharding import Sharding
 from spmdir.size import is_symbolic
 
 
+@accepts(
+    shardings=SHARDINGS,
+    out_shardings=OUT_SHARDINGS,
+    example_inputs=instance(list, tuple, expected="a list of the graph's inputs").optional,
+    fold_views=FLAG,
+    missing_rule=MISSING_RULE,
+    check=FLAG,
+)
 def import_fx(
     source: fx.GraphModule | torch.export.ExportedProgram,
     mesh: Mesh,
@@ -70,11 +79,6 @@ def import_fx(
         SpmdirError: the graph has tensors without values, so that `check` cannot run it.
     """
     mesh = as_mesh(mesh)
-    require_type("shardings", shardings, (Mapping, type(None)), 'a dict, as in {"x": "dp: S(0)"}')
-    require_type("out_shardings", out_shardings, (list, tuple, type(None)), "a list with one entry an output")
-    require_type("example_inputs", example_inputs, (list, tuple, type(None)), "a list of the graph's inputs")
-    if missing_rule not in ("warn", "error"):
-        raise UnsupportedError(f"missing_rule is {missing_rule!r}; expected 'warn' or 'error'")
     program = _read(source, example_inputs)
     module, decomposes_nothing = _module(program, mesh, shardings, out_shardings, missing_rule)
     original = run_original(source, program, example_inputs) if check else None

@@ -10,7 +10,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from spmdir.errors import UnsupportedError, did_you_mean
+from spmdir.arguments import CALLABLE, accepts, instance
+from spmdir.errors import UnsupportedError, did_you_mean, shown
 from spmdir.importer.replay import watch_step
 
 State = dict[str, Any]
@@ -109,11 +110,16 @@ def _check_numbers(optimizer: str, option: str, value: Any, default: Any) -> Non
     if len(numbers) != (len(default) if many else 1) or not all(isinstance(number, Real) for number in numbers):
         expected = f"{len(default)} numbers" if many else "a number"
         raise UnsupportedError(
-            f"{optimizer} has {option} = {value!r}; expected {expected}, as in {option}={default}: the traced step "
-            "keeps it as a constant, so for a schedule write a step of your own whose state holds it as a 0-d tensor"
+            f"{optimizer} has {option} = {shown(value)}; expected {expected}, as in {option}={default}: the traced "
+            "step keeps it as a constant, so for a schedule write a step of your own whose state holds it, a 0-d tensor"
         )
 
 
+@accepts(
+    model=instance(nn.Module, expected="a nn.Module"),
+    loss=CALLABLE,
+    optimizer=instance(str, expected=f"one of {', '.join(OPTIMIZERS)}"),
+)
 def training_step(
     model: nn.Module, loss: Callable[..., Tensor], optimizer: str = "adamw", **options: Any
 ) -> tuple[Callable[..., tuple[Tensor, State]], State]:

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.arguments import MODULE, SIZES, WHOLE, accepts
 from spmdir.call import Local, TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
@@ -27,7 +28,7 @@ from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
-from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.errors import SpmdirError, UnsupportedError, shown
 from spmdir.importer.schemas import torch_op
 from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.borders import line_of
@@ -48,6 +49,7 @@ STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
 """Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
+@accepts(module=MODULE, rank=WHOLE, sizes=SIZES)
 def lower_to_fx(
     module: ModuleOp, rank: int = 0, device_mesh: Any = None, sizes: Mapping[str, int] | None = None
 ) -> fx.GraphModule:
@@ -86,7 +88,7 @@ def emit(
     """
     if rank not in range(mesh.world_size):
         raise UnsupportedError(
-            f"rank {rank!r} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+            f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
     return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings).graph_module()
 

@@ -12,7 +12,7 @@ from torch import fx
 from torch.distributed import distributed_c10d
 
 from spmdir.axes import is_part
-from spmdir.errors import ShardingError
+from spmdir.errors import ShardingError, shown
 from spmdir.mesh import Mesh
 
 GroupName = Callable[[tuple[str, ...]], str]
@@ -131,7 +131,7 @@ def device_rank(device_mesh: Any) -> int:
         ShardingError: the process is not in the mesh.
     """
     if not hasattr(device_mesh, "get_coordinate"):
-        raise ShardingError(f"device_mesh is {device_mesh!r}; expected a torch DeviceMesh, as of init_device_mesh")
+        raise ShardingError(f"device_mesh is {shown(device_mesh)}; expected a torch DeviceMesh, as of init_device_mesh")
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
         raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")

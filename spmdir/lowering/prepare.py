@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
+from spmdir.arguments import FLAG
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.errors import SpmdirError, UnsupportedError
@@ -73,10 +74,10 @@ def parallelize(
     device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
     ranks = RankGroup.join(_members(device_mesh))
     with ranks.checked("parallelize") as status:
+        _check_asked(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
         mesh = as_mesh(mesh)
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
-        status |= {"sync_state": bool(sync_state), "local_inputs": bool(local_inputs)}
-        _check_asked(model, state, example_args, local_inputs, dynamic_shapes)
+        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
         _check_world(mesh, device_mesh)
         device, rank = _device(device_mesh), ranks.index
         if isinstance(model, nn.Module) and state is None:
@@ -123,7 +124,11 @@ def parallelize(
     )
 
 
-def _check_asked(model: Any, state: Any, example_args: Any, local_inputs: bool, dynamic_shapes: Any) -> None:
+def _check_asked(
+    model: Any, state: Any, example_args: Any, local_inputs: bool, sync_state: bool, dynamic_shapes: Any
+) -> None:
+    FLAG.check("local_inputs", local_inputs)
+    FLAG.check("sync_state", sync_state)
     if state is None and not isinstance(model, nn.Module):
         raise SpmdirError(
             f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.arguments import MODULE, SEED, SIZES, accepts, instance, keyed
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.checks import is_local
@@ -36,6 +37,13 @@ from spmdir.size import Size, is_symbolic
 Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
 
+@accepts(
+    module=MODULE,
+    inputs=instance(list, tuple, Mapping, expected="a list of tensors, or a dict by name"),
+    state_dict=keyed("a dict of tensors by name").optional,
+    seed=SEED,
+    sizes=SIZES,
+)
 @torch.no_grad()
 def simulate(
     module: ModuleOp,
@@ -202,6 +210,7 @@ def match_inputs(
     }
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):
+        keyed("a dict of tensors by the names of inputs").check("inputs", inputs)
         given = dict(inputs)
     elif len(inputs) == len(users):
         given = {names[value]: tensor for value, tensor in zip(users, inputs, strict=True)}

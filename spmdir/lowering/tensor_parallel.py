@@ -11,8 +11,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
+from spmdir.arguments import TEXT, WHOLE, accepts, instance, keyed
 from spmdir.dialects.sizes import open_sizes
-from spmdir.errors import ShardingError, UnsupportedError, did_you_mean
+from spmdir.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.importer import import_fx
 from spmdir.importer.program import exported_with_explicit_aliases, needs_retrace, torch_errors
 from spmdir.lowering.emit import emit
@@ -37,6 +38,12 @@ _TRANSPOSES = (aten.t.default, aten.transpose.int, aten.permute.default, aten.nu
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.default)
 
 
+@accepts(
+    program=instance(ExportedProgram, expected="what torch.export.export gives"),
+    styles=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
+    rank=WHOLE,
+    axis=TEXT.optional,
+)
 def tensor_parallel(
     program: ExportedProgram,
     styles: Mapping[str, object],
@@ -70,7 +77,9 @@ def tensor_parallel(
     mesh = as_mesh(mesh)
     axis = _axis(mesh, axis)
     if not 0 <= rank < mesh.world_size:
-        raise ShardingError(f"rank {rank} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}")
+        raise ShardingError(
+            f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+        )
     if device_mesh is not None and device_rank(device_mesh) != rank:
         raise ShardingError(f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh")
     group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)

@@ -11,6 +11,7 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from spmdir.arguments import CALLABLE, FLAG, MODULE, Kind, accepts, instance, keyed
 from spmdir.errors import ParseError, did_you_mean, require_type
 
 if TYPE_CHECKING:
@@ -45,6 +46,20 @@ _STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
 _OPTION = re.compile(r"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|([^\s\"]+)))?(?=\s|\Z)")
 
 
+def _is_context(value: object) -> bool:
+    from xdsl.context import Context
+
+    return isinstance(value, Context)
+
+
+@accepts(
+    module=MODULE,
+    pipeline=instance(str, expected="pass names, as in 'propagate,insert-reshard'"),
+    verify_each=FLAG,
+    context=Kind(_is_context, "a context, as of spmdir.dialects.ir.context()").optional,
+    passes=keyed("a dict of passes by name, as spmdir.passes.PASSES"),
+    after=CALLABLE,
+)
 def run_passes(
     module: ModuleOp,
     pipeline: str,

@@ -13,7 +13,7 @@ import attrs
 
 from spmdir.axes import is_part
 from spmdir.call import DTYPE_BYTES
-from spmdir.errors import ShardingError
+from spmdir.errors import ShardingError, shown
 from spmdir.mesh import Mesh, as_mesh
 from spmdir.planner.bound import lower_bound
 from spmdir.planner.conditions import blocking_axes, refinement, reshaped_axes, splits_evenly
@@ -88,10 +88,10 @@ def plan_reshard(
     """
     mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ShardingError(f"shape is {shape!r}; expected sizes from 0 on, as in (16, 1024)")
-    itemsize = DTYPE_BYTES.get(dtype) or getattr(dtype, "itemsize", None)
+        raise ShardingError(f"shape is {shown(shape)}; expected sizes from 0 on, as in (16, 1024)")
+    itemsize = DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else getattr(dtype, "itemsize", None)
     if itemsize is None:
-        raise ShardingError(f"unknown element type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
+        raise ShardingError(f"unknown element type {shown(dtype)}; expected one of {', '.join(DTYPE_BYTES)}")
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
     return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT))
 

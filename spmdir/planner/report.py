@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from spmdir.arguments import MODULE, accepts
 from spmdir.call import DTYPE_BYTES
 from spmdir.mesh import Mesh
 from spmdir.planner.bound import lower_bound
@@ -99,6 +100,7 @@ def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
         yield cell.ljust(width) if index < 2 else cell.rjust(width)
 
 
+@accepts(module=MODULE)
 def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> CommReport:
     """The communication of `module`, before or after localize; of one with symbolic sizes, at the examples of these.
 

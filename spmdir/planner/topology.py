@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from spmdir.errors import ParseError, UnsupportedError, did_you_mean
+from spmdir.errors import ParseError, UnsupportedError, did_you_mean, require_type
 from spmdir.limits import check_nesting
 from spmdir.text_file import read_text_file
 
@@ -53,6 +53,7 @@ def find_topology(given: str | Topology | None, default: Topology) -> Topology:
     """
     if given is None or isinstance(given, Topology):
         return given or default
+    require_type("topology", given, str, f"one of {', '.join(TOPOLOGIES)}, a .toml file, or a Topology")
     if given.endswith(".toml"):
         return _read(Path(given))
     if given not in TOPOLOGIES:

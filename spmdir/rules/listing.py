@@ -4,13 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spmdir.call import Literal, TensorMeta
-from spmdir.errors import RuleError, require_type
+from spmdir.arguments import Kind, accepts, instance, keyed
+from spmdir.call import DTYPE_BYTES, DType, Literal, TensorMeta
+from spmdir.errors import RuleError, require_type, shown
 from spmdir.placement import Placement, parse_placement
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategy import Strategy
 
 
+def _is_meta(value: object) -> bool:
+    return (
+        isinstance(value, TensorMeta)
+        and isinstance(value.shape, tuple)
+        and all(isinstance(size, int) and size >= 0 for size in value.shape)
+        and isinstance(value.dtype, str)
+        and value.dtype in DTYPE_BYTES
+    )
+
+
+def _is_literal(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_literal, value))
+    return value is None or isinstance(value, (bool, int, float, complex, str, DType))
+
+
+_META = Kind(_is_meta, 'one such as TensorMeta((4, 8), "f32")')
+_LITERAL = Kind(_is_literal, "a number, a text, None, a DType, or a tuple of such")
+
+
+@accepts(
+    name=instance(str, expected="an op's name such as aten.mm"),
+    operands=instance(list, tuple, expected='operands such as TensorMeta((4, 8), "f32")'),
+    arguments=keyed("a dict of literals by the names in the op's schema, as in {'dim': 0}"),
+    placements=instance(list, tuple, expected='placements such as ("Cyclic(0, 2)",)'),
+)
 def strategies(
     name: str,
     operands: tuple[TensorMeta, ...],
@@ -27,13 +54,12 @@ def strategies(
         RuleError: no rule, or the call does not fit it.
         ParseError, ShardingError: a placement is none.
     """
-    require_type("name", name, str, "an op's name such as aten.mm")
-    require_type("operands", operands, (list, tuple), 'operands such as TensorMeta((4, 8), "f32")')
     for operand in operands:
-        require_type("an operand", operand, TensorMeta, 'one such as TensorMeta((4, 8), "f32")')
+        _META.check("an operand", operand)
+    for key, value in arguments.items():
+        _LITERAL.check(f"argument '{key}'", value)
     if not isinstance(axis_size, int) or axis_size < 1:
-        raise RuleError(f"axis_size is {axis_size!r}; expected a number of ranks from 1 on")
-    require_type("placements", placements, (list, tuple), 'placements such as ("Cyclic(0, 2)",)')
+        raise RuleError(f"axis_size is {shown(axis_size)}; expected a number of ranks from 1 on")
     extras = tuple(parse_placement(p) if isinstance(p, str) else p for p in placements)
     for placement in extras:
         require_type("a placement", placement, Placement, 'one such as "Cyclic(0, 2)"')

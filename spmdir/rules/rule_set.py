@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from spmdir.admission import why_not
+from spmdir.arguments import PATH, accepts
 from spmdir.call import Call, Literal, TensorMeta
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
 from spmdir.rules.binding import suggestion
@@ -233,6 +234,7 @@ def packaged() -> RuleSet:
     return RuleSet(records)
 
 
+@accepts(path=PATH)
 def load_rules(path: str | Path) -> RuleSet:
     """The rules of a file and, for all other ops, those that come with spmdir.
 
