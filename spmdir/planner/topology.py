@@ -77,7 +77,7 @@ def _read(path: Path) -> Topology:
             raise ParseError(
                 f"{path} has the key '{name}'; expected {', '.join(expected)}{did_you_mean(name, expected)}"
             )
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ParseError(f"{path} gives {name} as {value!r}; expected a number from 0 on, in SI units")
         if name.endswith("bandwidth") and not value:
             raise ParseError(f"{path} gives {name} as 0; expected bytes a second")

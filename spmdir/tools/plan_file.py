@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -22,6 +23,9 @@ from spmdir.mesh import Mesh
 from spmdir.sharding import Sharding, as_sharding
 
 _KEYS = ("out_shardings", "shardings")
+_INDENT = 80
+"""How many blanks a key may have around it to be found."""
+
 _OPEN = "?"
 
 
@@ -61,9 +65,9 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
     if outputs is not None and not isinstance(outputs, list):
         raise ParseError("'out_shardings' is no list; write [\"dp: S(0)\", …]", _place(text, file, "out_shardings"))
     return Plan(
-        {name: _sharding(value, mesh, _place(text, file, name, value)) for name, value in _flat(shardings)},
+        {name: _sharding(value, mesh, partial(_place, text, file, name, value)) for name, value in _flat(shardings)},
         None if outputs is None else tuple(
-            None if value == _OPEN else _sharding(value, mesh, _place(text, file, "out_shardings", value))
+            None if value == _OPEN else _sharding(value, mesh, partial(_place, text, file, "out_shardings", value))
             for value in outputs
         ),
     )  # fmt: skip
@@ -78,24 +82,34 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + key, value
 
 
-def _sharding(value: Any, mesh: Mesh, place: Location) -> Sharding:
+def _sharding(value: Any, mesh: Mesh, place: Callable[[], Location]) -> Sharding:
     if not isinstance(value, str):
-        raise ParseError(f'{value!r} is no sharding; expected text such as "dp: S(0), tp: R"', place)
+        raise ParseError(f'{value!r} is no sharding; expected text such as "dp: S(0), tp: R"', place())
     try:
         return as_sharding(value, mesh)
     except SpmdirError as error:
-        raise type(error)(error.message, place) from None
+        raise type(error)(error.message, place()) from None
 
 
 def _place(text: str, file: str, key: str, value: Any = None) -> Location:
     """Where `value` stands behind `key`, or else where `key` stands."""
-    names = "|".join(map(re.escape, (key, key.rpartition(".")[2])))
-    match = re.search(rf"""^\s*(?:\[\s*)?["']?(?:{names})["']?\s*[=\]]""", text, re.MULTILINE)
-    if match is None:
-        return Location(file, 1, 1)
-    start = match.start() + len(match[0]) - len(match[0].lstrip())
-    found = text.find(value, match.end()) if isinstance(value, str) else -1
-    return _location(text, file, start if found < 0 else found)
+    for name in (key, key.rpartition(".")[2]):
+        start = text.find(name)
+        while start >= 0 and not _is_key(text, start, start + len(name)):
+            start = text.find(name, start + 1)
+        if start >= 0:
+            found = text.find(value, start + len(name)) if isinstance(value, str) else -1
+            line = text.rfind("\n", 0, start) + 1
+            own = start - len(text[line:start].lstrip())
+            return _location(text, file, own if found < 0 else found)
+    return Location(file, 1, 1)
+
+
+def _is_key(text: str, start: int, end: int) -> bool:
+    """Whether what stands from `start` to `end` of a TOML text begins its line, and an equals sign or ] follows."""
+    before = text[max(text.rfind("\n", 0, start), start - _INDENT) + 1 : start]
+    after = text[end : end + _INDENT].lstrip("\"' \t")
+    return not before.strip("[\"' \t\r") and after.startswith(("=", "]"))
 
 
 def _location(text: str, file: str, position: int) -> Location:

@@ -127,7 +127,7 @@ def test_a_rewrite_names_collectives_alone(text: str, touched: list[str], capsys
     assert all(only(path, [file]) or only(program, [file]) for file in touched)
 
 
-@pytest.mark.parametrize("value", [f'"{CODE}"', '"../../etc/passwd"', "[1]", "{import = 'os'}"])
+@pytest.mark.parametrize("value", [f'"{CODE}"', '"../../etc/passwd"', "[1]", "{import = 'os'}", "nan", "1e400"])
 def test_a_topology_is_numbers_alone(value: str, touched: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = given(f"intra_bandwidth = {value}\n", ".toml")
     arguments = ["S(0)", "R", "--mesh", "2", "--shape", "4", "--no-dtensor", "--topology", str(path)]
