@@ -62,6 +62,7 @@ class _Value:
         made: when its node ran; `used`: when it was last read.
         root: the first value of those that torch knows to share its memory.
         is_exact: whether torch writes exactly through the views from the root to it.
+        last: of an input, its layout when all has run, which ops such as `t_` may have changed.
     """
 
     node: fx.Node
@@ -69,6 +70,7 @@ class _Value:
     made: int
     root: _Value | None
     is_exact: bool
+    last: Layout
     used: float = -1.0
 
     @property
@@ -105,6 +107,7 @@ class _Run(Entrywise):
     Attributes:
         values: node → what is known of its tensor; nodes of inner graphs are among them.
         groups: memory → its values in the order in which they are made.
+        relaid: tensors whose own shape, strides or memory an op changed in place, each with its node.
     """
 
     def __init__(self, module: fx.GraphModule, outer: _Run | None = None):
@@ -112,6 +115,7 @@ class _Run(Entrywise):
         self.values: dict[fx.Node, _Value] = outer.values if outer else {}
         self.groups: dict[int, list[_Value]] = outer.groups if outer else {}
         self.writes: list[_Write] = outer.writes if outer else []
+        self.relaid: list[tuple[Any, fx.Node]] = outer.relaid if outer else []
         self.held: list[Any] = outer.held if outer else []
         self.clock: list[int] = outer.clock if outer else [0]
         self._exact: dict[fx.Node, bool] = {}
@@ -127,7 +131,10 @@ class _Run(Entrywise):
         if n.op == "output":
             return value
         self._exact[n] = views.found <= INVERTED and self._is_composable(n)
-        for node in written(n.target, n.args, n.kwargs):
+        is_relaid = torch.Tag.inplace_view in getattr(n.target, "tags", ())
+        if is_relaid:
+            self.relaid.append((value, n))
+        for node in () if is_relaid else written(n.target, n.args, n.kwargs):
             if node in self.values:
                 target = self.values[node]
                 is_first = target.root is None and target.layout.is_line
@@ -160,7 +167,7 @@ class _Run(Entrywise):
         told = source is not None and _tells(maker)
         exact = self._exact.get(maker, True) and (source is None or source.is_exact)
         root = source.group if source and told else None
-        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or exact)
+        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or exact, layout)
         if node.op == "placeholder":
             value.used = math.inf  # its caller sees what is written to it
         group.append(value)
@@ -179,14 +186,18 @@ def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.Gra
         held: an example of each placeholder's value, strides included.
 
     Raises:
-        UnsupportedError: a write means something else in another order of elements, or memory is used in a way that
-            a line of elements cannot say.
+        UnsupportedError: a write means something else in another order of elements, memory is used in a way that
+            a line of elements cannot say, or an input gets another shape or memory.
     """
     mode = mode_of_symbols(held)
     while True:
         with mode or FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             run = _Run(module)
-            run.run(*map(like, held))
+            inputs = [like(value) for value in held]
+            run.run(*inputs)
+        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            if node in run.values:
+                run.values[node].last = _last_layout(run, node, value)
         edits, flat = _wanted(run)
         apart = [write for write in run.writes if write.needs_clone]
         if not edits and not flat and not apart:
@@ -198,6 +209,19 @@ def mode_of_symbols(held: Sequence[Any]) -> FakeTensorMode | None:
     """Return the mode that made the symbolic sizes of `held`, which belong to it; None if all sizes are known."""
     fakes = (value for value in held if isinstance(value, FakeTensor))
     return next((value.fake_mode for value in fakes if any(map(is_open, value.shape))), None)
+
+
+def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
+    """The layout that the input `node` is left in: its new elements are told in its own shape."""
+    before, after = run.values[node].layout, layout_of(value)
+    if after is not None and before.storage == after.storage and before.has_size_of(after):
+        return after
+    by = next(by for tensor, by in reversed(run.relaid) if tensor is value)
+    raise UnsupportedError(
+        f"'{by.name}' calls {by.target}, which leaves the input '{node.name}' with another shape or memory than "
+        "it came with; expected inputs to keep theirs: use the op that returns a new tensor, or write to a clone",
+        node_location(by),
+    )
 
 
 def like(value: Any) -> Any:
@@ -296,8 +320,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
         made.add(at)
         return at
 
-    def part(value: _Value, of: fx.Node) -> fx.Node:
-        layout = value.layout
+    def part(layout: Layout, of: fx.Node) -> fx.Node:
         return call(_aten.as_strided.default, line, layout.size, layout.stride, layout.offset - first.offset, of=of)
 
     line = call(_aten.permute.default, owner, order, of=owner)
@@ -306,13 +329,13 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
     for value in group:
         node = copies[value.node]
         at = at if node is owner else node
-        new = part(value, node)
+        new = part(value.layout, node)
         node.replace_all_uses_with(new, lambda user: user not in made)
     (end,) = graph.find_nodes(op="output")
     for value in group:
         if value.node.op == "placeholder":
             at = end.prev
-            call(_aten.copy_.default, copies[value.node], part(value, by), of=by)
+            call(_aten.copy_.default, copies[value.node], part(value.last, by), of=by)
     for value in reversed(group):
         node = copies[value.node]
         for unused in dict.fromkeys((node, _maker(node))):

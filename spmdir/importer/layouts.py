@@ -41,6 +41,10 @@ class Layout:
 
     __hash__ = None  # type: ignore  # symbolic sizes have none
 
+    def has_size_of(self, other: Layout) -> bool:
+        """Return whether both have one shape."""
+        return [*map(plain, self.size)] == [*map(plain, other.size)]
+
     @property
     def is_open(self) -> bool:
         """Whether sizes or strides are symbolic."""

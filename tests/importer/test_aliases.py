@@ -119,6 +119,52 @@ def test_parts_that_have_nothing_in_common_stay_as_they_are():
     assert "clone" not in text
 
 
+RELAID: dict[str, Callable[[Tensor], Tensor]] = {
+    "t_": lambda x: x.t_().unfold(0, 2, 2).sub_(0.25),
+    "t_ twice": lambda x: x.t_().t_().unfold(0, 2, 2).sub_(0.25),
+    "t_ after a view was made": lambda x: (x[0], x.t_().unfold(0, 2, 2).sub_(0.25))[0].add_(1),
+    "swapdims_": lambda x: x.swapdims_(0, 1).expand(2, 4, 4)[0].sub_(0.25),
+    "as_strided_": lambda x: x.as_strided_((4, 4), (1, 4)).unfold(0, 2, 2).sub_(0.25),
+    "unsqueeze_ and squeeze_": lambda x: x.unsqueeze_(0).add_(1).squeeze_(0),
+}
+"""Ops that change how their argument is laid out, which stays 4 × 4, and a write to it."""
+
+RESHAPED: dict[str, Callable[[Tensor], Tensor]] = {
+    "unsqueeze_": lambda x: x.unsqueeze_(0).add_(1),
+    "resize_": lambda x: x.resize_(2, 2).add_(1),
+    "as_strided_": lambda x: x.as_strided_((2, 2), (1, 2)).add_(1),
+    "set_": lambda x: x.set_(torch.zeros(4, 4, dtype=x.dtype)).add_(1),
+}
+"""Ops that leave their argument with another shape or memory, and a write to it."""
+
+VALUES = {**RELAID, **RESHAPED, "transpose_ of an expansion": lambda x: x[0].expand(3, 4).transpose_(0, 1) * 2}
+
+
+@pytest.mark.parametrize(("cases", "start"), [(RELAID, 0), (VALUES, 1)], ids=["of inputs", "of values"])
+def test_layouts_that_change_in_place_give_the_numbers_of_eager(cases: dict[str, Callable[[Tensor], Tensor]], start):
+    def program(*args: Tensor) -> list[Tensor]:
+        args = tuple(x + start for x in args) if start else args
+        return [value * 1 for x, case in zip(args, cases.values(), strict=True) for value in (case(x), x)]
+
+    inputs = [torch.randn(4, 4, dtype=torch.float64) for _ in cases]
+    traced, given = ([x.clone() for x in inputs] for _ in range(2))
+    module = spmdir.import_fx(make_fx(program)(*traced), MESH)
+    found = run_single(module, given)
+    expected = [*program(*inputs), *([] if start else inputs)]
+    for index, (value, right) in enumerate(zip(found, expected, strict=True)):
+        assert torch.equal(value, right), index
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_inputs_that_get_another_shape_or_memory_in_place_are_rejected(name: str):
+    graph = make_fx(lambda x: RESHAPED[name](x) * 1)(torch.randn(4, 4))
+    with pytest.raises(
+        spmdir.errors.UnsupportedError,
+        match=rf"calls aten\.{name}\.\w+, which leaves the input 'x_1' with another shape or memory .*; expected",
+    ):
+        spmdir.import_fx(graph, MESH)
+
+
 OVERLAPPING: dict[str, Callable[[Tensor], Tensor]] = {
     "a window, more than once": lambda x: x.unfold(0, 2, 1).index_fill_(0, torch.tensor([1]), 2.0),
     "an expansion": lambda x: x.expand(2, 4).index_put_((torch.tensor([0]),), x),
