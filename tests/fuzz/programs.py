@@ -117,8 +117,11 @@ def partitioned(program: Program) -> tuple[list[Tensor], dict[str, Tensor]]:
     traced = _traced(program.tracer, function, values)
     count = len(eager(program, program.values())[0])
     outputs = [program.out_sharding, *[None] * (count - 1)] if program.out_sharding is not None else None
-    module = spmdir.import_fx(traced, mesh, shardings, outputs)
-    spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd")
+    checked = program.seed == 0  # before views are folded, for what then rounds otherwise may decide a comparison
+    module = spmdir.import_fx(traced, mesh, shardings, outputs, program.values(), fold_views=not checked, check=checked)
+    spmdir.run_passes(
+        module, "fold-views," * checked + "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
+    )
     results = spmdir.simulate(module, program.values(), seed=program.seed)
     return results[:count], dict(zip(_mutated(module, program), results[count:], strict=True))
 

@@ -133,7 +133,7 @@ RESHAPED: dict[str, Callable[[Tensor], Tensor]] = {
     "unsqueeze_": lambda x: x.unsqueeze_(0).add_(1),
     "resize_": lambda x: x.resize_(2, 2).add_(1),
     "as_strided_": lambda x: x.as_strided_((2, 2), (1, 2)).add_(1),
-    "set_": lambda x: x.set_(torch.zeros(4, 4, dtype=x.dtype)).add_(1),
+    "set_": lambda x: torch.ops.aten.set_(x, torch.zeros(4, 4, dtype=x.dtype)).add_(1),
 }
 """Ops that leave their argument with another shape or memory, and a write to it."""
 

@@ -28,6 +28,9 @@ TRACED = [
 ]
 """How a model is traced: exported, with both sorts of decompositions, and training steps."""
 
+CHECKED = [(name, kind) for name, kind in TRACED if kind != "sgd"]
+"""The steps of all models would take longer than the rest; those of two are among them."""
+
 
 def _case(name: str, kind: str, *rest: str):
     title = " ".join([name, kind or "exported", *rest])
@@ -48,6 +51,13 @@ def test_every_op_has_a_rule(name, kind):
         module = spmdir.import_fx(traced, layout.mesh)
     ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, AtenOp)]
     assert {op.name for op in ops if default().instantiate(op.call()) is None} == set()
+
+
+@pytest.mark.parametrize(("name", "kind"), [_case(*row) for row in CHECKED])
+@pytest.mark.filterwarnings("ignore::spmdir.errors.SpmdirWarning")
+def test_the_imported_program_computes_what_its_graph_does(name, kind):
+    program = cases.program_of(f"{name}:{kind}", "none", cases.LAYOUTS["2x4"], sizes=SIZES)
+    spmdir.import_fx(program.traced, cases.LAYOUTS["2x4"].mesh, example_inputs=program.inputs, check=True)
 
 
 @pytest.mark.parametrize(
