@@ -20,7 +20,9 @@ _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 @lru_cache(maxsize=65536)
 def source_line(stack_trace: str | None) -> Location | None:
     """The innermost frame of the user, its file relative to the installed package, or else without folders."""
-    frames = [(file, int(line)) for file, line in _FRAME.findall(stack_trace or "") if not _PASSED_OVER.search(file)]
+    if not isinstance(stack_trace, str):  # a file may hold whatever
+        return None
+    frames = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not _PASSED_OVER.search(file)]
     return Location(_relative(frames[-1][0]), frames[-1][1], 1) if frames else None
 
 

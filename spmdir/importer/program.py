@@ -261,6 +261,13 @@ def reject_numbers(nodes: Iterable[fx.Node]) -> None:
             )
 
 
+_NEEDS_VALUES = {
+    "DataDependentOutputException": "it reads a number out of a tensor; keep it a tensor, since ranks could disagree",
+    "DynamicOutputShapeException": "the size of a result depends on data; use an op of fixed size, as torch.where",
+}
+"""Error of fake tensors, which have no values → what is said instead of its name."""
+
+
 @contextmanager
 def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
     """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed.
@@ -278,7 +285,8 @@ def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
             raise
         reason = str(error).strip().partition("\n")[0]
         place = node_location(node) if node else None
-        raise UnsupportedError(f"{what}: {type(error).__name__}: {reason}", place) from error
+        told = _NEEDS_VALUES.get(type(error).__name__, type(error).__name__)
+        raise UnsupportedError(f"{what}: {told}: {reason}", place) from error
 
 
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)

@@ -84,6 +84,9 @@ class _Objective(nn.Module):
     def forward(self, parameters: list[Tensor], args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor | None]]:
         with torch.enable_grad():
             value = self.loss(self.model, *args)
+            if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):
+                found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise UnsupportedError(f"the loss is {found}; expected a 0-d tensor, as of mean() or sum()")
             if not _is_reentrant(value):
                 return value, list(torch.autograd.grad(value, parameters, allow_unused=True))
             value.backward()

@@ -109,17 +109,17 @@ class RankGroup:
             self._store.set(f"error of {self.index}", json.dumps(_encoded(error)))
 
     def reports(self) -> str:
-        """Return what other ranks left: `; rank 1: MESSAGE`, nothing if there is nothing."""
+        """Return what other ranks left: `rank 1: MESSAGE; `, nothing if there is nothing."""
         told = []
         with suppress(RuntimeError):
             for index in range(len(self.members)):
                 ahead = f"{self._round + 1}/{index}"
                 if self._store.check([f"error of {index}"]):
                     left = json.loads(self._store.get(f"error of {index}"))
-                    told.append(f"; rank {index}: {left['message']}")
+                    told.append(f"rank {index}: {left['message']}; ")
                 elif self._store.check([ahead]):
                     status = json.loads(self._store.get(ahead))
-                    told.append(f"; rank {index} has come to {status['what']}")
+                    told.append(f"rank {index} has come to {status['what']}; ")
         return "".join(told)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
@@ -164,8 +164,8 @@ class RankGroup:
     def _missing(self, store: Any, what: str) -> dict[str, Any]:
         missing = [str(index) for index in range(len(self.members)) if not store.check([str(index)])] or ["0"]
         message = (
-            f"rank {', '.join(missing)} has not come to {what} within {self.timeout:g} s, the timeout of the process "
-            f"group; it has ended, is stuck, or does something else{self.reports()}"
+            f"{self.reports()}rank {', '.join(missing)} has not come to {what} within {self.timeout:g} s, the "
+            f"timeout of the process group; it has ended, is stuck, or does something else"
         )
         return {"message": message, "missing": True}
 

@@ -46,6 +46,8 @@ class Convention:
             SpmdirError: the arguments are not built as the examples are, or a number differs.
         """
         leaves, spec = pytree.tree_flatten(args)
+        if len(args) != self.in_spec.num_children:
+            raise SpmdirError(f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_args")
         if spec != self.in_spec:
             raise SpmdirError(f"the arguments are built as {spec}; expected {self.in_spec}, as in example_args")
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):

@@ -20,20 +20,20 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) ->
 
     Args:
         node: the `failing_node`.
-        told: what other ranks left for this one.
+        told: what other ranks left for this one, see `RankGroup.reports`; it is the cause, so it comes first.
     """
     reason = str(error).strip().partition("\n")[0]
     if node is None:
-        return SpmdirError(f"the program fails on rank {rank}: {type(error).__name__}: {reason}{told}")
+        return SpmdirError(f"the program fails on rank {rank}: {told}{type(error).__name__}: {reason}")
     source = node.args[0] if node.target is WAIT else node
     if not isinstance(source, fx.Node) or AXES not in source.meta:
-        message = f"'{node.name}'{_inside(node)}, {node.target}, fails on rank {rank}: {reason}{told}"
+        message = f"'{node.name}'{_inside(node)}, {node.target}, fails on rank {rank}: {told}{reason}"
         return SpmdirError(message, node.meta.get("location"))
     value, place = _moved(source), _placed(source)
     message = (
         f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_inside(place)} on mesh axes "  # type: ignore
-        f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: {reason}; another rank of its group has ended, is "
-        f"stuck, or runs something else{told}"
+        f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: "
+        f"{told or 'another rank of its group has ended, is stuck, or runs something else; '}{reason}"
     )
     return SpmdirError(message, place.meta.get("location"))
 

@@ -240,8 +240,8 @@ def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ran
     except RuntimeError as error:
         axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
-            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: {reason}; another rank has "
-            f"ended or is stuck{ranks.reports()}"
+            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
+            f"{ranks.reports() or 'another rank has ended or is stuck; '}{reason}"
         ) from error
 
 

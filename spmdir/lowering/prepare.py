@@ -167,7 +167,7 @@ def _check_world(mesh: Mesh, device_mesh: Any) -> None:
     elif dist.get_world_size() != mesh.world_size:
         raise SpmdirError(
             f"the process group has {dist.get_world_size()} ranks, mesh {mesh} has {mesh.world_size}; "
-            f"start {mesh.world_size} processes, or give the device_mesh of a part of them"
+            f"start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the device_mesh of a part of them"
         )
 
 

@@ -222,6 +222,8 @@ def _type_text(kind: Any) -> str:
     origin, members = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return f"{_type_text(members[0])} {members[1]}"
+    if origin is dict:
+        return "each by its name, as in {s0=8 s1=5}"
     if origin is tuple:
         return f"{_type_text(members[0])},…"
     if origin is Literal:

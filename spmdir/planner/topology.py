@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 
 import attrs
 
-from spmdir.errors import ParseError, UnsupportedError, did_you_mean, require_type
-from spmdir.limits import check_nesting
+from spmdir.errors import Location, ParseError, UnsupportedError, did_you_mean, require_type, shown
 from spmdir.text_file import read_text_file
+from spmdir.toml_text import place_of, read_toml
 
 
 @attrs.frozen
@@ -66,22 +65,19 @@ def find_topology(given: str | Topology | None, default: Topology) -> Topology:
 
 def _read(path: Path) -> Topology:
     text = read_text_file(path, f"the topology {path}")
-    check_nesting(text, str(path))
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ParseError(f"{path} is no TOML file: {error}") from None
+    table = read_toml(text, str(path))
     expected = [field.name for field in attrs.fields(Topology) if field.name != "name"]
     for name, value in table.items():
+        place = place_of(text, str(path), name)
         if name not in expected:
             raise ParseError(
-                f"{path} has the key '{name}'; expected {', '.join(expected)}{did_you_mean(name, expected)}"
+                f"a topology has no '{name}'; expected {', '.join(expected)}{did_you_mean(name, expected)}", place
             )
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ParseError(f"{path} gives {name} as {value!r}; expected a number from 0 on, in SI units")
+            raise ParseError(f"{name} is {shown(value)}; expected a number from 0 on, in SI units", place)
         if name.endswith("bandwidth") and not value:
-            raise ParseError(f"{path} gives {name} as 0; expected bytes a second")
+            raise ParseError(f"{name} is 0; expected bytes a second", place)
     missing = [name for name in expected if name not in table]
     if missing:
-        raise ParseError(f"{path} lacks {', '.join(missing)}")
+        raise ParseError(f"the topology lacks {', '.join(missing)}", Location(str(path), 1, 1))
     return Topology(path.stem, **table)

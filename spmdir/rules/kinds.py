@@ -98,4 +98,6 @@ def check_kind(op: str, name: str, value: Literal) -> None:
     """Raise RuleError unless argument `name` of `op` can be `value`; none stands for what the schema gives."""
     kind = _KIND_OF.get(name) if op.startswith("aten.") else None
     if kind is not None and value is not None and not _EXPECTED[kind](value):
-        raise RuleError(f"{op}: argument '{name}' is {value!r}; expected {kind}")
+        from spmdir.dialects.literals import print_literal  # only a wrong argument needs it
+
+        raise RuleError(f"{op}: argument '{name}' is {print_literal(value)}; expected {kind}")

@@ -108,7 +108,9 @@ class Layout:
         value = self.argument(name)
         listed = (value,) if isinstance(value, int) else value
         if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
-            self.fail(f"argument '{name}' is {'missing' if value is None else repr(value)}; expected integers")
+            from spmdir.dialects.literals import print_literal  # only a wrong argument needs it
+
+            self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
         return listed
 
     def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:

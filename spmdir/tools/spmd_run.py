@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdir.errors import SpmdirError, SpmdirErrors
+from spmdir.errors import SpmdirError, SpmdirErrors, shown
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 from spmdir.tools.plugins import load_plugins
 
@@ -84,15 +84,28 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
     parser.add_argument("--sizes", type=parse_sizes, default={}, help="numbers for symbolic sizes, as in s0=8,s1=5")
-    parser.add_argument("--tolerance", type=float, help="error that passes (default by element type)")
+    parser.add_argument("--tolerance", type=_tolerance, help="error that passes (default by element type)")
     return parser
 
 
 def _seed(text: str) -> int:
-    seed = int(text)
-    if not -(2**63) <= seed < 2**64:
-        raise argparse.ArgumentTypeError(f"{text} does not fit into 64 bits")
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = None
+    if seed is None or not -(2**63) <= seed < 2**64:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no seed; expected a whole number of 64 bits")
     return seed
+
+
+def _tolerance(text: str) -> float:
+    try:
+        tolerance = float(text)
+    except ValueError:
+        tolerance = math.nan
+    if not tolerance >= 0:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no tolerance; expected a number from 0 on")
+    return tolerance
 
 
 def random_inputs(

@@ -79,7 +79,7 @@ def test_a_rank_that_waits_to_place_the_state_is_told_why(ranks):
     own, others = ranks[1]["placing"], ranks[0]["placing"]
     assert own == "no place for it"
     assert others.startswith("the broadcast of 'up.weight' from the first rank on mesh axes [tp] fails on rank 0: ")
-    assert others.endswith("; rank 1: no place for it")
+    assert "fails on rank 0: rank 1: no place for it; " in others
 
 
 @pytest.mark.gloo
@@ -108,8 +108,7 @@ PLACE = "all_reduce of 'linear_1' in 'down' on mesh axes [tp] fails on rank 0: "
 @pytest.mark.gloo
 def test_a_rank_that_waits_for_one_with_an_error_is_told_of_it(ranks):
     assert ranks[1]["call"].startswith("'x' has shape [2, 4]; expected the global shape [3, 4]")
-    assert ranks[0]["call"].startswith(PLACE)
-    assert ranks[0]["call"].endswith(f"; rank 1: {ranks[1]['call']}")
+    assert ranks[0]["call"].startswith(f"{PLACE}rank 1: {ranks[1]['call']}; ")
 
 
 @pytest.mark.gloo
@@ -121,8 +120,7 @@ def test_a_rank_that_waits_in_vain_is_told_where(ranks):
 @pytest.mark.gloo
 def test_a_rank_that_does_not_come_to_agree_is_named_with_what_it_said(ranks):
     message = "rank 1 has not come to a run with new sizes within 2 s, the timeout of the process group"
-    assert ranks[0]["absence"].startswith(message)
-    assert ranks[0]["absence"].endswith(f"; rank 1: {ranks[1]['absence']}")
+    assert ranks[0]["absence"].startswith(f"rank 1: {ranks[1]['absence']}; {message}")
 
 
 @pytest.mark.gloo

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spmdir.errors import SpmdirError
+from spmdir.importer.training import training_step
 from spmdir.lowering.capture import capture_model, capture_step
 
 CPU = torch.device("cpu")
@@ -23,7 +24,6 @@ def capture(step, state, *args):
         (lambda state, x: (x, {"n": x}), {"n": 1}, "which the step replaces by a tensor"),
         (lambda state, x: x, {"n": X}, "expected (outputs, new_state)"),
         (lambda state, x: (x, {}), {"n": X}, "new_state built like state"),
-        (lambda state, x: (x.sum().item(), state), {"n": X}, "the step cannot be traced"),
     ],
 )
 def test_a_step_whose_state_could_not_go_round_is_refused(step, state, message):
@@ -79,3 +79,29 @@ def test_a_model_that_cannot_be_exported_is_refused():
 
     with pytest.raises(SpmdirError, match="the model cannot be exported"):
         capture_model(Branches(), (X,))
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda state, x: (x.sum().item(), state),
+            "the step cannot be traced: it reads a number out of a tensor; keep",
+        ),
+        (lambda state, x: (x.nonzero(), state), "the step cannot be traced: the size of a result depends on data"),
+        (
+            training_step(torch.nn.Linear(4, 4), lambda model, x: model(x))[0],
+            r"the loss is of shape \[2, 4\]; expected a",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, message):
+    _, state = training_step(torch.nn.Linear(4, 4), lambda model, x: model(x).sum())
+    with pytest.raises(SpmdirError, match=message):
+        capture_step(step, state, (torch.ones(2, 4),), torch.device("cpu"))
+
+
+def test_a_call_with_another_number_of_arguments_says_how_many():
+    capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_args"):
+        capture.convention.tensors((torch.ones(2), torch.ones(2)))

@@ -49,6 +49,7 @@ def test_an_empty_plan_leaves_everything_open() -> None:
         ("out_shardings = 'dp: S(0)'", "1:1", "'out_shardings' is no list"),
         ("[shardings]\n\nx = 'pp: S(0)'", "3:6", "axis 'pp' is not in mesh"),
         ("[shardings]\n'a.*.b' = 'dp: Q'", "2:12", "unknown placement 'Q'"),
+        ("[shardings]\nx = {dp = 0}", "2:1", "0 is no sharding"),
         ("[shardings]\na.b = 1", "2:1", "1 is no sharding"),
         ("[shardings]\nx = 'dp: S(0), dp: S(1)'", "2:6", "axis 'dp' is placed twice"),
         ("out_shardings = ['', 'pp: R']\n[shardings]", "1:23", "axis 'pp' is not in mesh"),

@@ -47,7 +47,7 @@ def test_a_correct_program_passes_and_each_output_shows_its_error(
 
 
 def test_an_error_above_the_tolerance_gives_status_1(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert spmd_run.main([program, "--check", "--tolerance", "-1"]) == 1
+    assert spmd_run.main([program, "--check", "--tolerance", "0"]) == 1
     assert "error: output 0 differs from one device by " in capsys.readouterr().err
 
 
@@ -119,9 +119,20 @@ def test_inputs_that_no_memory_holds_are_refused_at_their_function(tmp_path, cap
     assert capsys.readouterr().err.startswith(f"{path}:2:1: error: {message}")
 
 
-def test_a_seed_of_more_than_64_bits_is_refused(capsys) -> None:
-    assert spmd_run.main(["--seed", "99999999999999999999"]) == 1
-    assert "does not fit into 64 bits" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--seed", "99999999999999999999", "is no seed; expected a whole number of 64 bits"),
+        ("--seed", "9" * 5000, "… is no seed; expected a whole number of 64 bits"),
+        ("--seed", "x", "'x' is no seed"),
+        ("--tolerance", "nan", "'nan' is no tolerance; expected a number from 0 on"),
+        ("--tolerance", "-1", "'-1' is no tolerance; expected a number from 0 on"),
+    ],
+)
+def test_an_option_that_is_no_such_number_is_rejected(option: str, text: str, message: str, capsys) -> None:
+    assert spmd_run.main([option, text]) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error) < 200
 
 
 def test_complex_inputs_are_widened_like_real_ones() -> None:
