@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spmdir import toml_text
 from spmdir.errors import Location, SpmdirError
 from spmdir.mesh import Mesh
 from spmdir.sharding import parse_sharding
-from spmdir.tools import plan_file
 from spmdir.tools.plan_file import read_plan
 
 MESH = Mesh({"dp": 2, "tp": 4})
@@ -65,7 +65,7 @@ def test_a_plan_of_long_names_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -
     def counted(*arguments: object) -> Location:
         raise AssertionError("the place of what is right is not asked for")
 
-    monkeypatch.setattr(plan_file, "_location", counted)
+    monkeypatch.setattr(toml_text, "_location", counted)
     name = "shards" * 100_000
     text = f'[shardings]\n"{name}" = "dp: S(0)"\n' + "".join(f'"{name}{i}" = ""\n' for i in range(3))
     assert len(read_plan(text, "plan.toml", MESH).shardings) == 4

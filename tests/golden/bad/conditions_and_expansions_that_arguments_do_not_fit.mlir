@@ -23,7 +23,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xcomplex<f32>> {
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{argument 'dim' is (None,); expected an integer}}
+  // expected-error@+1 {{argument 'dim' is [none]; expected an integer}}
   %0 = aten._softmax(%x) {half_to_float = false} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

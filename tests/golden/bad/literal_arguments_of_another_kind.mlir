@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8xf32> {
-  // expected-error@+1 {{argument 'dim' is 'a'; expected an integer or a list of integers}}
+  // expected-error@+1 {{argument 'dim' is "a"; expected an integer or a list of integers}}
   %0 = aten.sum.dim_IntList(%x) {dim = "a"} : tensor<8xf32> <>
   return %0 : tensor<8xf32>
 }
@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8xf32> {
-  // expected-error@+1 {{argument 'dim' is (0.0,); expected an integer}}
+  // expected-error@+1 {{argument 'dim' is [0.0]; expected an integer}}
   %0 = aten.sum.dim_IntList(%x) {dim = [0.0]} : tensor<8xf32> <>
   return %0 : tensor<8xf32>
 }
@@ -23,7 +23,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8xf32> {
-  // expected-error@+1 {{argument 'dim' is (True,); expected an integer}}
+  // expected-error@+1 {{argument 'dim' is [true]; expected an integer}}
   %0 = aten.sum.dim_IntList(%x) {dim = [true]} : tensor<8xf32> <>
   return %0 : tensor<8xf32>
 }
@@ -53,7 +53,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{argument 'alpha' is 'a'; expected a number}}
+  // expected-error@+1 {{argument 'alpha' is "a"; expected a number}}
   %0 = aten.add.Tensor(%x, %x) {alpha = "a"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
@@ -63,7 +63,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{argument 'other' is 'a'; expected a number}}
+  // expected-error@+1 {{argument 'other' is "a"; expected a number}}
   %0 = aten.add.Tensor(%x) {other = "a"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
@@ -73,7 +73,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{argument 'dims' is '01'; expected an integer or a list}}
+  // expected-error@+1 {{argument 'dims' is "01"; expected an integer or a list}}
   %0 = aten.permute(%x) {dims = "01"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
