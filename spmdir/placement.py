@@ -121,6 +121,16 @@ def _reduction_name(_: Any, __: Any, value: str) -> None:
         raise ShardingError(f"unknown reduction '{value}' in P({value}); expected one of {', '.join(REDUCTIONS)}")
 
 
+def average_divisors(count: int) -> tuple[int, float]:
+    """Return what each of `count` values is divided by before they are added up, and the sum after it: their average.
+
+    The first is a power of two, so that it rounds nothing but subnormal numbers, and as large as keeps the sum finite
+    where the average is; the second, of 1/2 to 1, is exact.
+    """
+    power = 1 << (count - 1).bit_length()
+    return power, count / power
+
+
 @attrs.frozen(cache_hash=True)
 class Partial(PartialPlacement):
     """`P(op)`: the value is the op-reduction over the ranks of what they hold."""
@@ -147,6 +157,12 @@ class Partial(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / count if self.op == "avg" else reduced
 
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        if self.op != "avg":
+            return super().collect(pieces)
+        before, after = average_divisors(len(pieces))
+        return Partial("sum").collect([piece / before for piece in pieces]) / after
+
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         if clause in ("linear", "multilinear"):
             return REDUCTIONS[self.op].linear
@@ -160,9 +176,14 @@ class Partial(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         truth = str(tensor.dtype) == "torch.bool"
         reduction = REDUCTIONS[_OF_TRUTH.get(self.op, self.op) if truth else self.op]
-        pieces, rest = [], tensor * count if self.op == "avg" else tensor
+        pieces, rest = [], tensor
         for _ in range(count - 1):
-            piece, rest = reduction.scatter(rest, noise(tensor))
+            hidden = noise(tensor)
+            if self.op == "avg":
+                # Every rank holds about the value, since its multiple may be infinite.
+                piece, rest = tensor - hidden, rest + hidden
+            else:
+                piece, rest = reduction.scatter(rest, hidden)
             pieces.append(piece)
         return [*pieces, rest]
 

@@ -11,7 +11,7 @@ import attrs
 from torch.fx import Node
 
 from spmdir.lowering.ranges import Emit, aten, narrow, take
-from spmdir.lowering.reductions import identities
+from spmdir.lowering.reductions import averaging, divided, identities
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.wire import packed
 from spmdir.pieces import Ranges, common, length, positions, union
@@ -39,6 +39,7 @@ def start_exchange(site: Site, x: Node) -> Started:
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     held = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)
+    x = divided(site, x, _averaging(site)[0])
     (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
     sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.grid, held))
     return sending.ending_in(lambda placed: _reduced(site, x, placed))
@@ -50,6 +51,7 @@ def start_relay(site: Site, x: Node) -> Started:
     held = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = relayed_axes(site.source, site.target, site.mesh)
     loads = relay_loads(site.source, site.target, site.mesh, site.shape)
+    x = divided(site, x, _averaging(site)[0])
 
     def own(part: Part) -> Node:
         return _take(site.emit, x, part.grid, held)
@@ -134,12 +136,14 @@ def _within(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> list[No
 def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
     wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
-    reduced = reduced_axes(site.source, site.target)
     # A rank that gets nothing of an addend would add identities only.
     given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
     whole = _combined(site, [_join(site, x, wanted, of_addend) for of_addend in given or [[]]])
-    averaged = site.mesh.group_size(axis for axis, op in site.source.partial if axis in reduced and op == "avg")
-    return whole if averaged == 1 else site.emit(aten.div.Scalar, whole, averaged)
+    return divided(site, whole, _averaging(site)[1])
+
+
+def _averaging(site: Site) -> tuple[float, float]:
+    return averaging(site, reduced_axes(site.source, site.target))
 
 
 def _pending(site: Site) -> str:

@@ -55,7 +55,7 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
     state = _local_state(source, shardings, mesh, rank)
     graph = _RankGraph(source, state, local)
     inputs = graph.add_inputs(names)
-    outputs = _outputs(source.graph_signature, function, graph.graph, graph.add_body())
+    outputs = _outputs(source.graph_signature, function, graph, graph.add_body())
     graph.graph.output(tuple(value for _, value in outputs))
     signature = ExportGraphSignature(inputs, [spec for spec, _ in outputs])
     return ExportedProgram(
@@ -94,12 +94,14 @@ class _RankGraph:
     Attributes:
         graph: the copy; each node has its local value, a fake tensor, in `meta["val"]`.
         constants: name → constant of the program.
+        input_names: name of a placeholder in the source → its name here; graphs rename those named like builtins.
     """
 
     def __init__(self, source: ExportedProgram, state: Mapping[str, Tensor], local: fx.GraphModule):
         self.source, self.state, self.local = source, state, local
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
+        self.input_names: dict[str, str] = {}
         self.copies: dict[fx.Node, fx.Node] = {}
         self.fake = FakeTensorMode()
 
@@ -116,20 +118,21 @@ class _RankGraph:
         user = [spec for spec in specs if spec.kind == InputKind.USER_INPUT]
         kept = [spec for spec in specs if spec not in user and spec.target in places]
         taken = {spec.arg.name for spec in (*kept, *user)}
+        placed: list[InputSpec] = []
         for spec in kept:
             name = str(spec.target)
             if name not in self.state:
                 self.constants[name] = self.source.constants[name]
             value: Any = self.state[name] if name in self.state else self.constants[name]
-            self._place(spec.arg.name, self._fake(value), places[name])
+            placed.append(self._place(spec, self._fake(value), places[name]))
         for node in nodes:
             if node.op == "get_attr":
-                kept.append(self._lift(node, self.local.get_buffer(str(node.target)), taken))
+                placed.append(self._lift(node, self.local.get_buffer(str(node.target)), taken))
         for spec in user:
             value = values[spec.arg.name]
             value = self._fake(value) if isinstance(value, Tensor) else value
-            self._place(spec.arg.name, value, places.get(spec.target or spec.arg.name))
-        return [*kept, *user]
+            placed.append(self._place(spec, value, places.get(spec.target or spec.arg.name)))
+        return placed
 
     def add_body(self) -> list[fx.Node]:
         """The ops of the rank's graph; what it returns."""
@@ -147,18 +150,21 @@ class _RankGraph:
                 copy.meta["val"] = copy.target(*args, **kwargs)  # type: ignore  # a call
         return []
 
-    def _place(self, name: str, value: Any, node: fx.Node | None) -> None:
-        placeholder = self.graph.placeholder(name)
+    def _place(self, spec: InputSpec, value: Any, node: fx.Node | None) -> InputSpec:
+        """Append the placeholder of `spec`, and return the spec with the name that the graph gives it."""
+        placeholder = self.graph.placeholder(spec.arg.name)
+        placeholder.target = self.input_names[spec.arg.name] = placeholder.name
         placeholder.meta["val"] = value
         if node is not None:
             self.copies[node] = placeholder
+        return dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=placeholder.name))
 
     def _lift(self, node: fx.Node, value: Tensor, taken: set[str]) -> InputSpec:
         names = itertools.chain([node.name], (f"{node.name}_{number}" for number in itertools.count(1)))
         name = next(name for name in names if name not in taken and name not in self.constants)
         self.constants[name] = value
-        self._place(name, self._fake(value), node)
-        return InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name)
+        spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name)
+        return self._place(spec, self._fake(value), node)
 
     def _fake(self, tensor: Tensor) -> Tensor:
         with self.fake:
@@ -166,7 +172,7 @@ class _RankGraph:
 
 
 def _outputs(
-    signature: ExportGraphSignature, function: FuncOp, graph: fx.Graph, results: Sequence[fx.Node]
+    signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
     """What the program returns, in the order of the source, each with its spec."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
@@ -178,9 +184,10 @@ def _outputs(
     for spec in signature.output_specs:
         value = next(users) if spec.kind in _USER else mutations[str(spec.target)]
         if isinstance(value, fx.Node) and any(value is other for _, other in outputs):
-            value = _copy(graph, value)  # a signature knows outputs by their nodes
+            value = _copy(graph.graph, value)  # a signature knows outputs by their nodes
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
-        outputs.append((dataclasses.replace(spec, arg=arg), value))
+        written = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
+        outputs.append((dataclasses.replace(spec, arg=arg, target=written), value))
     return outputs
 
 

@@ -20,11 +20,16 @@ from spmdir.placement_type import ShardPlacement, take
 from spmdir.planner.conditions import refinement
 from spmdir.sharding import Sharding
 
+_ADDENDS = 64
+"""So many times noise may be added to an element, or taken from it, before it can become infinite."""
+
 
 def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A source of noise for `Placement.distribute`: values of the size of the data, of its type and device.
+    """Return a source of noise for `Placement.distribute`: of each element's size, of the type and device of the data.
 
-    Truth values get noise around zero, whose sign decides.
+    Sums with noise then round as the element does, however large the others are, and stay finite over up to `_ADDENDS`
+    ranks. Zeros, infinities and NaN get noise of the size of the least other element. Truth values get noise around
+    zero, whose sign decides.
     """
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
@@ -32,11 +37,13 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
             return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return torch.randint(0, 4, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
-        size = tensor.detach().abs().to(torch.float64)
-        size = size[torch.isfinite(size)]
-        scale = float(size.max()) if size.numel() and size.max() > 0 else 1.0
-        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).clamp(-2, 2) * (scale / 2)
-        return values.to(tensor.device, tensor.dtype)
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        size = tensor.detach().to("cpu", wide).abs()
+        usual = size.isfinite() & (size > 0)
+        size = size.where(usual, size[usual].min() if usual.any() else 1.0)
+        room = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _ADDENDS
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).clamp(-2, 2) / 2
+        return (values * size.minimum(room)).to(tensor.device, tensor.dtype)
 
     return noise
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import torch
@@ -15,7 +15,7 @@ from spmdir.lowering.inline import AfterCode, BeforeCode, Kind, inline, require_
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Site
 from spmdir.lowering.wire import check_reduced, packed
-from spmdir.placement import REDUCTIONS
+from spmdir.placement import REDUCTIONS, average_divisors
 from spmdir.placement_type import PartialPlacement
 
 
@@ -26,12 +26,14 @@ class Reduction:
     Attributes:
         name: what the process group is asked for.
         befores, afters: what placements do to what a rank holds, and to the result, in this order.
+        divisors: what the operand and the result are divided by, for an average.
     """
 
     site: Site
     name: str
     befores: tuple[BeforeCode, ...]
     afters: tuple[AfterCode, ...]
+    divisors: tuple[float, float] = (1, 1)
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
         """What is reduced, of the operand `x`; and its kind.
@@ -44,6 +46,7 @@ class Reduction:
             x, kind = inline(self.site.emit, code, x, kind)
             require_kind(code, kind, (shape, kind[1]))
         check_reduced(self.name, kind[1])
+        x = divided(self.site, x, self.divisors[0])
         if kind[1] == torch.bool:
             x = self.site.emit(aten.view.dtype, x, torch.uint8)
         return x, kind
@@ -52,6 +55,7 @@ class Reduction:
         """The value, of what the process group gave, which is of `kind` but for truth values being bytes."""
         if kind[1] == torch.bool:
             x = self.site.emit(aten.view.dtype, x, torch.bool)
+        x = divided(self.site, x, self.divisors[1])
         wanted = kind[0], self.site.torch_dtype
         for code in self.afters:
             x, kind = inline(self.site.emit, code, x, kind)
@@ -69,13 +73,12 @@ def reduction_of(site: Site) -> Reduction:
     pending = dict.fromkeys(site.source[axis] for axis in site.named)
     placements = [placement for placement in pending if isinstance(placement, PartialPlacement)]
     first = placements[0]
-    native = len(placements) == 1 and first.op in REDUCTIONS
-    name = str(first.op) if native else first.reduce
+    name = first.reduce
     if site.dtype == "i1" and name not in ON_BOOL:
         raise UnsupportedError(f"{first} of truth values is no reduction; expected P(any) or P(all)")
     name = ON_BOOL[name] if site.dtype == "i1" else name
-    if native:
-        return Reduction(site, name, (), ())
+    if all(placement.op in REDUCTIONS for placement in placements):
+        return Reduction(site, name, (), (), averaging(site, site.named))
     counted = [(p, site.mesh.group_size(_where(site, p))) for p in placements]
     return Reduction(
         site,
@@ -83,6 +86,21 @@ def reduction_of(site: Site) -> Reduction:
         tuple(BeforeCode(p) for p in placements),
         tuple(AfterCode(p, count) for p, count in reversed(counted)),
     )
+
+
+def averaging(site: Site, axes: Iterable[str]) -> tuple[float, float]:
+    """Return what the operand of a sum over `axes` and its result are divided by, for those that hold an average."""
+    return average_divisors(site.mesh.group_size(axis for axis in axes if site.source[axis].op == "avg"))
+
+
+def divided(site: Site, x: Node, divisor: float) -> Node:
+    """Emit `x` divided by `divisor`; complex numbers by their parts, which may be infinite."""
+    if divisor == 1:
+        return x
+    if site.torch_dtype.is_complex:
+        parts, unpack = packed(site.emit, x, site.torch_dtype)
+        return unpack(site.emit(aten.div.Scalar, parts, divisor))
+    return site.emit(aten.div.Scalar, x, divisor)
 
 
 def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> Node:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from spmdir.errors import Location, ParseError, RuleError, SpmdirError, raise_all
 from spmdir.rules.binding import suggestion
-from spmdir.rules.dtypes import COMPLEX_OF, REAL
+from spmdir.rules.dtypes import DERIVED
 from spmdir.rules.expressions import ELEMENT_TYPES
 from spmdir.rules.functions import FUNCTIONS
 from spmdir.rules.maps import MAPS
@@ -94,12 +94,8 @@ def _problems(rule: Rule) -> Iterator[Problem]:
             if clause.kind not in ("replicated", "when")
         )
     for result in rule.results:
-        if (
-            result.dtype
-            and result.dtype not in (*ELEMENT_TYPES, REAL, COMPLEX_OF)
-            and rule.parameter(result.dtype) is None
-        ):
-            known = [*ELEMENT_TYPES, REAL, COMPLEX_OF, *(p.name for p in rule.parameters)]
+        if result.dtype and result.dtype not in (*ELEMENT_TYPES, *DERIVED) and rule.parameter(result.dtype) is None:
+            known = [*ELEMENT_TYPES, *DERIVED, *(p.name for p in rule.parameters)]
             hint = suggestion(result.dtype, known)
             yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 

@@ -18,6 +18,12 @@ REAL = "real"
 COMPLEX_OF = "complex"
 """Declared of a result: the complex type whose parts have the operands' promoted type."""
 
+TRUTH = "truth"
+"""Declared of a result: what torch's tests of truth give, the bytes 0 and 1 for bytes and truth values for others."""
+
+DERIVED = (REAL, COMPLEX_OF, TRUTH)
+"""What may be declared besides element types, arguments and tensors."""
+
 LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.40e38, "f64": 1.79e308}
 """Floating element type → a bound below which numbers stay finite in it."""
 
@@ -52,6 +58,8 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     if declared == COMPLEX_OF:
         found = result_dtype("dtype", binding, operands)
         return found if found in COMPLEX else COMPLEX[found == "f64"]
+    if declared == TRUTH:
+        return "ui8" if result_dtype("dtype", binding, operands) == "ui8" else "i1"
     if declared in (*RANKING, *COMPLEX):
         return declared
     if declared and binding.operands(declared):
@@ -79,9 +87,7 @@ def refused_dtype(
     are the op's own.
     """
     given = declared is not None and (
-        declared in (*RANKING, *COMPLEX, REAL, COMPLEX_OF)
-        or binding.operands(declared)
-        or binding.arguments.get(declared)
+        declared in (*RANKING, *COMPLEX, *DERIVED) or binding.operands(declared) or binding.arguments.get(declared)
     )
     real = not any(isinstance(value, complex) for value in binding.arguments.values())
     if not given and (index or not operands or (real and found in {operand.dtype for operand in operands})):

@@ -167,6 +167,17 @@ tensor<2x8xf64> <b: S(1), a: P(OP)>
 }
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "exchange", "relay"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_average_is_finite_where_that_of_one_device_is(kind, count):
+    mesh, source = Mesh({"a": count}), parse_sharding("a: P(avg)")
+    clauses = {"all_reduce": "on [a] op avg", "reduce_scatter": "on [a] dim 0 op avg"}.get(kind, "")
+    target = Sharding() if kind == "all_reduce" else parse_sharding("a: S(0)")
+    x = torch.tensor([60000.0, -65504.0, 1.0]).half()
+    (y,) = simulate(Program(mesh, kind, clauses, source, target, (3,), "f16").parse(), [x])
+    torch.testing.assert_close(y, x)
+
+
 @pytest.mark.parametrize("op", ["sum", "avg", "max"])
 @pytest.mark.parametrize("how", REDUCE)
 def test_a_bucket_is_reduced_as_its_members_would_be(how, op):

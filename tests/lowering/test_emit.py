@@ -7,6 +7,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.ir import parse
 from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.lowering import lower_to_fx, run_single, simulate
+from spmdir.passes import run_passes
 from spmdir.passes.trusted import trust
 
 
@@ -31,6 +32,32 @@ def test_values_keep_their_names_and_arguments_become_identifiers():
     gm = lower("%hidden_1 = aten.relu(%2) : tensor<4x6xf32> <>\n%hidden_1 : tensor<4x6xf32>", "%2: tensor<4x6xf32>")
     assert [node.name for node in gm.graph.nodes][1] == "hidden_1"
     assert gm.graph.find_nodes(op="placeholder")[0].target.isidentifier()
+
+
+@pytest.mark.parametrize("exponent", ["false", "true"])
+def test_the_element_type_that_kernels_give_counts_where_that_of_fake_tensors_differs(exponent):
+    x = torch.tensor([True, False]).expand(2, 2).contiguous()
+    body = f"%0 = aten.pow.Tensor_Scalar(%x) {{exponent = {exponent}}} : tensor<2x2xi1> <>\n%0 : tensor<2x2xi1>"
+    (y,) = simulate(program(body, "%x: tensor<2x2xi1>"), [x])
+    assert torch.equal(y, x.pow(exponent == "true"))
+
+
+@pytest.mark.parametrize("op", ["any", "all"])
+def test_truth_of_bytes_is_a_byte_and_partial_over_their_shards(op):
+    text = f"""
+spmd.mesh @mesh <a = 2>
+func.func @main(%x: tensor<4x2xui8> {{spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}})
+    -> (tensor<ui8>, tensor<2xui8>) {{
+  %0 = aten.{op}(%x) : tensor<ui8>
+  %1 = aten.{op}.dim(%x) {{dim = 0, keepdim = false}} : tensor<2xui8>
+  return %0, %1 : tensor<ui8>, tensor<2xui8>
+}}
+"""
+    module = run_passes(parse(text), "propagate,insert-reshard")
+    assert f"P({'max' if op == 'any' else 'min'})" in str(module)
+    x = torch.tensor([[0, 2], [0, 3], [0, 4], [5, 6]], dtype=torch.uint8)
+    whole, columns = simulate(module, [x])
+    torch.testing.assert_close((whole, columns), (getattr(x, op)(), getattr(x, op)(0)))
 
 
 def test_nodes_say_where_they_come_from():

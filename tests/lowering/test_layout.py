@@ -72,6 +72,17 @@ def test_the_value_of_a_pending_sum_is_on_no_rank():
         assert not torch.allclose(piece, x)
 
 
+@pytest.mark.parametrize("placement", ["P(sum)", "P(avg)", "Masked"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_partial_values_are_finite_and_lose_no_element_beside_a_large_one(placement, dtype):
+    big = torch.finfo(dtype).max
+    x = torch.tensor([0.9 * big, -big, 1.0, -1e-3, 0.0]).to(dtype)
+    sharding = parse_sharding(f"a: {placement}, b: {placement}")
+    pieces = distribute(x, sharding, MESH, noise())
+    assert all(piece.isfinite().all() for piece in pieces)
+    torch.testing.assert_close(collect(pieces, sharding, MESH), x, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
+
+
 def test_nesting_order_decides_who_holds_what():
     x = torch.arange(6)
     outer_a = distribute(x, parse_sharding("a: S(0), b: S(0)"), MESH, noise())

@@ -163,6 +163,23 @@ def test_linear_layers_are_found_in_decomposed_programs_too(x):
         torch.testing.assert_close(found, exported.module()(x))
 
 
+class Reserved(MLP):
+    """Inputs with names of builtins, one of which is changed."""
+
+    def forward(self, input: Tensor, device: Tensor, inf: Tensor) -> Tensor:
+        inf.add_(1)
+        return super().forward(input + device) + inf
+
+
+def test_inputs_may_have_names_of_builtins():
+    exported = torch.export.export(Reserved(), (X, X.clone(), X.clone()))
+    programs = ranks_of(exported, BOTH)
+    expected = exported.module()(X, X, X.clone())
+    for changed, found in run_together(programs, (X, X, X.clone()), {}):
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(changed, X + 1)
+
+
 def test_open_sizes_are_refused():
     exported = torch.export.export(MLP(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with pytest.raises(spmdir.SpmdirError, match=r"the program has open sizes.*without dynamic_shapes"):
