@@ -23,6 +23,11 @@ from spmdir.tools.plugins import place_in_plugin
 class ArgumentParser(argparse.ArgumentParser):
     """An argument parser whose refusals are SpmdirErrors that name the nearest option."""
 
+    def add_plugins(self) -> None:
+        """Add the option that loads plug-ins of rules and of Python."""
+        explained = "load a .rules file, or execute a .py file"
+        self.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help=explained)
+
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
         """The options in `argv`; `passes` are further option names worth suggesting."""
         options, unknown = self.parse_known_args(argv)

@@ -73,13 +73,7 @@ def argument_parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
-    parser.add_argument(
-        "--load-plugin",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="load a .rules file, or execute a .py file",
-    )
+    parser.add_plugins()
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")

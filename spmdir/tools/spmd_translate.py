@@ -81,13 +81,7 @@ def argument_parser() -> ArgumentParser:
         action="store_true",
         help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
     )
-    parser.add_argument(
-        "--load-plugin",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="load a .rules file, or execute a .py file",
-    )
+    parser.add_plugins()
     parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
         "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
