@@ -42,7 +42,7 @@ check-rules: env
 
 # The table of torch's ops, as the installed torch has them; run it with each version that is supported.
 op-table: env
-	$(BIN)/python -m spmdir.checking.op_table
+	$(BIN)/python -m spmdir.checking.rules.op_table
 
 # Every model × plan × mesh against one device; hours.
 matrix: env

@@ -17,7 +17,7 @@ import traceback
 
 import torch
 
-from spmdir.errors import SpmdirError
+from spmdir.core.errors import SpmdirError
 from tests.models import cases, zoo
 
 MODELS = [

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spmdir.importer import constrain
+from spmdir.importer.constrain import constrain
 
 
 @attrs.frozen

@@ -25,11 +25,11 @@ from torch.distributed.tensor._redistribute import use_min_cost_redistribution_p
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from benchmarks.measure import Row, options, print_table
-from spmdir.lowering import lower_to_fx
-from spmdir.lowering.layout import distribute, random_like
-from spmdir.mesh import Mesh
-from spmdir.planner import plan_reshard
-from spmdir.sharding import Sharding, parse_sharding
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.reshard.plan import plan_reshard
+from spmdir.simulator.distribution import distribute, random_like
 from tests.lowering.programs import Program
 from tests.lowering.ranks import on_ranks
 

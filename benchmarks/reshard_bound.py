@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 
 from benchmarks.measure import Row, cold, options, print_table
-from spmdir.mesh import Mesh
-from spmdir.placement import Partial, R, Shard
-from spmdir.planner import Plan, plan_reshard
-from spmdir.planner.topology import TOPOLOGIES
-from spmdir.sharding import Sharding
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, R, Shard
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.plan import Plan, plan_reshard
+from spmdir.reshard.topology import TOPOLOGIES
 
 MESHES = ((8,), (4, 2), (2, 8), (2, 2, 2), (2, 2, 2, 2))
 DTENSOR_MESHES = ((2,), (3,), (4,), (8,), (2, 2), (2, 3), (4, 2), (2, 4), (2, 8), (2, 2, 2))
@@ -107,7 +107,7 @@ def reasons(above: dict[tuple[Sharding, Sharding], Plan]) -> list[str]:
 
 def beside_dtensor(sizes: tuple[int, ...], limit: int) -> tuple[Row, list[str]]:
     """How many of our plans take longer than one of DTensor's, and these, for one mesh."""
-    from tests.planner.beside_dtensor import compare
+    from tests.reshard.beside_dtensor import compare
 
     pairs = all_pairs(Mesh(named(sizes)), limit)
     slower: list[str] = []

@@ -17,11 +17,11 @@ from contextlib import suppress
 from typing import Any
 
 from benchmarks.measure import options
-from spmdir.checking.check import captured_calls
-from spmdir.checking.jobs import Setup
-from spmdir.checking.pool import Death, pool
-from spmdir.checking.worker import Session as CheckSession
-from spmdir.placement import Partial, Placement, R, Shard
+from spmdir.checking.rules.check_rules import captured_calls
+from spmdir.checking.rules.jobs import Setup
+from spmdir.checking.rules.pool import Death, pool
+from spmdir.checking.rules.worker import Session as CheckSession
+from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.rules import default
 
 COMMON = """
@@ -68,12 +68,12 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
     """COLUMNS of one sample, and what only DTensor offers or we have wrong; nothing of one that cannot be judged."""
     import torch
 
-    from spmdir.checking.checks import describe, right_in_all
-    from spmdir.checking.possible import FAILURES, Trial
-    from spmdir.checking.reasons import why_finite, why_undetermined
-    from spmdir.checking.soundness import call_of, overload
-    from spmdir.checking.values import special_variants
-    from spmdir.errors import SpmdirError
+    from spmdir.checking.rules.call_checks import describe, right_in_all
+    from spmdir.checking.rules.possible import FAILURES, Trial
+    from spmdir.checking.rules.reasons import why_finite, why_undetermined
+    from spmdir.checking.rules.soundness import call_of, overload
+    from spmdir.checking.rules.values import special_variants
+    from spmdir.core.errors import SpmdirError
 
     target = overload(sample.op)
     given = {argument.name: argument.default_value for argument in target._schema.arguments} | sample.arguments
@@ -151,7 +151,7 @@ class DTensorRules:
         from torch.distributed.tensor import DTensor
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        from spmdir.checking.soundness import overload
+        from spmdir.checking.rules.soundness import overload
 
         if not dist.is_initialized():
             dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=max(COUNTS))
@@ -173,7 +173,7 @@ class DTensorRules:
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
         from torch.distributed.tensor._op_schema import OpSchema
 
-        from spmdir.checking.soundness import bound, overload
+        from spmdir.checking.rules.soundness import bound, overload
 
         target = overload(self._call.name)
         specs = [
@@ -260,7 +260,7 @@ def main() -> None:
 
 def packaged_calls(wanted: Sequence[str] | None) -> dict[str, list[bytes]]:
     """Op → our own sample calls, for ops that no OpInfo calls."""
-    from spmdir.checking.samples import all_samples
+    from spmdir.checking.rules.samples import all_samples
 
     calls: dict[str, list[bytes]] = {}
     for sample in all_samples(default()):
@@ -296,7 +296,7 @@ def comparable(op: str) -> bool:
     """Whether DTensor sees the op: composite ones reach it in pieces."""
     import torch
 
-    from spmdir.checking.soundness import overload
+    from spmdir.checking.rules.soundness import overload
 
     name = overload(op).name()
     return not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")

@@ -54,7 +54,7 @@ def _error(module, config) -> float:
 
     import spmdir
     from benchmarks.programs import parameter_shapes
-    from spmdir.lowering import run_single
+    from spmdir.simulator.simulate import run_single
 
     generator = torch.Generator().manual_seed(0)
     parameters = [

@@ -25,7 +25,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     ("statement", "absent"),
     [
         ("import spmdir", ("torch", "xdsl", "lark")),
-        ("import spmdir.call, spmdir.sharding, spmdir.rules, spmdir.planner", ("torch", "xdsl")),
+        ("import spmdir.core.call, spmdir.core.sharding, spmdir.rules, spmdir.search.solve", ("torch", "xdsl")),
         ("import spmdir; spmdir.parse, spmdir.run_passes, spmdir.plan_reshard, spmdir.comm_report", ("torch",)),
     ],
 )

@@ -1,5 +1,5 @@
-"""Proof of rules by execution."""
+"""Proof by running: rules against torch, placements against their laws.
 
-from spmdir.checking.check import check_rules
-
-__all__ = ["check_rules"]
+May import: everything below, to runtime.
+Start with rules/check_rules.py and placements/check_placement.py.
+"""

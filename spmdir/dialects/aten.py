@@ -11,9 +11,9 @@ from typing import Any
 
 from xdsl.irdl import irdl_op_definition
 
-from spmdir.admission import STATISTICS, is_admitted, why_not
+from spmdir.core.admission import STATISTICS, is_admitted, why_not
+from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import UnsupportedError
 
 
 class AtenOp(ValueOp):

@@ -25,15 +25,15 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from spmdir.brackets import split_entries
-from spmdir.call import Literal, SizedMeta, Structure, TensorMeta
-from spmdir.dialects.brackets import take_balanced
-from spmdir.dialects.literals import LiteralError, parse_arguments, print_arguments
+from spmdir.core.brackets import split_entries
+from spmdir.core.call import Literal, SizedMeta, Structure, TensorMeta
+from spmdir.core.errors import SpmdirError
+from spmdir.core.limits import check_shape
+from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.symbolic.expressions import Size
 from spmdir.dialects.size_types import DimsAttr, dims_text
-from spmdir.errors import SpmdirError
-from spmdir.limits import check_shape
-from spmdir.sharding import Sharding, parse_sharding
-from spmdir.size import Size
+from spmdir.dialects.syntax.bracketed import take_balanced
 
 ELEMENT_TYPES: dict[str, Attribute] = {
     "f64": Float64Type(),

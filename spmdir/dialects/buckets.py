@@ -9,17 +9,17 @@ from xdsl.ir import Operation
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Placement
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import (
     meta_of,
 )
 from spmdir.dialects.collectives import AllReduceOp, WaitOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
-from spmdir.placement import Placement
-from spmdir.planner.conditions import refinement
-from spmdir.sharding import Sharding
+from spmdir.reshard.conditions import refinement
 
 
 @irdl_op_definition

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import (
     meta_of,
 )
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
-from spmdir.planner.steps import transition
-from spmdir.sharding import Sharding
+from spmdir.reshard.steps import transition
 
 
 class SpmdOp(ValueOp):

@@ -7,6 +7,8 @@ from typing import Any
 from xdsl.dialects.builtin import StringAttr
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.core.errors import ShardingError, did_you_mean
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ShapesAttr,
@@ -15,10 +17,8 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.checks import check_pieces, check_sharding, is_local
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import ShardingError, did_you_mean
-from spmdir.mesh import Mesh
+from spmdir.dialects.verification import check_pieces, check_sharding, is_local
 
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
 """What the IR itself says about an argument or a result."""

@@ -13,18 +13,18 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.arguments import FLAG, TEXT, WHOLE, accepts, instance
-from spmdir.dialects.checks import mesh_of
+from spmdir.core.arguments import FLAG, TEXT, WHOLE, accepts, instance
+from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
+from spmdir.core.limits import check_types
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.merging import SUB_AXIS, merge_axes
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
-from spmdir.dialects.syntax import IRContext, IRParser, IRPrinter, error_position, location_of
+from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
-from spmdir.limits import check_types
-from spmdir.mesh import Mesh
+from spmdir.dialects.verification import mesh_of
 
 _PLAINER = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",

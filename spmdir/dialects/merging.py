@@ -8,11 +8,11 @@ from typing import Any
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingAttr, ShardingsAttr, sharding_attr, shardings_attr
-from spmdir.dialects.checks import mesh_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import SpmdirError
-from spmdir.mesh import Mesh
+from spmdir.dialects.verification import mesh_of
 
 SUB_AXIS = re.compile(r"\w\(\d+\)\d")
 """What every text with a sub-axis has in it."""

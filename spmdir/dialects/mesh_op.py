@@ -12,9 +12,9 @@ from xdsl.printer import Printer
 from xdsl.traits import SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.dialects.brackets import take_balanced
-from spmdir.errors import SpmdirError
-from spmdir.mesh import Mesh
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.syntax.bracketed import take_balanced
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
 

@@ -10,11 +10,11 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from spmdir.brackets import split_entries
-from spmdir.dialects.brackets import take_balanced
-from spmdir.errors import SpmdirError
-from spmdir.open_sizes import Sizes, Symbol
-from spmdir.size import Number, Size, evaluate, parse_condition, parse_number
+from spmdir.core.brackets import split_entries
+from spmdir.core.errors import SpmdirError
+from spmdir.core.symbolic.expressions import Number, Size, evaluate, parse_condition, parse_number
+from spmdir.core.symbolic.symbols import Sizes, Symbol
+from spmdir.dialects.syntax.bracketed import take_balanced
 
 _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
 

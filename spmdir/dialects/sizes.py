@@ -23,19 +23,19 @@ from xdsl.printer import Printer
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.call import Literal, SizeOperand, with_sizes
+from spmdir.core.call import Literal, SizeOperand, with_sizes
+from spmdir.core.errors import SpmdirError, require_type
+from spmdir.core.literals import LiteralError, parse_arguments, print_literal
+from spmdir.core.mesh import Mesh
+from spmdir.core.symbolic.expressions import Number, Real, apply, is_symbolic, product
+from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
-from spmdir.dialects.literals import LiteralError, parse_arguments, print_literal
 from spmdir.dialects.names import take_name
-from spmdir.dialects.op_parsing import parse_type, take_sizes
-from spmdir.dialects.op_printing import print_with_sizes
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
+from spmdir.dialects.syntax.op_parser import parse_type, take_sizes
+from spmdir.dialects.syntax.op_printer import print_with_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.errors import SpmdirError, require_type
-from spmdir.mesh import Mesh
-from spmdir.open_sizes import Sizes
-from spmdir.size import Number, Real, apply, is_symbolic, product
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 

@@ -8,6 +8,7 @@ from xdsl.ir import Dialect
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import (
     ArgumentsAttr,
     ShapesAttr,
@@ -16,7 +17,6 @@ from spmdir.dialects.attributes import (
     StructureAttr,
     meta_of,
 )
-from spmdir.dialects.borders import FoldOp, HaloOp
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import (
     AllGatherOp,
@@ -34,10 +34,10 @@ from spmdir.dialects.collectives import (
     SpmdOp,
     WaitOp,
 )
+from spmdir.dialects.halo import FoldOp, HaloOp
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.size_types import SizesAttr, SizeType
 from spmdir.dialects.value_op import ValueOp
-from spmdir.mesh import Mesh
 
 
 @irdl_op_definition

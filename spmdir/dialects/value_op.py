@@ -19,7 +19,11 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.call import Call, Literal, Local, SizeOperand, Structure, TensorMeta, with_sizes
+from spmdir.core.call import Call, Literal, Local, SizeOperand, Structure, TensorMeta, with_sizes
+from spmdir.core.errors import ShardingError
+from spmdir.core.literals import LiteralError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
@@ -31,14 +35,10 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.checks import check_decided, check_pieces, check_sharding, is_local, mesh_of
-from spmdir.dialects.literals import LiteralError
-from spmdir.dialects.op_parsing import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
-from spmdir.dialects.op_printing import print_operands, print_tail, print_with_sizes
 from spmdir.dialects.size_types import SizeType
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding
+from spmdir.dialects.syntax.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
+from spmdir.dialects.syntax.op_printer import print_operands, print_tail, print_with_sizes
+from spmdir.dialects.verification import check_decided, check_pieces, check_sharding, is_local, mesh_of
 
 
 class ValueOp(IRDLOperation):

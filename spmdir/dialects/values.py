@@ -6,16 +6,16 @@ from typing import Any
 
 from xdsl.ir import OpResult
 
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import (
     ShapesAttr,
     ShardingAttr,
     ShardingsAttr,
     meta_of,
 )
-from spmdir.dialects.checks import is_local
 from spmdir.dialects.value_op import ValueOp
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding
+from spmdir.dialects.verification import is_local
 
 
 def sharding_of(value: Any) -> Sharding | None:

@@ -20,13 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spmdir.errors import UnsupportedError
-from spmdir.importer.layouts import Layout, layout_of
+from spmdir.core.errors import UnsupportedError
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.locations import node_location
-from spmdir.importer.schemas import is_mutable
-from spmdir.importer.sizes import is_open
 from spmdir.importer.statistics import written
+from spmdir.torch_interop.memory_layouts import Layout, layout_of
+from spmdir.torch_interop.schemas import is_mutable
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 _aten = torch.ops.aten
 

@@ -21,7 +21,7 @@ import torch
 from torch.export.pt2_archive._package import load_pt2 as load_archive
 from torch.utils._pytree import tree_leaves
 
-from spmdir.errors import SpmdirError
+from spmdir.core.errors import SpmdirError
 from spmdir.importer.archive_text import check_program
 
 _PROGRAM = "models/model.json"

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spmdir.errors import SpmdirError
-from spmdir.importer.schemas import resolve
+from spmdir.core.errors import SpmdirError
+from spmdir.torch_interop.schemas import resolve
 
 _NAME = re.compile(r"[\w.+/:-]{0,1000}")
 _FREE = frozenset(

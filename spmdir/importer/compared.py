@@ -14,12 +14,12 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.errors import CheckError, SpmdirError
 from spmdir.dialects import ir
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import CheckError, SpmdirError
 from spmdir.importer.locations import node_location
 from spmdir.importer.program import MUTATIONS, Input, Program, plain_tensor, torch_errors, without_dead_code
-from spmdir.importer.sizes import is_open
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 SEED = 0
 """Of the inputs, and of the random ops of both programs."""
@@ -106,7 +106,7 @@ def check_import(module: ModuleOp, original: Original, program: Program, exact: 
     Raises:
         CheckError: an output or an argument that is written to differs.
     """
-    from spmdir.lowering import run_single  # which imports the importer
+    from spmdir.simulator.simulate import run_single
 
     found = run_single(module, original.inputs, original.state, SEED)
     count = len(original.outputs)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 from torch._C._functorch import peek_interpreter_stack
 
-from spmdir.errors import require_type, wrong_argument
-from spmdir.sharding import Sharding, parse_sharding
+from spmdir.core.errors import require_type, wrong_argument
+from spmdir.core.sharding import Sharding, parse_sharding
 
 
 @torch.library.custom_op("spmdir::constrain", mutates_args=(), schema="(Tensor x, str sharding) -> Tensor")

@@ -13,11 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.utils import _pytree as pytree
 
-from spmdir.importer.binding import op_name
-from spmdir.importer.rewrites import REWRITES
-from spmdir.importer.schemas import is_random
-from spmdir.importer.sizes import is_open
+from spmdir.importer.fx_arguments import op_name
+from spmdir.importer.normalize import REWRITES
 from spmdir.rules import RuleSet
+from spmdir.torch_interop.schemas import is_random
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 _LAID_OUT = ("aten.as_strided", "aten.as_strided_scatter")
 """Ops that are imported only where they say no more than a view does."""

@@ -11,16 +11,20 @@ import torch
 from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.call import TensorMeta
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import Location, SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import as_sharding
+from spmdir.core.symbolic.expressions import Number, apply, is_symbolic
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.names import keep_name
 from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp
-from spmdir.errors import Location, SpmdirError, UnsupportedError
-from spmdir.importer.binding import Bound, bind, dtype_name, op_name
 from spmdir.importer.decompose import decomposed, has_rule
+from spmdir.importer.fx_arguments import Bound, bind, dtype_name, op_name
 from spmdir.importer.locations import location_attribute, node_location
+from spmdir.importer.normalize import REWRITES
 from spmdir.importer.program import (
     is_small,
     live,
@@ -29,14 +33,11 @@ from spmdir.importer.program import (
     require_admitted_node,
     torch_errors,
 )
-from spmdir.importer.rewrites import REWRITES
-from spmdir.importer.schemas import is_mutable, reason_against
-from spmdir.importer.sizes import SymbolTable, is_open, numbers
 from spmdir.importer.statistics import writes_statistics
-from spmdir.mesh import Mesh
+from spmdir.importer.symbolic_sizes import SymbolTable, numbers
 from spmdir.rules import default
-from spmdir.sharding import as_sharding
-from spmdir.size import Number, apply, is_symbolic
+from spmdir.torch_interop.schemas import is_mutable, reason_against
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
 """Higher-order ops that only say how to run their graph; its nodes are imported in their place."""

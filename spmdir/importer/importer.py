@@ -12,25 +12,26 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
-from spmdir.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
+from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
+from spmdir.core.errors import ShardingError, UnsupportedError
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
-from spmdir.errors import ShardingError, UnsupportedError
 from spmdir.importer.compared import check_import, run_original
 from spmdir.importer.graph import GraphBuilder, tensor_meta
 from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, reject_effects
 from spmdir.importer.shardings import input_shardings, output_sharding
-from spmdir.importer.sizes import SymbolTable, is_open
+from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.traced import read_traced
 from spmdir.importer.updates import updated_inputs
-from spmdir.mesh import Mesh, as_mesh
 from spmdir.passes.fold_views import FoldViewsPass
-from spmdir.sharding import Sharding
-from spmdir.size import is_symbolic
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 
 @accepts(

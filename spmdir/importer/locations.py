@@ -10,7 +10,7 @@ from torch import fx
 from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, NameLoc, StringAttr
 from xdsl.ir import Attribute
 
-from spmdir.errors import Location
+from spmdir.core.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|locations|replay)\.py$|^<")

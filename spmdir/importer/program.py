@@ -17,15 +17,15 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
-from spmdir.admission import NOT_EVEN_TRACED
-from spmdir.errors import SpmdirError, UnsupportedError
+from spmdir.core.admission import NOT_EVEN_TRACED
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.importer.aliases import with_explicit_aliases
-from spmdir.importer.binding import op_name
+from spmdir.importer.fx_arguments import op_name
 from spmdir.importer.lists import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.locations import node_location, source_line
-from spmdir.importer.schemas import is_mutable, is_random, reason_against, require_admitted
 from spmdir.importer.statistics import writes_statistics
 from spmdir.importer.strided import SLICED
+from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against, require_admitted
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""

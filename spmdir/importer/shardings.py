@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from spmdir.call import TensorMeta
-from spmdir.errors import ShardingError, SpmdirError, did_you_mean, require_type
-from spmdir.mesh import Mesh
-from spmdir.placement_type import ShardPlacement
-from spmdir.sharding import Sharding, as_sharding
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ShardingError, SpmdirError, did_you_mean, require_type
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.sharding import Sharding, as_sharding
 
 _POSITION = re.compile(r"input:(\d+)")
 LIKE = "like:"

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from spmdir.admission import STATISTICS
-from spmdir.importer.binding import op_name
+from spmdir.core.admission import STATISTICS
+from spmdir.importer.fx_arguments import op_name
 
 _aten = torch.ops.aten
 

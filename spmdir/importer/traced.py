@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from spmdir.errors import UnsupportedError
+from spmdir.core.errors import UnsupportedError
 from spmdir.importer.aliases import like, mode_of_symbols, with_explicit_aliases
 from spmdir.importer.lists import Entrywise
 from spmdir.importer.paths import Names, argument_names, result_names

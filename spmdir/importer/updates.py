@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, fx
 
 from spmdir.importer.program import Input, Output, Program
-from spmdir.importer.sizes import plain
+from spmdir.torch_interop.symbolic_numbers import plain
 
 _CARRIES = frozenset({"mul.Tensor", "mul.Scalar", "clone", "detach", "alias", "copy", "_to_copy", "to.dtype"})
 _SUBTRACTS = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.Tensor"})

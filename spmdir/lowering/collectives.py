@@ -11,7 +11,11 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from spmdir.lowering.cut import (
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.lowering.exchange import start_exchange, start_relay
+from spmdir.lowering.group import Group
+from spmdir.lowering.inline import EdgeCode, inline, require_kind
+from spmdir.lowering.partition import (
     flat_blocks,
     from_flat_blocks,
     join_even,
@@ -22,15 +26,11 @@ from spmdir.lowering.cut import (
     split_even,
     spread,
 )
-from spmdir.lowering.exchange import start_exchange, start_relay
-from spmdir.lowering.group import Group
-from spmdir.lowering.inline import EdgeCode, inline, require_kind
 from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
-from spmdir.placement_type import PartialPlacement
-from spmdir.planner.moved_axes import permuted_axes
-from spmdir.planner.whole_moves import WHOLE_MOVES, senders
+from spmdir.reshard.moved_axes import permuted_axes
+from spmdir.reshard.multi_axis_steps import WHOLE_MOVES, senders
 
 
 def start(kind: str, site: Site, x: Node) -> Started:

@@ -14,34 +14,34 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.arguments import MODULE, SIZES, WHOLE, accepts
-from spmdir.call import Local, TensorMeta
+from spmdir.core.arguments import MODULE, SIZES, WHOLE, accepts
+from spmdir.core.call import Local, TensorMeta
+from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
-from spmdir.dialects.borders import BorderOp
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.halo import BorderOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import location_of
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_shape, sharding_of
-from spmdir.errors import SpmdirError, UnsupportedError, shown
-from spmdir.importer.schemas import torch_op
-from spmdir.lowering.borders import EMITTERS as BORDER_EMITTERS
-from spmdir.lowering.borders import line_of
 from spmdir.lowering.collectives import start
-from spmdir.lowering.groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.lowering.halo import EMITTERS as BORDER_EMITTERS
+from spmdir.lowering.halo import line_of
+from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
-from spmdir.lowering.torch_values import TORCH_DTYPES, schema, torch_constant, torch_literal
-from spmdir.mesh import Mesh
-from spmdir.planner.conditions import refinement
-from spmdir.sharding import Sharding
+from spmdir.reshard.conditions import refinement
+from spmdir.torch_interop.schemas import torch_op
+from spmdir.torch_interop.values import TORCH_DTYPES, schema, torch_constant, torch_literal
 
 aten = torch.ops.aten
 

@@ -10,15 +10,15 @@ from typing import Any
 import attrs
 from torch.fx import Node
 
+from spmdir.core.intervals import Ranges, common, length, positions, union
+from spmdir.core.placement.standard import REDUCTIONS, Partial
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import averaging, divided, identities
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.wire import packed
-from spmdir.pieces import Ranges, common, length, positions, union
-from spmdir.placement import REDUCTIONS, Partial
-from spmdir.planner.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
-from spmdir.planner.moved_axes import exchanged_axes, relayed_axes
-from spmdir.planner.relay import relay, relay_loads
+from spmdir.reshard.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
+from spmdir.reshard.moved_axes import exchanged_axes, relayed_axes
+from spmdir.reshard.two_round_exchange import relay, relay_loads
 
 COMBINE: dict[str, Any] = {
     "sum": aten.add.Tensor,
@@ -35,7 +35,7 @@ Placed = tuple[Part, Node]
 
 
 def start_exchange(site: Site, x: Node) -> Started:
-    """Emit an exchange of `x`; see `spmdir.planner.exchange` for who gives what to whom."""
+    """Emit an exchange of `x`; see `spmdir.reshard.exchange` for who gives what to whom."""
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     held = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)

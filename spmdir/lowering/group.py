@@ -8,8 +8,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from spmdir.errors import SpmdirError
-from spmdir.lowering.cut import Cut, lay, split_even, spread
+from spmdir.core.errors import SpmdirError
+from spmdir.lowering.partition import Cut, lay, split_even, spread
 from spmdir.lowering.ranges import Positions, narrow
 from spmdir.lowering.wire import check_reduced, packed
 
@@ -43,7 +43,7 @@ class Group:
         return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
-        """The reduction of what the ranks have, by a key of `spmdir.placement.REDUCTIONS`."""
+        """The reduction of what the ranks have, by a key of `spmdir.core.placement.standard.REDUCTIONS`."""
         return self._reduced(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:

@@ -11,12 +11,12 @@ from torch import fx
 from torch._subclasses import fake_tensor
 from torch.fx import Node
 
-from spmdir.errors import Location, SpmdirError
+from spmdir.core.errors import Location, SpmdirError
+from spmdir.core.placement.base import PartialPlacement, edge_between
+from spmdir.core.placement.standard import Placement
 from spmdir.lowering.group import Group
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.lowering.ranges import Emit, aten
-from spmdir.placement import Placement
-from spmdir.placement_type import PartialPlacement, edge_between
 
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and element type of what a rank holds."""

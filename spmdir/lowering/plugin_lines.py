@@ -6,8 +6,8 @@ import inspect
 import traceback
 from collections.abc import Iterable, Iterator
 
-from spmdir.errors import Location
-from spmdir.placement import Placement
+from spmdir.core.errors import Location
+from spmdir.core.placement.standard import Placement
 
 
 def failing_line(placements: Iterable[Placement], error: BaseException | None = None) -> Location | None:

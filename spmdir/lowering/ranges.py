@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch.fx import Node
 
-from spmdir.pieces import Ranges
+from spmdir.core.intervals import Ranges
 
 aten = torch.ops.aten
 

@@ -9,14 +9,14 @@ import attrs
 import torch
 from torch.fx import Node
 
-from spmdir.errors import UnsupportedError
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.standard import REDUCTIONS, average_divisors
 from spmdir.lowering.group import ON_BOOL
 from spmdir.lowering.inline import AfterCode, BeforeCode, Kind, inline, require_kind
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Site
 from spmdir.lowering.wire import check_reduced, packed
-from spmdir.placement import REDUCTIONS, average_divisors
-from spmdir.placement_type import PartialPlacement
 
 
 @attrs.frozen

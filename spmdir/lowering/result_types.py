@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch._subclasses import fake_tensor
 
-from spmdir.call import TensorMeta
-from spmdir.errors import UnsupportedError
-from spmdir.lowering.torch_values import DTYPE_NAMES, TORCH_DTYPES
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import UnsupportedError
+from spmdir.torch_interop.values import DTYPE_NAMES, TORCH_DTYPES
 
 DEVICES = ("cpu", "meta")
 """Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""

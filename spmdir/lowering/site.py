@@ -10,16 +10,16 @@ import attrs
 import torch
 from torch.fx import Node
 
-from spmdir.lowering.cut import Cut, cut_of
-from spmdir.lowering.groups import GroupName
+from spmdir.core.intervals import Ranges
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.standard import REDUCTIONS, Placement
+from spmdir.core.sharding import Sharding
+from spmdir.lowering.partition import Cut, cut_of
+from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
-from spmdir.lowering.torch_values import TORCH_DTYPES
 from spmdir.lowering.wire import packed
-from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges
-from spmdir.placement import REDUCTIONS, Placement
-from spmdir.placement_type import ShardPlacement
-from spmdir.sharding import Sharding
+from spmdir.torch_interop.values import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default

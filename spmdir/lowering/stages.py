@@ -8,16 +8,16 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
-from spmdir.dialects.checks import is_local
 from spmdir.dialects.names import take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.errors import SpmdirError, require_type
+from spmdir.dialects.verification import is_local
 from spmdir.passes import run_passes
 from spmdir.passes.bind_sizes import BindSizesPass
-from spmdir.passes.trusted import is_trusted
+from spmdir.passes.local_programs.trusted import is_trusted
 
 
 def bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:

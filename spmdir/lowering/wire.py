@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from spmdir.errors import UnsupportedError
+from spmdir.core.errors import UnsupportedError
 from spmdir.lowering.ranges import Emit, aten
 
 Unpack = Callable[[Node], Node]

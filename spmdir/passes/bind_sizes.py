@@ -18,20 +18,20 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.call import Literal, TensorMeta, with_sizes
+from spmdir.core.call import Literal, TensorMeta, with_sizes
+from spmdir.core.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.symbolic.expressions import evaluate, parse_number
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
-from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
 from spmdir.passes.expand import expand
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.stage import global_function
-from spmdir.passes.typing import strategies_of
-from spmdir.size import evaluate, parse_number
+from spmdir.passes.type_check.type_check import strategies_of
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Placement
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.syntax import location_of
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.errors import UnsupportedError
-from spmdir.mesh import Mesh
-from spmdir.passes.typing import divided_factors, required, strategies_of
-from spmdir.placement import Placement
+from spmdir.passes.type_check.type_check import divided_factors, required, strategies_of
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.expansion import Expansion, Placed, Value
 from spmdir.rules.placing import place
-from spmdir.sharding import Sharding
 
 
 def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:

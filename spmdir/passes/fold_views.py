@@ -19,16 +19,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.call import sized_meta
+from spmdir.core.call import sized_meta
+from spmdir.core.symbolic.expressions import Size, apply, evaluate, is_symbolic, product
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
-from spmdir.dialects.syntax import IRContext
-from spmdir.passes.typing import rule_of
+from spmdir.dialects.syntax.context import IRContext
+from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet
-from spmdir.size import Size, apply, evaluate, is_symbolic, product
 
 Letters = list[int]
 """The factors of one dimension, major first."""

@@ -13,19 +13,19 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from spmdir.core.errors import ParseError, did_you_mean
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
-from spmdir.dialects.syntax import IRContext
+from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ParseError, did_you_mean
 from spmdir.passes import Count
-from spmdir.passes.rewrite_text import Collective as CollectiveTerm
-from spmdir.passes.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
-from spmdir.passes.rewriting import Engine
+from spmdir.passes.fusion.rewrite_text import Collective as CollectiveTerm
+from spmdir.passes.fusion.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
+from spmdir.passes.fusion.rewriting import Engine
 from spmdir.passes.stage import sized_function
 
-REWRITES = Path(__file__).with_suffix(".rewrites")
+REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
 
 LOCAL = ""

@@ -11,20 +11,20 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function
-from spmdir.passes.typing import cheapest_operands
-from spmdir.planner.conditions import refinement
-from spmdir.sharding import Sharding
+from spmdir.passes.type_check.type_check import cheapest_operands
+from spmdir.reshard.conditions import refinement
 
 
 @attrs.frozen

@@ -20,29 +20,29 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.call import Literal, Local, TensorMeta
+from spmdir.core.call import Literal, Local, TensorMeta
+from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import enumerated
+from spmdir.core.placement.standard import Shard
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
-from spmdir.dialects.borders import BORDER_OPS
-from spmdir.dialects.checks import is_local
+from spmdir.dialects.halo import BORDER_OPS
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.errors import ShardingError, UnsupportedError, raise_all
-from spmdir.mesh import Mesh
-from spmdir.passes.local_forms import NOTE, note
-from spmdir.passes.promises import argument_errors, result_errors
+from spmdir.dialects.verification import is_local
+from spmdir.passes.local_programs.local_forms import NOTE, note
+from spmdir.passes.local_programs.promises import argument_errors, result_errors
+from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.stage import refuse_open_sizes
-from spmdir.passes.trusted import trust
-from spmdir.passes.typing import Choice, strategies_of
-from spmdir.placement import Shard
-from spmdir.placement_type import enumerated
-from spmdir.planner.runs import mark_runs
+from spmdir.passes.type_check.type_check import Choice, strategies_of
+from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
-from spmdir.sharding import Sharding
 
 Shape = tuple[int, ...]
 

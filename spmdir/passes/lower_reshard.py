@@ -13,23 +13,23 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.call import TensorMeta
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
-from spmdir.dialects.steps import build_collective
-from spmdir.dialects.syntax import location_of
+from spmdir.dialects.step_ops import build_collective
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.errors import ShardingError, SpmdirError
-from spmdir.mesh import Mesh
 from spmdir.passes.stage import sized_function
-from spmdir.planner.cost import sends_anything
-from spmdir.planner.plan import plan_reshard
-from spmdir.planner.steps import Step
-from spmdir.planner.topology import FLAT, Topology, find_topology
-from spmdir.sharding import Sharding
+from spmdir.reshard.cost import sends_anything
+from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import FLAT, Topology, find_topology
 
 ORDERS = 24
 """How many orders of the reshards of one value to try; all of them up to four reshards."""

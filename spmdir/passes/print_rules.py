@@ -9,9 +9,9 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.syntax import IRContext
+from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.stage import global_function
-from spmdir.passes.typing import rule_of
+from spmdir.passes.type_check.type_check import rule_of
 
 
 @dataclass(frozen=True)

@@ -15,33 +15,33 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from spmdir.call import TensorMeta
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import R, Shard, plugins
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.errors import RuleError, ShardingError, UnsupportedError, warn
-from spmdir.mesh import Mesh
 from spmdir.passes import Amount, Count
-from spmdir.passes.candidates import candidates, of_node
 from spmdir.passes.expand import expand
-from spmdir.passes.nesting import Maker, annotate
+from spmdir.passes.propagation.candidates import candidates, of_node
+from spmdir.passes.propagation.nesting import Maker, annotate
+from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
 from spmdir.passes.stage import global_function
-from spmdir.passes.sub_axes import given_splits, wanted_splits
-from spmdir.passes.typing import rule_of
-from spmdir.placement import R, Shard, plugins
-from spmdir.placement_type import Placement
-from spmdir.planner.axis_search import Unsolvable
-from spmdir.planner.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
-from spmdir.planner.search import Solution, solve
+from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategy import divided_by
-from spmdir.sharding import Sharding
+from spmdir.search.axis_search import Unsolvable
+from spmdir.search.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
+from spmdir.search.solve import Solution, solve
 
 DOUBLE = ("f64", "complex<f64>")
 """Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32

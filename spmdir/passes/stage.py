@@ -5,11 +5,11 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import sizes_op
-from spmdir.dialects.syntax import location_of
-from spmdir.errors import UnsupportedError
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.verification import is_local
 
 
 def global_function(module: ModuleOp, pass_name: str) -> FuncOp:

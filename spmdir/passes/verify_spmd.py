@@ -12,24 +12,24 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from spmdir.core.errors import ShardingError, SpmdirError, raise_all
+from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.checks import is_local
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
-from spmdir.dialects.syntax import IRContext, location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.errors import ShardingError, SpmdirError, raise_all
-from spmdir.mesh import Mesh
-from spmdir.passes.globalize import globalized
+from spmdir.dialects.verification import is_local
+from spmdir.passes.local_programs.globalize import globalized
+from spmdir.passes.local_programs.promises import argument_errors, result_errors
+from spmdir.passes.local_programs.same_function import compare
+from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.promises import argument_errors, result_errors
-from spmdir.passes.same_function import compare
 from spmdir.passes.stage import refuse_open_sizes
-from spmdir.passes.trusted import trust
-from spmdir.passes.typing import strategies_of
-from spmdir.planner.plan import plan_reshard
+from spmdir.passes.type_check.type_check import strategies_of
+from spmdir.reshard.plan import plan_reshard
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.pieces import Ranges, Run, joined, summed_runs
-from spmdir.placement_type import ShardPlacement
+from spmdir.core.intervals import Ranges, Run, joined, summed_runs
+from spmdir.core.placement.base import ShardPlacement
 
 
 @attrs.frozen

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from spmdir.errors import UnsupportedError
-from spmdir.placement_type import Noise, PartialPlacement
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.base import Noise, PartialPlacement
 
 
 @attrs.frozen

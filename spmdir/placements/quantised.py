@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from spmdir.placement import Partial
-from spmdir.placement_type import Edge, Noise, PartialPlacement
+from spmdir.core.placement.base import Edge, Noise, PartialPlacement
+from spmdir.core.placement.standard import Partial
 
 
 @attrs.frozen

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from spmdir.errors import ShardingError
-from spmdir.pieces import Ranges
-from spmdir.placement_type import ShardPlacement
+from spmdir.core.errors import ShardingError
+from spmdir.core.intervals import Ranges
+from spmdir.core.placement.base import ShardPlacement
 
 
 def _no_negative_size(_: Any, __: Any, sizes: tuple[int, ...]) -> None:

@@ -21,9 +21,9 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.pieces import Ranges, Run, chunk, chunk_runs, joined, summed_runs
-from spmdir.placement import Shard
-from spmdir.placement_type import Placement, ShardPlacement
+from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs, joined, summed_runs
+from spmdir.core.placement.base import Placement, ShardPlacement
+from spmdir.core.placement.standard import Shard
 
 
 @attrs.frozen

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spmdir.errors import RuleError
-from spmdir.placement import Placement, R, Shard
-from spmdir.placement_type import PartialPlacement
+from spmdir.core.errors import RuleError
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.rules.dividing import dividable
 from spmdir.rules.rows import divide
 from spmdir.rules.strategy import Strategy

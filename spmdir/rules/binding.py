@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from spmdir.call import Literal
-from spmdir.errors import RuleError
+from spmdir.core.call import Literal
+from spmdir.core.errors import RuleError
 from spmdir.rules.kinds import check_kind
 from spmdir.rules.syntax import Constant, Rule
 

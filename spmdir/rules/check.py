@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from spmdir.errors import Location, ParseError, RuleError, SpmdirError, raise_all
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, raise_all
 from spmdir.rules.binding import suggestion
 from spmdir.rules.dtypes import DERIVED
 from spmdir.rules.expressions import ELEMENT_TYPES

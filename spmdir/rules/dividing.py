@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.call import DTYPE_BYTES
-from spmdir.errors import RuleError
+from spmdir.core.call import DTYPE_BYTES
+from spmdir.core.errors import RuleError
 from spmdir.rules.strategy import lifted_factors
 from spmdir.rules.syntax import Function, walk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spmdir.call import DTYPE_BYTES, TensorMeta
+from spmdir.core.call import DTYPE_BYTES, TensorMeta
 from spmdir.rules.binding import Binding
 
 RANKING = ("i1", "ui8", "i8", "i16", "i32", "i64", "f8E5M2", "f8E4M3FN", "bf16", "f16", "f32", "f64")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.call import Call, DType, Local, TensorMeta
-from spmdir.errors import RuleError
+from spmdir.core.call import Call, DType, Local, TensorMeta
+from spmdir.core.errors import RuleError
 from spmdir.rules.expansion import Piece, Value
 from spmdir.rules.expressions import evaluate, holds
 from spmdir.rules.scope import Scope

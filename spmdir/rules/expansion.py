@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.call import Call, TensorMeta
-from spmdir.placement import Placement
+from spmdir.core.call import Call, TensorMeta
+from spmdir.core.placement.standard import Placement
 from spmdir.rules.strategy import Strategy
 
 if TYPE_CHECKING:

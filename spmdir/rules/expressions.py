@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from spmdir.call import DTYPE_BYTES, DType, Local
-from spmdir.errors import RuleError
+from spmdir.core.call import DTYPE_BYTES, DType, Local
+from spmdir.core.errors import RuleError
 from spmdir.rules.functions import FUNCTIONS
 from spmdir.rules.scope import Scope
 from spmdir.rules.syntax import Binary, Condition, Constant, Expression, Function, Name, Sequence

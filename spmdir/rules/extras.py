@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import attrs
 
-from spmdir.placement import Placement, plugins
-from spmdir.placement_type import PartialPlacement, ShardPlacement
+from spmdir.core.placement.base import PartialPlacement, ShardPlacement
+from spmdir.core.placement.standard import Placement, plugins
 
 
 @attrs.frozen(cache_hash=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from spmdir.call import DType
-from spmdir.errors import RuleError
+from spmdir.core.call import DType
+from spmdir.core.errors import RuleError
 from spmdir.rules.dtypes import is_finite, sums_exactly
 from spmdir.rules.local_functions import (
     around,

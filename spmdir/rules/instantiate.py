@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spmdir.call import Call, Literal, TensorMeta
+from spmdir.core.call import Call, Literal, TensorMeta
 from spmdir.rules.binding import Binding, bind
 from spmdir.rules.dividing import Factor
 from spmdir.rules.dtypes import refused_dtype, result_dtype

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdir.call import DType, Literal, Local
-from spmdir.errors import RuleError
+from spmdir.core.call import DType, Literal, Local
+from spmdir.core.errors import RuleError
 
 
 def _flag(value: Any) -> bool:
@@ -98,6 +98,6 @@ def check_kind(op: str, name: str, value: Literal) -> None:
     """Raise RuleError unless argument `name` of `op` can be `value`; none stands for what the schema gives."""
     kind = _KIND_OF.get(name) if op.startswith("aten.") else None
     if kind is not None and value is not None and not _EXPECTED[kind](value):
-        from spmdir.dialects.literals import print_literal  # only a wrong argument needs it
+        from spmdir.core.literals import print_literal  # only a wrong argument needs it
 
         raise RuleError(f"{op}: argument '{name}' is {print_literal(value)}; expected {kind}")

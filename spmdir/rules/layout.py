@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from spmdir.call import TensorMeta
-from spmdir.errors import RuleError
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import RuleError
 from spmdir.rules.binding import Binding
 from spmdir.rules.fitting import fit
 from spmdir.rules.syntax import Pattern, Rule
@@ -108,7 +108,7 @@ class Layout:
         value = self.argument(name)
         listed = (value,) if isinstance(value, int) else value
         if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
-            from spmdir.dialects.literals import print_literal  # only a wrong argument needs it
+            from spmdir.core.literals import print_literal  # only a wrong argument needs it
 
             self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
         return listed

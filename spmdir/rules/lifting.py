@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.errors import SpmdirError
-from spmdir.pieces import joined, scaled, tiled
-from spmdir.placement import Placement, Shard
-from spmdir.placement_type import ENUMERATED, ShardPlacement, runs_of
+from spmdir.core.errors import SpmdirError
+from spmdir.core.intervals import joined, scaled, tiled
+from spmdir.core.placement.base import ENUMERATED, ShardPlacement, runs_of
+from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.dividing import beside, goes_with, least_held, local_form_reads
 from spmdir.rules.extras import at
 from spmdir.rules.layout import Dims

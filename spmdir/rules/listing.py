@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spmdir.arguments import Kind, accepts, instance, keyed
-from spmdir.call import DTYPE_BYTES, DType, Literal, TensorMeta
-from spmdir.errors import RuleError, require_type, shown
-from spmdir.placement import Placement, parse_placement
+from spmdir.core.arguments import Kind, accepts, instance, keyed
+from spmdir.core.call import DTYPE_BYTES, DType, Literal, TensorMeta
+from spmdir.core.errors import RuleError, require_type, shown
+from spmdir.core.placement.standard import Placement, parse_placement
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategy import Strategy
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from spmdir.call import Local
+from spmdir.core.call import Local
 from spmdir.rules.scope import Scope, rank_integer
 
 

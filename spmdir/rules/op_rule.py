@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.call import Call, Local, TensorMeta
-from spmdir.errors import ParseError, SpmdirError
-from spmdir.placement import Placement, R
+from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.errors import ParseError, SpmdirError
+from spmdir.core.placement.standard import Placement, R
 from spmdir.rules.added import added_rows, combining_rows
 from spmdir.rules.binding import Binding
 from spmdir.rules.dividing import Factor

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from spmdir.errors import Location, ParseError, SpmdirError
-from spmdir.limits import NESTING, OPERATORS, check_nesting
+from spmdir.core.errors import Location, ParseError, SpmdirError
+from spmdir.core.limits import NESTING, OPERATORS, check_nesting
 from spmdir.rules.grammar import load_grammar
 from spmdir.rules.syntax import (
     Binary,

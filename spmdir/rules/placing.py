@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.placement import Partial, Placement, R
-from spmdir.placement_type import ShardPlacement
+from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.rules.expansion import Expansion, Placed, Reduced, Value
 from spmdir.rules.strategy import Strategy
 

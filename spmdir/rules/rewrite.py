@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.call import Local, TensorMeta
+from spmdir.core.call import Local, TensorMeta
 from spmdir.rules.emitter import Emitter
 from spmdir.rules.expansion import Expansion
 from spmdir.rules.expressions import holds

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spmdir.call import TensorMeta
-from spmdir.placement import REDUCTIONS, Partial, Placement, R, Shard, reductions_of
-from spmdir.placement_type import PartialPlacement
+from spmdir.core.call import TensorMeta
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.standard import REDUCTIONS, Partial, Placement, R, Shard, reductions_of
 from spmdir.rules.dividing import dividable
 from spmdir.rules.dtypes import sums_exactly
 from spmdir.rules.layout import Dims

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import attrs
 
-from spmdir.admission import why_not
-from spmdir.arguments import PATH, accepts
-from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
+from spmdir.core.admission import why_not
+from spmdir.core.arguments import PATH, accepts
+from spmdir.core.call import Call, Literal, TensorMeta
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
+from spmdir.core.text_file import read_text_file
 from spmdir.rules.binding import suggestion
 from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate
@@ -22,9 +23,8 @@ from spmdir.rules.maps import MAPS
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.syntax import Rule
 from spmdir.rules.windows import BORDERS
-from spmdir.text_file import read_text_file
 
-PACKAGED = Path(__file__).parent.parent / "dialects" / "aten"
+PACKAGED = Path(__file__).parent / "aten"
 
 
 @attrs.frozen

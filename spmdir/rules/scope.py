@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from spmdir.call import Local, TensorMeta
-from spmdir.errors import RuleError
+from spmdir.core.call import Local, TensorMeta
+from spmdir.core.errors import RuleError
 from spmdir.rules.binding import Binding
 
 Axes = tuple[str, ...]

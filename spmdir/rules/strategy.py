@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.placement import Placement
+from spmdir.core.placement.standard import Placement
 
 
 @attrs.frozen

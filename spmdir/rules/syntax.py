@@ -7,7 +7,7 @@ from typing import Literal as OneOf
 
 import attrs
 
-from spmdir.errors import Location
+from spmdir.core.errors import Location
 
 Number = int | float | bool | str | None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.call import Literal
+from spmdir.core.call import Literal
 
 if TYPE_CHECKING:
     from spmdir.rules.layout import Dims, Layout

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
-from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
-from spmdir.limits import CHARACTERS
-from spmdir.progress import shown_by
-from spmdir.text_file import decoded, read_text_file
-from spmdir.tools.plugins import place_in_plugin
+from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
+from spmdir.core.limits import CHARACTERS
+from spmdir.core.progress import shown_by
+from spmdir.core.text_file import decoded, read_text_file
+from spmdir.plugins import place_in_plugin
 
 
 class ArgumentParser(argparse.ArgumentParser):

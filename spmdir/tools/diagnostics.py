@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from spmdir.errors import Location, ParseError, SpmdirError, SpmdirWarning
+from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirWarning
 
 _EXPECTATION = re.compile(r"expected-(\w+)(?:@([+-]\d{1,9}|\w+))?\s*(?:\{\{(.*?)\}\})?")
 _SEVERITIES = ("error", "warning")

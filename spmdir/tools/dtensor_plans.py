@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Placement, R, Shard, plugins
-from spmdir.planner.steps import Step, make_step
-from spmdir.sharding import Sharding
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, Placement, R, Shard, plugins
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.steps import Step, make_step
 
 PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}
 """Name of a planner → what `use_graph_based_transform` is for it; the first is DTensor's default."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import attrs
 
-from spmdir.errors import Location, ParseError, SpmdirError, did_you_mean
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding, as_sharding
-from spmdir.toml_text import place_of, read_toml
+from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.toml_text import place_of, read_toml
 
 _KEYS = ("out_shardings", "shardings")
 _OPEN = "?"

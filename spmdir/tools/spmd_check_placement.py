@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from spmdir.errors import SpmdirErrors
+from spmdir.core.errors import SpmdirErrors
 from spmdir.tools.command import ArgumentParser, guarded
 
 _DESCRIPTION = "Check the placements that Python files declare: every law, on many examples."
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    from spmdir.laws import LAWS, check_file
+    from spmdir.checking.placements import LAWS, check_file
 
     if options.list_laws:
         width = max(len(law.name) for law in LAWS)

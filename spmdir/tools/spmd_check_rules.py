@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdir.errors import SpmdirError
-from spmdir.progress import say
+from spmdir.core.errors import SpmdirError
+from spmdir.core.progress import say
 from spmdir.tools.command import ArgumentParser, guarded, write_text
 
 _DESCRIPTION = "Check rules by running their ops: every strategy, on several numbers of ranks."
@@ -34,7 +34,7 @@ def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     if bool(options.ops) == options.all:
         raise SpmdirError("expected names of ops, such as aten.mm, or --all")
-    from spmdir.checking import check_rules
+    from spmdir.checking.rules import check_rules
 
     report = check_rules(
         options.ops or None,

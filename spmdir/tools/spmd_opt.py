@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.errors import SpmdirError, SpmdirErrors, SpmdirWarning
+from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
 from spmdir.passes import PassTable, describe, run_passes
+from spmdir.plugins import Session, load_plugins
 from spmdir.tools.command import ArgumentParser, flat, guarded, read_text, shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
-from spmdir.tools.plugins import Session, load_plugins
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -201,7 +201,7 @@ def _transform(
     if options.timing and rules.instances:
         print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
     if options.cost_report:
-        from spmdir.planner import comm_report
+        from spmdir.report.communication import comm_report
 
         print(attrs.evolve(comm_report(module), objective=session.context.objective), file=sys.stderr)
     return output

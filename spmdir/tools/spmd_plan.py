@@ -8,19 +8,19 @@ import math
 import string
 from collections.abc import Sequence
 
-from spmdir.brackets import split_entries
-from spmdir.call import DTYPE_BYTES
-from spmdir.errors import ShardingError
-from spmdir.limits import check_shape
-from spmdir.mesh import Mesh
-from spmdir.planner.cost import step_cost
-from spmdir.planner.plan import plan_reshard
-from spmdir.planner.report import size_text
-from spmdir.planner.steps import Step
-from spmdir.planner.topology import FLAT, TOPOLOGIES, Topology, find_topology
-from spmdir.sharding import Sharding, as_sharding
+from spmdir.core.brackets import split_entries
+from spmdir.core.call import DTYPE_BYTES
+from spmdir.core.errors import ShardingError
+from spmdir.core.limits import check_shape
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.plugins import load_module
+from spmdir.report.communication import size_text
+from spmdir.reshard.cost import step_cost
+from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import FLAT, TOPOLOGIES, Topology, find_topology
 from spmdir.tools.command import ArgumentParser, guarded
-from spmdir.tools.plugins import load_module
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
 _EXAMPLES = """\

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdir.errors import SpmdirError, SpmdirErrors, shown
+from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
+from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
-from spmdir.tools.plugins import load_plugins
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +47,8 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, text: str, file: str) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.lowering import run_single, simulate
     from spmdir.lowering.stages import bound
+    from spmdir.simulator.simulate import run_single, simulate
 
     module = ir.parse(text, file)
     if options.sizes or open_sizes(module).symbols:
@@ -118,9 +118,9 @@ def random_inputs(
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.names import name_of
-    from spmdir.dialects.syntax import location_of
+    from spmdir.dialects.syntax.context import location_of
     from spmdir.dialects.values import function_attrs, global_shape
-    from spmdir.lowering.torch_values import TORCH_DTYPES
+    from spmdir.torch_interop.values import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)
     mesh, function = ir.mesh(module), ir.main_function(module)
@@ -227,7 +227,7 @@ def relative_error(found: Any, right: Any) -> float:
 
 def tolerance_of(value: Any) -> float:
     """The default tolerance for an output."""
-    from spmdir.lowering.torch_values import TORCH_DTYPES
+    from spmdir.torch_interop.values import TORCH_DTYPES
 
     found = getattr(value, "dtype", None)
     return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[name] == found), 0.0)

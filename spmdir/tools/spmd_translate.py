@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from spmdir.errors import ParseError
-from spmdir.mesh import Mesh
+from spmdir.core.errors import ParseError
+from spmdir.core.mesh import Mesh
+from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
-from spmdir.tools.plugins import load_plugins
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +123,8 @@ def import_pt2(
         SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
     """
     from spmdir.dialects import ir
-    from spmdir.importer import import_fx
     from spmdir.importer.archive import load_pt2
+    from spmdir.importer.importer import import_fx
 
     plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)
@@ -147,7 +147,7 @@ def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = N
         SpmdirError: the text is malformed or cannot be lowered.
     """
     from spmdir.dialects import ir
-    from spmdir.lowering import lower_to_fx
+    from spmdir.lowering.emit import lower_to_fx
 
     module = ir.parse(text, file)
     return python_source(lower_to_fx(module, rank, sizes=sizes), ir.mesh(module), rank)
@@ -155,7 +155,7 @@ def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = N
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
     """Python that defines `graph_module`, its constants written out, and `connect`, which makes its groups."""
-    from spmdir.lowering.groups import symbolic_axes
+    from spmdir.lowering.process_groups import symbolic_axes
 
     nodes = graph_module.graph.nodes
     texts = {arg for node in nodes for arg in node.args if isinstance(arg, str)}

@@ -19,10 +19,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
 import spmdir
+from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
-from spmdir.lowering.layout import held_piece
-from spmdir.mesh import Mesh
+from spmdir.simulator.distribution import held_piece
 
 ROOT = Path(__file__).parents[2]
 MESH = Mesh({"dp": 2, "tp": 4})

@@ -15,7 +15,7 @@ import traceback
 
 import torch  # noqa: F401  # what makes a tool slow to start
 
-import spmdir.lowering.parallel
+import spmdir.runtime.parallelize
 import spmdir.tools.command  # noqa: F401
 
 

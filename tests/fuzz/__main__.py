@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from spmdir.checking.pool import Death, Worker
+from spmdir.checking.rules.pool import Death, Worker
 from tests.fuzz.batch import Batch, Failure
 from tests.fuzz.kinds import KINDS
 

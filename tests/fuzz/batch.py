@@ -17,7 +17,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyStrategyDefinition
 
-from spmdir.errors import CheckError, SpmdirError
+from spmdir.core.errors import CheckError, SpmdirError
 
 SHRINKS = 200
 """How many cases are run to shrink one that fails."""

@@ -11,15 +11,15 @@ import torch
 from hypothesis import strategies as st
 
 from spmdir import run_passes
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirError
-from spmdir.mesh import Mesh
 from spmdir.tools.spmd_run import random_inputs
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edits import axes, outcome, random_edit
 from tests.fuzz.local_programs import PROGRAMS, STAGES, program
 from tests.fuzz.malformed import ROOT
-from tests.planner.random_programs import programs
+from tests.search.random_programs import programs
 
 PASSES = ("propagate", "insert-reshard", "lower-reshard", "fuse-collectives", "localize")
 """The program is edited after import, which is before the first of them, or after one of them."""

@@ -17,10 +17,10 @@ import torch
 from spmdir import SpmdirError, simulate
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.checks import is_local
-from spmdir.lowering import run_single
-from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.passes.globalize import globalized
+from spmdir.dialects.verification import is_local
+from spmdir.passes.local_programs.globalize import globalized
+from spmdir.simulator.simulate import run_single
+from spmdir.torch_interop.values import TORCH_DTYPES
 
 SHARDING = re.compile(r"(?<=> )<([^<>]*)>|(?<=@mesh)((?:, )?[^<>]*)(?=>)")
 ENTRY = re.compile(r"[\w()]+: [A-Z]\w*(?:\([^()]*\))?")

@@ -10,7 +10,7 @@ import torch
 from spmdir import run_passes
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.torch_interop.values import TORCH_DTYPES
 
 STAGES = {
     "localize": "insert-reshard,lower-reshard,localize",

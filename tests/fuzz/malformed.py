@@ -18,10 +18,10 @@ import attrs
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from spmdir.mesh import Mesh
-from spmdir.passes.rewrite_text import parse_rewrites
-from spmdir.placement import parse_placement
-from spmdir.sharding import parse_sharding
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import parse_placement
+from spmdir.core.sharding import parse_sharding
+from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
 from spmdir.tools.plan_file import read_plan
 from tests.fuzz.batch import Kind, Wrong

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
+from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import SpmdirError
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.compare import difference
 from tests.fuzz.statements import FAMILIES

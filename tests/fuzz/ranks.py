@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import spmdir
-from spmdir.checking.pool import Death, Worker
-from spmdir.checking.worker import serve
-from spmdir.errors import SpmdirError
+from spmdir.checking.rules.pool import Death, Worker
+from spmdir.checking.rules.worker import serve
+from spmdir.core.errors import SpmdirError
 from tests.fuzz.batch import Kind, Wrong
 
 WORLD = 2

@@ -11,12 +11,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spmdir.checking.checks import describe
-from spmdir.checking.possible import FAILURES
-from spmdir.checking.reasons import why_finite, why_numbers_differ, why_undetermined
-from spmdir.checking.sample import Sample
-from spmdir.checking.samples import all_samples
-from spmdir.checking.soundness import on_one_axis, prepare
+from spmdir.checking.rules.call_checks import describe
+from spmdir.checking.rules.possible import FAILURES
+from spmdir.checking.rules.reasons import why_finite, why_numbers_differ, why_undetermined
+from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.soundness import on_one_axis, prepare
 from spmdir.rules import default
 from tests.fuzz.batch import Kind, Wrong
 

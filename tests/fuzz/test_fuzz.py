@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import strategies as st
 
-from spmdir.checking.pool import Worker
-from spmdir.errors import CheckError
+from spmdir.checking.rules.pool import Worker
+from spmdir.core.errors import CheckError
 from tests.fuzz import ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 

@@ -1,4 +1,4 @@
-"""The process that runs batches, one after the other; see `spmdir.checking.worker`."""
+"""The process that runs batches, one after the other; see `spmdir.checking.rules.worker`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import spmdir
-from spmdir.checking.worker import serve
+from spmdir.checking.rules.worker import serve
 from tests.fuzz.batch import Batch, run_batch
 from tests.fuzz.kinds import KINDS
 

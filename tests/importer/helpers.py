@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
-from spmdir.mesh import Mesh
 
 MESH = Mesh({"dp": 2, "tp": 2})
 

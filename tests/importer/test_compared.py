@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spmdir.errors import CheckError, SpmdirError, UnsupportedError
-from spmdir.importer import aliases, import_fx, program, traced
+from spmdir.core.errors import CheckError, SpmdirError, UnsupportedError
+from spmdir.importer import aliases, program, traced
 from spmdir.importer import graph as graph_builder
+from spmdir.importer.importer import import_fx
 from tests.importer.helpers import MESH, Function, export
 
 X = torch.randn(5, dtype=torch.float64)

@@ -15,10 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
-from spmdir.errors import ParseError, ShardingError
-from spmdir.importer import constrain, import_fx
-from spmdir.lowering import simulate
-from spmdir.sharding import parse_sharding
+from spmdir.core.errors import ParseError, ShardingError
+from spmdir.core.sharding import parse_sharding
+from spmdir.importer.constrain import constrain
+from spmdir.importer.importer import import_fx
+from spmdir.simulator.simulate import simulate
 from tests.importer.helpers import MESH, export, op, ops
 
 X = torch.arange(24.0).reshape(4, 6)

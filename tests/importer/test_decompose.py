@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import spmdir
+from spmdir.core.errors import SpmdirError, SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirError, SpmdirWarning, UnsupportedError
 from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2})

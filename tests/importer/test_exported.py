@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from spmdir.dialects.ir import main_function
-from spmdir.importer import import_fx
+from spmdir.importer.importer import import_fx
 from spmdir.importer.program import CONSTANT_BYTES
-from spmdir.lowering import run_single, simulate
+from spmdir.simulator.simulate import run_single, simulate
 from tests.importer.helpers import MESH, Function, arguments, export, op, ops, results
 
 X = torch.arange(24, dtype=torch.float64).reshape(4, 6)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
+from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirError
-from spmdir.importer import import_fx
+from spmdir.importer.importer import import_fx
 from spmdir.importer.strided import SLICED
-from spmdir.lowering import run_single, simulate
+from spmdir.simulator.simulate import run_single, simulate
 
 MESH = spmdir.Mesh({"dp": 2})
 

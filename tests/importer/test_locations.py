@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from spmdir.dialects.ir import parse, print_ir
-from spmdir.dialects.syntax import location_of
-from spmdir.importer import import_fx
+from spmdir.dialects.syntax.context import location_of
+from spmdir.importer.importer import import_fx
 from spmdir.importer.locations import source_line
 from tests.importer.helpers import MESH, export, op
 

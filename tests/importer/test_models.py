@@ -10,8 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from spmdir.dialects.ir import parse, print_ir
-from spmdir.importer import import_fx
-from spmdir.lowering import run_single
+from spmdir.importer.importer import import_fx
+from spmdir.simulator.simulate import run_single
 from tests.importer.helpers import MESH, arguments, ops
 from tests.models import plans, zoo
 

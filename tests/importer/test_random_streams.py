@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from spmdir.importer import import_fx
-from spmdir.lowering import run_single, simulate
+from spmdir.importer.importer import import_fx
+from spmdir.simulator.simulate import run_single, simulate
 from tests.importer.helpers import MESH, export
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {

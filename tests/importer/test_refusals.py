@@ -9,8 +9,8 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spmdir.errors import UnsupportedError
-from spmdir.importer import import_fx
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.importer import import_fx
 from tests.importer.helpers import MESH, export
 
 X = torch.ones(4, 6)

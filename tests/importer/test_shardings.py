@@ -8,8 +8,8 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spmdir.errors import ParseError, ShardingError
-from spmdir.importer import import_fx
+from spmdir.core.errors import ParseError, ShardingError
+from spmdir.importer.importer import import_fx
 from tests.importer.helpers import MESH, arguments, export, results
 
 X = torch.ones(4, 6)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from spmdir.dialects.ir import print_ir
-from spmdir.importer import constrain, import_fx
+from spmdir.importer.constrain import constrain
+from spmdir.importer.importer import import_fx
 from tests.importer.helpers import MESH, export
 
 EXPECTED = """\

@@ -7,8 +7,8 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spmdir.importer import import_fx
-from spmdir.lowering import run_single, simulate
+from spmdir.importer.importer import import_fx
+from spmdir.simulator.simulate import run_single, simulate
 from tests.importer.helpers import MESH, arguments, op, ops, results
 
 X, W = torch.arange(24.0).reshape(4, 6), torch.arange(36.0).reshape(6, 6)

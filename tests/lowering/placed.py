@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import attrs
 import torch
 
-from spmdir.errors import ShardingError
-from spmdir.pieces import Ranges, chunk, joined
-from spmdir.placement_type import Edge, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.errors import ShardingError
+from spmdir.core.intervals import Ranges, chunk, joined
+from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement
 
 
 @attrs.frozen

@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, Shard
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
-from spmdir.errors import ShardingError
-from spmdir.mesh import Mesh
-from spmdir.placement import Partial, Shard
-from spmdir.planner.steps import transition
-from spmdir.sharding import Sharding
+from spmdir.reshard.steps import transition
 
 
 @attrs.frozen

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from spmdir.lowering import lower_to_fx
-from spmdir.lowering.layout import distribute, random_like
-from spmdir.mesh import Mesh
+from spmdir.core.mesh import Mesh
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.simulator.distribution import distribute, random_like
 from tests.lowering.programs import Program
 
 LIMIT = 600
@@ -24,7 +24,7 @@ LIMIT = 600
 
 def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
     """What `work(rank, *arguments)` returns on each rank of a gloo process group."""
-    multiprocessing.set_forkserver_preload(["spmdir.lowering.parallel", "tests.lowering.parallel_cases"])
+    multiprocessing.set_forkserver_preload(["spmdir.runtime.parallelize", "tests.runtime.parallel_cases"])
     context = mp.start_processes(
         _worker,
         (world_size, work, str(folder), arguments),

@@ -8,13 +8,13 @@ import attrs
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
-from spmdir.lowering import lower_to_fx
-from spmdir.lowering.layout import collect, distribute
-from spmdir.lowering.lockstep import run_lockstep
-from spmdir.mesh import Mesh
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes import run_passes
-from spmdir.sharding import Sharding
+from spmdir.simulator.distribution import collect, distribute
+from spmdir.simulator.lockstep import run_lockstep
 
 
 @attrs.frozen

@@ -6,16 +6,16 @@ import attrs
 import pytest
 import torch
 
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.ir import parse
-from spmdir.errors import SpmdirError
-from spmdir.lowering import lower_to_fx, simulate
-from spmdir.lowering.simulate import run_single
-from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.mesh import Mesh
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes import run_passes
-from spmdir.sharding import Sharding, parse_sharding
+from spmdir.simulator.simulate import run_single, simulate
+from spmdir.torch_interop.values import TORCH_DTYPES
 from tests.lowering.programs import Program, programs
 
 KINDS = ("slice", "partition", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "broadcast")

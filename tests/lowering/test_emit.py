@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.ir import parse
-from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
-from spmdir.lowering import lower_to_fx, run_single, simulate
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes import run_passes
-from spmdir.passes.trusted import trust
+from spmdir.passes.local_programs.trusted import trust
+from spmdir.simulator.simulate import run_single, simulate
 
 
 def lower(body, arguments="%x: tensor<4x6xf32>", mesh="<a = 2>", rank=0):

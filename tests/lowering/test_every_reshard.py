@@ -9,10 +9,10 @@ import random
 import pytest
 import torch
 
-from spmdir.errors import ShardingError
-from spmdir.lowering.layout import collect
-from spmdir.mesh import Mesh
-from spmdir.sharding import parse_sharding
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
+from spmdir.simulator.distribution import collect
 from tests.lowering.programs import shardings
 from tests.lowering.reshards import Reshard, assert_kept, simulated
 

@@ -8,13 +8,14 @@ import random
 import pytest
 import torch
 
-from spmdir.errors import SpmdirError
-from spmdir.lowering import lower_to_fx, simulate
-from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.mesh import Mesh
-from spmdir.planner import comm_report
-from spmdir.planner.whole_moves import unmovable
-from spmdir.sharding import parse_sharding
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.report.communication import comm_report
+from spmdir.reshard.multi_axis_steps import unmovable
+from spmdir.simulator.simulate import simulate
+from spmdir.torch_interop.values import TORCH_DTYPES
 from tests.lowering.programs import Program, shardings
 
 SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))

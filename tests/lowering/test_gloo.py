@@ -6,8 +6,8 @@ import attrs
 import pytest
 import torch
 
-from spmdir.lowering.layout import collect
-from spmdir.mesh import Mesh
+from spmdir.core.mesh import Mesh
+from spmdir.simulator.distribution import collect
 from tests.lowering.programs import Program, programs
 from tests.lowering.ranks import on_ranks, run_programs
 from tests.lowering.test_collectives import KINDS

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import spmdir
-from spmdir.mesh import Mesh
+from spmdir.core.mesh import Mesh
 
 
 def f(*shape: int) -> Tensor:

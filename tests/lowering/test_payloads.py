@@ -10,10 +10,10 @@ import attrs
 import pytest
 import torch
 
-from spmdir.lowering.torch_values import TORCH_DTYPES
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.lowering.wire import REDUCED_AS
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding
+from spmdir.torch_interop.values import TORCH_DTYPES
 from tests.lowering.placed import First
 from tests.lowering.programs import shardings
 from tests.lowering.reshards import Reshard, assert_kept, moved, simulated

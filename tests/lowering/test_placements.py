@@ -13,17 +13,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.intervals import Ranges, joined, length
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Edge, Placement, ShardPlacement, parse_placement
+from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.dialects.ir import parse
-from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
-from spmdir.lowering import lower_to_fx, simulate
-from spmdir.lowering.layout import collect, distribute, held_piece
-from spmdir.lowering.lockstep import run_lockstep
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.ranges import Positions, take
-from spmdir.lowering.simulate import run_single
-from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, joined, length
-from spmdir.placement_type import Edge, Placement, ShardPlacement, parse_placement
-from spmdir.sharding import Sharding, parse_sharding
+from spmdir.simulator.distribution import collect, distribute, held_piece
+from spmdir.simulator.lockstep import run_lockstep
+from spmdir.simulator.simulate import run_single, simulate
 from tests.lowering import placed as declared
 from tests.lowering.programs import Program, axis_tuples
 from tests.lowering.reshards import bits

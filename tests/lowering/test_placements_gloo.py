@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from spmdir import parallelize
-from spmdir.lowering.layout import collect, distribute
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding, parse_sharding
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.simulator.distribution import collect, distribute
 from spmdir.tools.spmd_translate import emit_fx
 from tests.lowering import placed
-from tests.lowering.parallel_cases import local
 from tests.lowering.programs import Program
 from tests.lowering.ranks import on_ranks, run_programs
 from tests.lowering.reshards import bits
+from tests.runtime.parallel_cases import local
 
 pytestmark = pytest.mark.gloo
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from spmdir.lowering import lower_to_fx
-from spmdir.lowering.torch_values import TORCH_DTYPES
-from spmdir.mesh import Mesh
+from spmdir.core.mesh import Mesh
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.torch_interop.values import TORCH_DTYPES
 from tests.lowering.programs import shardings
 from tests.lowering.ranks import on_ranks
 from tests.lowering.reshards import Reshard, assert_kept, localized, pieces_of

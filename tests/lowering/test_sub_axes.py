@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, R, Shard
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse, print_ir
-from spmdir.errors import ShardingError
-from spmdir.lowering import simulate
-from spmdir.lowering.layout import collect
-from spmdir.mesh import Mesh
-from spmdir.placement import Partial, R, Shard
-from spmdir.planner.plan import plan_reshard
-from spmdir.planner.steps import transition
-from spmdir.sharding import Sharding
+from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.steps import transition
+from spmdir.simulator.distribution import collect
+from spmdir.simulator.simulate import simulate
 from tests.lowering.programs import Program, programs
 from tests.lowering.ranks import on_ranks, run_programs
 from tests.lowering.test_collectives import KINDS

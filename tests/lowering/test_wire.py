@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import spmdir
-from spmdir.errors import UnsupportedError
-from spmdir.lowering import lower_to_fx
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.group import Group
-from spmdir.mesh import Mesh
-from spmdir.sharding import parse_sharding
 from tests.lowering.programs import Program
 
 MESH = Mesh({"a": 2})

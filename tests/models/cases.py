@@ -13,12 +13,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 import spmdir
-from spmdir.call import TensorMeta
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import SpmdirWarning
-from spmdir.importer.training import OPTIMIZERS
+from spmdir.runtime.training import OPTIMIZERS
 from tests.models import plans, zoo
 
 PIPELINE = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"

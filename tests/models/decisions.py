@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from spmdir.core.placement.standard import Partial, Placement
 from spmdir.passes import propagate
-from spmdir.placement import Partial, Placement
-from spmdir.planner.problem import Problem, Row
-from spmdir.planner.search import Solution
+from spmdir.search.problem import Problem, Row
+from spmdir.search.solve import Solution
 
 DIVIDING = 0.85
 """How often a node that can divide something does."""

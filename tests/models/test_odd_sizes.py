@@ -7,9 +7,9 @@ import warnings
 import pytest
 
 import spmdir
+from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.errors import SpmdirWarning
 from spmdir.rules import default
 from tests.models import cases, decisions, zoo
 
@@ -54,7 +54,7 @@ def test_every_op_has_a_rule(name, kind):
 
 
 @pytest.mark.parametrize(("name", "kind"), [_case(*row) for row in CHECKED])
-@pytest.mark.filterwarnings("ignore::spmdir.errors.SpmdirWarning")
+@pytest.mark.filterwarnings("ignore::spmdir.core.errors.SpmdirWarning")
 def test_the_imported_program_computes_what_its_graph_does(name, kind):
     program = cases.program_of(f"{name}:{kind}", "none", cases.LAYOUTS["2x4"], sizes=SIZES)
     spmdir.import_fx(program.traced, cases.LAYOUTS["2x4"].mesh, example_inputs=program.inputs, check=True)

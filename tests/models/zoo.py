@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from spmdir.importer import constrain, training_step
+from spmdir.importer.constrain import constrain
+from spmdir.runtime.training import training_step
 from tests.models.catalog import EVEN, ODD, Inputs, models
 from tests.models.plans import COLUMN
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.dialects import ir
-from spmdir.dialects.syntax import location_of
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.importer import import_fx
-from spmdir.lowering import run_single, simulate
+from spmdir.importer.importer import import_fx
 from spmdir.passes import run_passes
+from spmdir.simulator.simulate import run_single, simulate
 from tests.conftest import GOLDEN, split
 from tests.importer.helpers import MESH, export
 

@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.call import TensorMeta
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ParseError, ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, Shard
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
-from spmdir.errors import ParseError, ShardingError, SpmdirError
-from spmdir.lowering.simulate import simulate
-from spmdir.mesh import Mesh
 from spmdir.passes import run_passes
 from spmdir.passes.fuse_collectives import REWRITES
-from spmdir.passes.rewrite_text import parse_rewrites, read_rewrites
-from spmdir.passes.typing import match
-from spmdir.placement import Partial, Shard
-from spmdir.planner.report import comm_report
-from spmdir.planner.steps import MOVES, Step, make_step
+from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
+from spmdir.passes.type_check.type_check import match
+from spmdir.report.communication import comm_report
+from spmdir.reshard.steps import MOVES, Step, make_step
 from spmdir.rules import default
-from spmdir.sharding import Sharding
+from spmdir.simulator.simulate import simulate
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fuse-collectives"
 PARTS = [

@@ -8,11 +8,12 @@ from random import Random
 import pytest
 import torch
 
+from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirError
-from spmdir.lowering import lower_to_fx, simulate
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.stages import localized
 from spmdir.passes import run_passes
+from spmdir.simulator.simulate import simulate
 from tests.fuzz.edits import outcome, random_edit
 from tests.fuzz.local_programs import PROGRAMS, inputs, program
 

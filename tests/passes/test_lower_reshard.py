@@ -6,13 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, Shard
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.lowering.simulate import simulate
-from spmdir.mesh import Mesh
 from spmdir.passes import run_passes
-from spmdir.placement import Partial, Shard
-from spmdir.planner import comm_report, plan_reshard
-from spmdir.sharding import Sharding
+from spmdir.report.communication import comm_report
+from spmdir.reshard.plan import plan_reshard
+from spmdir.simulator.simulate import simulate
 
 PLACEMENTS = [None, Shard(0), Shard(1), Partial("sum")]
 

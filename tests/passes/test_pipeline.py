@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from spmdir import passes
+from spmdir.core.errors import ParseError, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.errors import ParseError, UnsupportedError
 
 
 @dataclass(frozen=True)

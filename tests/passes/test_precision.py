@@ -2,11 +2,11 @@
 
 import pytest
 
+from spmdir.core.placement.standard import Shard
 from spmdir.dialects import ir
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes import run_passes
-from spmdir.placement import Shard
 
 NORM = """
 spmd.mesh @mesh <a = 2>

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirWarning
 from spmdir.passes import run_passes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"

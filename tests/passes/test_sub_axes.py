@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spmdir
-from spmdir.call import Call, TensorMeta
-from spmdir.mesh import Mesh
-from spmdir.passes.sub_axes import wanted_splits
-from spmdir.placement import R, Shard
+from spmdir.core.call import Call, TensorMeta
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import R, Shard
+from spmdir.core.sharding import Sharding
+from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.rules import default
-from spmdir.sharding import Sharding
 
 PIPELINE = "propagate,verify-spmd{before-reshard=true},insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
 MESHES = (Mesh({"tp": 4}), Mesh({"tp": 8}), Mesh({"dp": 2, "tp": 4}), Mesh({"tp": 6}))

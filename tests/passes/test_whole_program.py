@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spmdir.core.errors import ShardingError, SpmdirErrors, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.errors import ShardingError, SpmdirErrors, UnsupportedError
 from spmdir.passes import run_passes
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()

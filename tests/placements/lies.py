@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.errors import ShardingError
-from spmdir.placement_type import Edge, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.errors import ShardingError
+from spmdir.core.placement.base import Edge, PartialPlacement, Placement, ShardPlacement
 
 """
 DEALT = """\

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
-from spmdir.lowering import lower_to_fx, simulate
-from spmdir.lowering.layout import collect, distribute, random_like
-from spmdir.lowering.simulate import run_single
+from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes import run_passes
 from spmdir.placements.quantised import Quantised
-from spmdir.sharding import Sharding
+from spmdir.simulator.distribution import collect, distribute, random_like
+from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.spmd_run import random_inputs
 from tests.conftest import GOLDEN, RUN, split
 from tests.lowering.ranks import on_ranks

@@ -8,9 +8,9 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from spmdir import Mesh, SpmdirError
-from spmdir.lowering.layout import distribute, random_like
-from spmdir.placement_type import Placement, parse_placement
-from spmdir.sharding import as_sharding, parse_sharding
+from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.sharding import as_sharding, parse_sharding
+from spmdir.simulator.distribution import distribute, random_like
 
 
 def held(text: str, x: torch.Tensor, count: int) -> list[torch.Tensor]:

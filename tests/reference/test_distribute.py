@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
-from spmdir.call import Local
+from spmdir.core.call import Local
+from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.values import function_attrs
-from spmdir.errors import SpmdirWarning, UnsupportedError
-from spmdir.lowering.lockstep import run_alone
+from spmdir.simulator.lockstep import run_alone
 from tests.importer.helpers import ops
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.errors import ParseError, ShardingError
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding, as_sharding, parse_sharding
+from spmdir.core.errors import ParseError, ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
 from tests.lowering.programs import Program
 
 ONE, FOUR, SIX = Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})

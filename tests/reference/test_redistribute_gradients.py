@@ -14,11 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
 from spmdir.dialects.ir import parse
-from spmdir.lowering import lower_to_fx
-from spmdir.lowering.layout import collect, distribute, random_like
-from spmdir.mesh import Mesh
-from spmdir.sharding import Sharding, as_sharding, parse_sharding
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.simulator.distribution import collect, distribute, random_like
 from tests.importer.helpers import ops
 from tests.lowering.ranks import on_ranks
 

@@ -1,5 +1,5 @@
 """What PyTorch's tensor-parallel transformation of exported programs promised; the rest is in
-`tests/lowering/test_tensor_parallel.py`. docs/reference-systems.md numbers its capabilities."""
+`tests/runtime/test_tensor_parallel.py`. docs/reference-systems.md numbers its capabilities."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 import spmdir
-from tests.lowering.test_tensor_parallel import LLAMA, X, ranks_of, run_together
 from tests.models import zoo
+from tests.runtime.test_tensor_parallel import LLAMA, X, ranks_of, run_together
 
 
 class Branches(nn.Module):

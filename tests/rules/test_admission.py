@@ -14,15 +14,15 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
-from spmdir.checking.op_table import installed, parse, spell, updated
+from spmdir.checking.rules.op_table import installed, parse, spell, updated
+from spmdir.core.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
+from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SIZE_OPS
-from spmdir.errors import SpmdirWarning, UnsupportedError
-from spmdir.importer.schemas import torch_op
-from spmdir.lowering import run_single
 from spmdir.rules import default
+from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_run
+from spmdir.torch_interop.schemas import torch_op
 
 MESH = spmdir.Mesh({"dp": 2})
 
@@ -30,7 +30,7 @@ MESH = spmdir.Mesh({"dp": 2})
 @pytest.fixture(scope="module")
 def found() -> list[tuple[str, str]]:
     """Name of each op of torch, and why it is rejected; other tests of this process may have registered more."""
-    code = "import json; from spmdir.checking.op_table import registered; print(json.dumps([*registered()]))"
+    code = "import json; from spmdir.checking.rules.op_table import registered; print(json.dumps([*registered()]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [(name, reason) for name, reason in json.loads(done.stdout)]
 
@@ -176,7 +176,7 @@ def test_a_pure_op_of_a_library_runs_replicated_with_a_warning(library: list[str
         ('admission.reduce(%x) {group_name = "0"}', "sends data between ranks"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::spmdir.errors.SpmdirWarning")
+@pytest.mark.filterwarnings("ignore::spmdir.core.errors.SpmdirWarning")
 def test_an_op_of_a_library_is_judged_by_its_schema_before_it_runs(library: list[str], call: str, reason: str):
     library.clear()
     module = ir.parse(program(call))

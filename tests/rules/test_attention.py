@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import spmdir
-from spmdir.checking.samples import all_samples
-from spmdir.checking.soundness import call_of
-from spmdir.placement import R, Shard
+from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.soundness import call_of
+from spmdir.core.placement.standard import R, Shard
 from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})

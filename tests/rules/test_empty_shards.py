@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spmdir.checking.samples import attention, index, libraries, loss, view
-from spmdir.checking.soundness import Case, Rows, distribute, hold_together, meta, prepare
-from spmdir.errors import SpmdirError
-from spmdir.mesh import Mesh
+from spmdir.checking.rules.samples import attention, index, libraries, loss, view
+from spmdir.checking.rules.soundness import Case, Rows, distribute, hold_together, meta, prepare
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
 from spmdir.rules import default
 
 FAMILIES = (attention, index, libraries, loss, view)

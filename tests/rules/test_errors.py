@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.call import Call, Literal, TensorMeta
-from spmdir.errors import RuleError, SpmdirError
+from spmdir.core.call import Call, Literal, TensorMeta
+from spmdir.core.errors import RuleError, SpmdirError
 from spmdir.rules import default
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.rules"))

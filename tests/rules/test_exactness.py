@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spmdir.call import DType, TensorMeta
-from spmdir.checking.soundness import meta
-from spmdir.importer.schemas import torch_op
-from spmdir.placement import REDUCTIONS
+from spmdir.checking.rules.soundness import meta
+from spmdir.core.call import DType, TensorMeta
+from spmdir.core.placement.standard import REDUCTIONS
 from spmdir.rules import default
+from spmdir.torch_interop.schemas import torch_op
 
 INF, NAN = math.inf, math.nan
 F32 = torch.float32

@@ -13,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import spmdir
-from spmdir.call import TensorMeta
-from spmdir.checking.sample import f, i, sample
-from spmdir.checking.soundness import Case, hold_together, judge, offered, prepare
-from spmdir.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
-from spmdir.mesh import Mesh
-from spmdir.pieces import Ranges, chunk
-from spmdir.placement import Partial, Placement
-from spmdir.placement_type import PartialPlacement, ShardPlacement, parse_placement
+from spmdir.checking.rules.sample import f, i, sample
+from spmdir.checking.rules.soundness import Case, hold_together, judge, offered, prepare
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.intervals import Ranges, chunk
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
+from spmdir.core.placement.standard import Partial, Placement
 from spmdir.rules import OpRule, Strategy, default
 from spmdir.rules.strategy import divided_by
 

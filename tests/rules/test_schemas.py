@@ -3,10 +3,10 @@ import sys
 
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
-from spmdir.importer.schemas import torch_op
 from spmdir.rules import default
 from spmdir.rules.kinds import KINDS
 from spmdir.rules.syntax import Constant
+from spmdir.torch_interop.schemas import torch_op
 
 
 def test_rules_list_the_parameters_of_the_schema_in_order():

@@ -3,8 +3,8 @@ import textwrap
 
 import pytest
 
-from spmdir.call import DType, Local, TensorMeta
-from spmdir.placement import Partial, R, Shard
+from spmdir.core.call import DType, Local, TensorMeta
+from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.rules import OpRule, Value, default, strategies
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import spmdir
-from spmdir.mesh import Mesh
-from tests.lowering.parallel_cases import error_of
+from spmdir.core.mesh import Mesh
+from tests.runtime.parallel_cases import error_of
 
 PAIRS = [(4, 6), (3, 7), (5, 2)]
 """Batch and sequence of each call: as traced, and such that nothing divides."""

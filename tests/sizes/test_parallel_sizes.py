@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from spmdir.mesh import Mesh
+from spmdir.core.mesh import Mesh
 from tests.lowering.ranks import on_ranks
 from tests.sizes import rank_cases
 

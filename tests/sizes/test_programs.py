@@ -16,9 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import spmdir
+from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
-from spmdir.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.passes.propagate import PropagatePass
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spmdir.errors import Location, ParseError, SpmdirError, SpmdirWarning
+from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirWarning
 from spmdir.tools.diagnostics import expectations, mismatches
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from spmdir import limits
-from spmdir.errors import LimitError, SpmdirError
-from spmdir.mesh import Mesh
-from spmdir.passes.rewrite_text import parse_rewrites
-from spmdir.planner.topology import find_topology
+from spmdir.core import limits
+from spmdir.core.errors import LimitError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.symbolic.expressions import parse_condition, parse_number
+from spmdir.passes.fusion.rewrite_text import parse_rewrites
+from spmdir.reshard.topology import find_topology
 from spmdir.rules.parser import parse_rule
-from spmdir.size import parse_condition, parse_number
 from spmdir.tools import spmd_opt, spmd_plan
 from spmdir.tools.plan_file import read_plan
 
@@ -124,7 +124,7 @@ def test_brackets_and_digits_of_strings_and_comments_are_not_counted() -> None:
 
 def test_a_simulation_says_how_many_ranks_it_takes() -> None:
     from spmdir.dialects import ir
-    from spmdir.lowering import simulate
+    from spmdir.simulator.simulate import simulate
 
     module = ir.parse(PROGRAM.format(axes="dp = 8192", dims="4x"))
     with pytest.raises(LimitError, match="too many ranks of a simulation: found 8192, expected at most 4096"):

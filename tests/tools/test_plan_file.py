@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spmdir import toml_text
-from spmdir.errors import Location, SpmdirError
-from spmdir.mesh import Mesh
-from spmdir.sharding import parse_sharding
+from spmdir.core import toml_text
+from spmdir.core.errors import Location, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
 from spmdir.tools.plan_file import read_plan
 
 MESH = Mesh({"dp": 2, "tp": 4})

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from spmdir.core.errors import SpmdirErrors
 from spmdir.dialects import ir
-from spmdir.errors import SpmdirErrors
 from spmdir.tools import spmd_run
 
 PROGRAM = """\

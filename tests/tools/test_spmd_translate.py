@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spmdir.dialects import ir
-from spmdir.lowering import run_single
+from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_translate
 from tests.lowering.ranks import on_ranks
 
@@ -84,7 +84,7 @@ def test_an_op_without_a_rule_is_refused_if_that_is_asked_for_unless_a_plug_in_h
 
 PLUGIN = """\
 import attrs
-from spmdir.placement_type import ShardPlacement
+from spmdir.core.placement.base import ShardPlacement
 
 @attrs.frozen
 class Turned(ShardPlacement):

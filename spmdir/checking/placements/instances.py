@@ -1,0 +1,81 @@
+"""The placements of a class that laws are tried on: its `examples`, else some that follow from its fields."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.base import Placement, parse_placement
+
+VALUES: dict[Any, tuple[Any, ...]] = {
+    int: (0, 1, 2),
+    float: (2.0, 1.0, 0.5),
+    str: ("a", "b"),
+    tuple[int, ...]: ((2, 1), (1, 0, 3), (4,), (2, 2, 2, 2)),
+}
+"""Type of a field → values to try; those that the class refuses are left out."""
+
+
+def instances(kind: type[Placement]) -> tuple[Placement, ...]:
+    """Placements of the class `kind`: first one with the least values that it takes, then others a field at a time.
+
+    Raises:
+        SpmdirError: the class takes none of the values, or an example of its own is no text of it.
+    """
+    given = getattr(kind, "examples", None)
+    if given is not None:
+        return tuple(map(parse_placement, given))
+    found: list[Placement] = []
+    # They may have no hash, which a law says.
+    for made in _varied(kind):
+        if made not in found:
+            found.append(made)
+    if not found:
+        raise SpmdirError(
+            f"{kind.__name__} takes none of the values that were tried for its fields; "
+            f"give it some: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
+        )
+    return tuple(found)
+
+
+def _varied(kind: Any) -> Iterator[Placement]:
+    types = typing.get_type_hints(kind)
+    fields = [field for field in attrs.fields(kind) if field.init]
+    names = [field.name for field in fields]
+    tried = {f.name: (*_default(f), *VALUES.get(types[f.name], ())) for f in fields}
+    if "dim" in tried:
+        tried["dim"] = (0, 1, 2)
+    base = _first(kind, tried)
+    if base is None:
+        return
+    yield kind(**base)
+    for name in names:
+        for value in tried[name]:
+            if (made := _made(kind, {**base, name: value})) is not None:
+                yield made
+
+
+def _first(kind: Any, tried: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
+    """The first values that the class takes, all fields but `dim` having the same place in the lists."""
+    for at in range(max(map(len, tried.values()), default=1)):
+        chosen = {
+            name: values[0 if name == "dim" else min(at, len(values) - 1)] for name, values in tried.items() if values
+        }
+        if len(chosen) == len(tried) and _made(kind, chosen) is not None:
+            return chosen
+    return None
+
+
+def _default(field: Any) -> tuple[Any, ...]:
+    return (field.default,) if isinstance(field.default, (int, float, str, tuple)) else ()
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Placement | None:
+    try:
+        return kind(**values)
+    except (SpmdirError, ValueError, TypeError):
+        return None

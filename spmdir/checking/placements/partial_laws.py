@@ -1,0 +1,93 @@
+"""Laws of the trait "partial": what is reduced, and when that may be done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.examples import tensors
+from spmdir.checking.placements.law import Example, Law
+from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
+from spmdir.core.placement.standard import REDUCTIONS
+
+
+def _pending(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, PartialPlacement):
+        yield from tensors(placement)
+
+
+def _reduction(placement: Any, example: Example) -> str | None:
+    tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
+    limit = rounding(placement, example.ranks, tensor)
+    for again in range(2):
+        pieces = placement.distribute(tensor, example.ranks, example.noise(again))
+        reduced = placement.before(pieces[0])
+        if reduced.shape != tensor.shape or reduced.dtype != tensor.dtype:
+            made = f"{list(reduced.shape)} of {reduced.dtype}"
+            return f"`before` makes {made}; expected {list(tensor.shape)} of {tensor.dtype}"
+        for piece in pieces[1:]:
+            reduced = combine(reduced, placement.before(piece))
+        fault = difference(placement.after(reduced, example.ranks), tensor, limit)
+        if fault:
+            return f"after({placement.reduce} of before(…)) {fault}"
+    return None
+
+
+def _identity(placement: Any, example: Example) -> str | None:
+    tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
+    # Integers have their least and greatest in place of the infinities.
+    if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
+        return None
+    nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
+    reduced = placement.before(tensor.clone())
+    for _ in range(example.ranks - 1):
+        reduced = combine(reduced, nothing)
+    fault = difference(placement.after(reduced, example.ranks), tensor, rounding(placement, example.ranks, tensor))
+    return f"beside the identity {placement.identity} the value {fault}" if fault else None
+
+
+def _commuting(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, PartialPlacement):
+        yield from (example for example in tensors(placement) if example.count == 2 and _of_kind(placement, example))
+
+
+def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
+    """The standard pending reduction of the same kind, which may be pending beside it; itself if there is none."""
+    other = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
+    return other if other.holds(example.dtype or "f32") else None
+
+
+def _kind(placement: Any, example: Example) -> str | None:
+    tensor, other = example.tensor(), _of_kind(placement, example)
+    assert other is not None
+    held = placement.distribute(tensor, 2, example.noise())
+    rows = [other.distribute(piece, 2, example.noise(2 + at)) for at, piece in enumerate(held)]
+    first = other.collect([placement.collect([row[at] for row in rows]) for at in range(2)])
+    fault = difference(first, tensor, 4 * rounding(placement, 2, tensor))
+    return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
+
+
+def _elementwise(placement: Any, example: Example) -> str | None:
+    tensor = example.tensor()
+    if not tensor.dim() or not len(tensor):
+        return None
+    pieces = placement.distribute(tensor, example.ranks, example.noise())
+    half = -(-len(tensor) // 2)
+    # They may work in place.
+    before = [(placement.before(piece.clone())[:half], placement.before(piece[:half].clone())) for piece in pieces]
+    reduced = placement.before(tensor.clone())
+    after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
+    for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
+        if fault := difference(part, whole, rounding(placement, 1, whole)):
+            return f"`{name}` of the first rows {fault}, as of all rows"
+    return None
+
+
+PARTIAL_LAWS = (
+    Law("elementwise", "`before` and `after` do the same to every element", _pending, _elementwise),
+    Law("reduction", "the value is `after` of the reduction of `before`", _pending, _reduction),
+    Law("identity", "a rank that holds the identity changes nothing", _pending, _identity),
+    Law("kind", "reductions of one kind can be done in any order", _commuting, _kind),
+)

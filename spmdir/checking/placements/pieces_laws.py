@@ -1,0 +1,136 @@
+"""Laws of the trait "shard": which positions ranks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.examples import even_sizes, layouts, takes, tensors, tuples
+from spmdir.checking.placements.law import Example, Law
+from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
+from spmdir.core.placement.base import Placement, ShardPlacement
+
+FACTORS = (2, 3)
+LARGE = (97, 1000)
+MANY = (16, 65)
+
+
+def _divided(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, ShardPlacement):
+        yield from layouts(placement)
+        for count in (2, 3, 8):
+            sizes = (*even_sizes(placement, count), *LARGE)
+            shapes = [(size,) * (placement.dim + 1) for size in sizes]
+            yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
+
+
+def _partition(placement: Any, example: Example) -> str | None:
+    assert example.shape is not None
+    size = example.shape[placement.dim]
+    held = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
+    at = 0
+    ranges = sorted((start, end, rank) for rank, own in enumerate(held) for start, end in own if start != end)
+    for start, end, rank in ranges:
+        if not at == start < end <= size:
+            what = "overlap" if start < at else "leave positions out" if start > at else "are none of the dimension's"
+            return (
+                f"the ranges {what} at {start}, of rank {rank}; expected every position of {size} on one rank: {held}"
+            )
+        at = end
+    return None if at == size else f"positions {at} to {size} are on no rank; expected every position on one: {held}"
+
+
+def _told_at_once(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs:
+        yield from _divided(placement)
+        for count in MANY:
+            shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *LARGE)]
+            yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
+
+
+def _runs(placement: Any, example: Example) -> str | None:
+    assert example.shape is not None
+    size = example.shape[placement.dim]
+    found, right = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
+    return None if found == right else f"`runs` is {found}; expected {right}, as `ranges` gives"
+
+
+def _nested(placement: Placement) -> Iterator[Example]:
+    if not placement.splits or placement.trait in ("open", "replicated"):
+        return
+    if isinstance(placement, ShardPlacement):
+        yield from (Example(4, (size,) * (placement.dim + 1)) for size in even_sizes(placement, 4))
+    else:
+        yield from (example for example in tensors(placement) if example.count == 4)
+
+
+def _splits(placement: Any, example: Example) -> str | None:
+    if isinstance(placement, ShardPlacement):
+        assert example.shape is not None
+        size = example.shape[placement.dim]
+        for index in range(4):
+            own, outer = joined(placement.ranges(size, 4, index)), placement.ranges(size, 2, index // 2)
+            nested = joined(select(outer, placement.ranges(length(outer), 2, index % 2)))
+            if nested != own:
+                return f"rank {index} holds {nested} by two axes of 2 ranks; expected {own}, as by one axis of 4"
+        return None
+    tensor = example.tensor()
+    pieces = placement.distribute(tensor, 4, example.noise())
+    halves = [placement.collect([piece.clone() for piece in half]) for half in (pieces[:2], pieces[2:])]
+    return difference(placement.collect(halves), placement.collect(pieces), rounding(placement, 4, tensor))
+
+
+def _scalable(placement: Placement) -> Iterator[Example]:
+    if not isinstance(placement, ShardPlacement):
+        return
+    for count in (2, 3, *map(len, tuples(placement))):
+        for size in even_sizes(placement, count):
+            shape = (size,) * (placement.dim + 1)
+            yield from (Example(count, shape, about=f"{way} by {n}") for way in SCALINGS for n in FACTORS)
+
+
+def _scaled(placement: Any, example: Example) -> str | None:
+    assert example.shape is not None
+    way, factor = example.about.split()[0], int(example.about.split()[-1])
+    size, made = example.shape[placement.dim], getattr(placement, way)(factor)
+    if made is None or (way != "scaled" and size % factor):
+        return None
+    if made.dim != placement.dim:
+        return f"`{way}({factor})` is {made}; expected one of dimension {placement.dim}"
+    for index in range(example.ranks):
+        found, right = SCALINGS[way](placement, made, size, factor, example.ranks, index)
+        if found != right:
+            return f"`{way}({factor})` is {made}, which makes {found} of rank {index}; expected {right}"
+    return None
+
+
+def _larger(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
+    return joined(made.ranges(size * factor, count, index)), scaled(joined(own.ranges(size, count, index)), factor)
+
+
+def _smaller(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
+    return scaled(joined(made.ranges(size // factor, count, index)), factor), joined(own.ranges(size, count, index))
+
+
+def _inner(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
+    extent = size // factor
+    found = tiled(joined(made.ranges(extent, count, index)), extent, factor)
+    return found, joined(own.ranges(size, count, index))
+
+
+SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
+    "scaled": _larger,
+    "unscaled": _smaller,
+    "inside": _inner,
+}
+"""Method → (what the placement that it gives holds on a rank, what that must be)."""
+
+PARTITION_LAWS = (
+    Law("partition", "every position of the dimension is on one rank", _divided, _partition),
+    Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs),
+)
+PIECES_LAWS = (
+    Law("splits", "where `splits` is true, two axes of two ranks hold what one of four does", _nested, _splits),
+    Law("scaled", "`scaled`, `unscaled` and `inside` divide evenly as the placement does", _scalable, _scaled),
+)

@@ -1,0 +1,12 @@
+"""All laws, in the order in which they are tried: the later ones build on the earlier."""
+
+from __future__ import annotations
+
+from spmdir.checking.placements.partial_laws import PARTIAL_LAWS
+from spmdir.checking.placements.pieces_laws import PARTITION_LAWS, PIECES_LAWS
+from spmdir.checking.placements.rule_laws import RULE_LAWS
+from spmdir.checking.placements.step_laws import STEP_LAWS
+from spmdir.checking.placements.text_laws import TEXT_LAWS
+from spmdir.checking.placements.value_laws import VALUE_LAWS
+
+LAWS = (*TEXT_LAWS, *PARTITION_LAWS, *VALUE_LAWS, *PARTIAL_LAWS, *PIECES_LAWS, *STEP_LAWS, *RULE_LAWS)

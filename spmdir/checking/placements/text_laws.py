@@ -1,0 +1,105 @@
+"""Laws of the value that a placement is: its declaration, its text, and that nothing changes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from spmdir.checking.placements.instances import instances
+from spmdir.checking.placements.law import Example, Law, once
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.standard import REDUCTIONS
+from spmdir.core.sharding import Sharding, parse_sharding
+
+BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": PartialPlacement}
+"""Trait → the class that a placement with it derives from."""
+
+
+_KEPT = {"dim": "shard", "op": "partial"}
+"""Field → the only trait that may have it; by its being None stages know that others divide or reduce nothing."""
+
+
+def _declaration(placement: Placement, example: Example) -> str | None:
+    kind, trait = type(placement), placement.trait
+    if trait not in TRAITS:
+        return f"the trait is '{trait}'; expected one of {', '.join(TRAITS)}"
+    for name, base in BASES.items():
+        if isinstance(placement, base) != (trait == name):
+            return f"{kind.__name__} has the trait '{trait}'; expected '{name}' of what derives from {base.__name__}"
+    for field in attrs.fields(kind) if attrs.has(kind) else ():
+        if _KEPT.get(field.name, trait) != trait:
+            return f"its field '{field.name}' is one of the trait '{_KEPT[field.name]}'; expected another name"
+    if trait == "shard" and (type(placement.dim) is not int or placement.dim < 0):
+        return f"`dim` is {placement.dim!r}; expected a dimension, counted from 0"
+    if isinstance(placement, PartialPlacement) and placement.reduce not in REDUCTIONS:
+        return f"`reduce` is {placement.reduce!r}; expected one of {', '.join(REDUCTIONS)}"
+    if not (isinstance(placement.error, (int, float)) and 0 <= placement.error < math.inf):
+        return f"`error` is {placement.error!r}; expected a number that is not negative, 0 for what is exact"
+    return None
+
+
+def _frozen(placement: Any, example: Example) -> str | None:
+    kind = type(placement)
+    if not attrs.has(kind):
+        return f"{kind.__name__} is no attrs class; decorate it with @attrs.frozen"
+    for field in attrs.fields(kind):
+        try:
+            setattr(placement, field.name, getattr(placement, field.name))
+        except attrs.exceptions.FrozenInstanceError:
+            continue
+        return f"its field '{field.name}' can be set; decorate the class with @attrs.frozen"
+    copy = attrs.evolve(placement)
+    if copy != placement:
+        return f"two of the same fields are not equal: {placement!r}"
+    if kind.__hash__ is None or hash(copy) != hash(placement):
+        return "equal ones have no equal hashes; decorate the class with @attrs.frozen"
+    return None
+
+
+def _text(placement: Placement, example: Example) -> str | None:
+    text = str(placement)
+    found = parse_placement(text)
+    if found != placement:
+        return f"'{text}' is read as {found!r}; expected {placement!r}"
+    for other in instances(type(placement)):
+        if other != placement and str(other) == text:
+            return f"'{text}' is the text of {other!r} and of {placement!r}; expected a text for each"
+    sharding = Sharding((("dp", parse_placement("S(0)")), ("tp", placement)))
+    if parse_sharding(str(sharding)) != sharding:
+        return f"<{sharding}> is read as <{parse_sharding(str(sharding))}>; expected it to be the same"
+    return None
+
+
+def _ends(placement: Placement) -> Iterator[Example]:
+    yield from (Example(about=f"edge {number}") for number, _ in enumerate(placement.edges()))
+
+
+def _edge(placement: Placement, example: Example) -> str | None:
+    from spmdir.reshard.cost import TRAFFIC
+
+    edge = list(placement.edges())[int(example.about.split()[1])]
+    ends = [end for end in (edge.source, edge.target) if end is not None]
+    if len(ends) != 1:
+        return f"it names {len(ends)} of source and target; expected one, the other is {placement}"
+    if ends[0] not in TRAITS:
+        try:
+            parse_placement(ends[0])
+        except SpmdirError as error:
+            return f"its end is '{ends[0]}': {error.message}"
+    if edge.by is not None and edge.by not in TRAFFIC:
+        return f"it costs as '{edge.by}'; expected None or one of {', '.join(TRAFFIC)}"
+    if edge.itemsize is not None and not 0 < edge.itemsize < math.inf:
+        return f"its elements have {edge.itemsize} bytes on the wire; expected a number above 0"
+    return None if callable(edge.lower) else f"`lower` is {edge.lower!r}; expected a function of (tensor, group)"
+
+
+TEXT_LAWS = (
+    Law("declaration", "trait, base class and numbers are of those that there are", once, _declaration),
+    Law("frozen", "it never changes, and equal ones have equal hashes", once, _frozen),
+    Law("text", "what is printed is read back as the same, and no other prints the same", once, _text),
+    Law("edges", "an edge names one other end and what it costs", _ends, _edge),
+)

@@ -1,0 +1,54 @@
+"""Laws of values: what ranks hold, and how the tensor comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.examples import specials, tensors
+from spmdir.checking.placements.law import Example, Law
+from spmdir.core.placement.base import Placement
+
+
+def _layouts(placement: Placement) -> Iterable[Example]:
+    return () if placement.trait == "open" else tensors(placement)
+
+
+def _local_shape(placement: Placement, example: Example) -> str | None:
+    tensor = example.tensor()
+    pieces = placement.distribute(tensor, example.ranks, example.noise())
+    if len(pieces) != example.count:
+        return f"`distribute` gives {len(pieces)} pieces; expected {example.count}, one a rank"
+    for index, piece in enumerate(pieces):
+        said = tuple(placement.local_shape(tuple(tensor.shape), example.ranks, index))
+        if said != tuple(piece.shape):
+            return (
+                f"rank {index} gets {list(piece.shape)} by `distribute`; expected {list(said)}, as `local_shape` says"
+            )
+        if len(said) != tensor.dim():
+            return f"rank {index} has {list(said)}; expected as many dimensions as the tensor has, {tensor.dim()}"
+        if piece.dtype != tensor.dtype and not placement.error:
+            return f"rank {index} gets {piece.dtype} by `distribute`; expected {tensor.dtype}"
+    return None
+
+
+def _values(placement: Placement) -> Iterator[Example]:
+    if placement.trait != "open":
+        yield from tensors(placement)
+        # Of a pending reduction, infinities may cancel to NaN.
+        if placement.trait != "partial":
+            yield from specials(placement)
+
+
+def _inverse(placement: Placement, example: Example) -> str | None:
+    tensor = example.tensor()
+    found = placement.collect(placement.distribute(tensor.clone(), example.ranks, example.noise()))
+    if placement.trait != "partial" and not placement.error:
+        return difference(found, tensor, 0)
+    return difference(found, tensor, rounding(placement, example.ranks, tensor))
+
+
+VALUE_LAWS = (
+    Law("local shape", "`distribute` gives each rank what `local_shape` says", _layouts, _local_shape),
+    Law("inverse", "`collect` of what `distribute` gives is the tensor", _values, _inverse),
+)

@@ -1,0 +1,186 @@
+"""Checks one op: its samples, their variants, what its rule says of them, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from spmdir.checking.rules.jobs import Options
+from spmdir.checking.rules.numbers import number_variants
+from spmdir.checking.rules.possible import FAILURES, Possible, Trial
+from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_differ, why_undetermined
+from spmdir.checking.rules.report import Fault, Missing, OpReport
+from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.soundness import Case, Verdict, meta, on_one_axis, prepare
+from spmdir.checking.rules.values import special_variants
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.standard import Placement, R, parse_placement
+from spmdir.rules import RuleSet
+
+TRIED_IN = (2, 3)
+"""The numbers of ranks on which missing strategies are looked for."""
+
+REPEATABLE = ("max", "min", "any", "all")
+"""The reductions that one value, held by all ranks, leaves as it is."""
+
+
+def check_op(
+    op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
+) -> OpReport:
+    """The report of one op; `say` is told what is being done, so that a crash has a place."""
+    cases: list[tuple[str, list[Case]]] = []
+    notes: list[str] = []
+    faults: list[Fault] = []
+    judged: dict[tuple[int, str], bool] = {}
+    extras = tuple(map(parse_placement, options.placements))
+
+    def judge(number: int, name: str, verdict: Verdict) -> None:
+        key = number, verdict.strategy
+        judged[key] = judged.get(key, True) and verdict.fault is None
+        if verdict.fault is not None:
+            shown = f"{cases[number][0]} with {name}" if name else cases[number][0]
+            faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+
+    for sample in samples:
+        text = describe(sample)
+        say(f"preparing {text}")
+        case = _case(sample, rules, text, notes)
+        if case is None:
+            continue
+        tried = [("", case), *variants(sample, case, rules)]
+        number = len(cases)
+        cases.append((text, [variant for _, variant in tried]))
+        for name, variant in tried:
+            say(f"running {text} with {name}" if name else f"running {text}")
+            for verdict in on_one_axis(variant, options.counts, extras):
+                judge(number, name, verdict)
+        say(f"running {text} with other numbers")
+        for name, verdict in () if extras else with_numbers(sample, case, rules):
+            judge(number, name, verdict)
+    if reason := why_undetermined(op):
+        notes.append(f"compared in shape alone: {reason}")
+    if reason := why_finite(op):
+        notes.append(f"not run on NaN and infinities: {reason}")
+    missing = _missing(op, cases, say) if options.missing and not extras else ()
+    sound = sum(judged.values())
+    return OpReport(
+        op,
+        _family(op, rules),
+        len(cases),
+        sound,
+        len(judged) - sound,
+        tuple(faults),
+        missing,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
+    if why_undetermined(sample.op):
+        sample = attrs.evolve(sample, compare=False)
+    try:
+        return prepare(sample, rules)
+    except SpmdirError as error:
+        notes.append(f"{text}: {error.message}")
+    except FAILURES as error:
+        notes.append(f"{text}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    return None
+
+
+def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
+    """(name, the sample with NaN or infinities among its numbers), where the op takes them."""
+    if all(right is None for right in case.expected) or why_finite(sample.op):
+        return
+    for name, variant in special_variants(sample):
+        try:
+            yield name, prepare(variant, rules)
+        except (SpmdirError, *FAILURES):
+            continue
+
+
+def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
+    """(`alpha=inf`, a verdict on `sample` with that number), where the op takes it; two ranks show as much as more."""
+    if all(right is None for right in case.expected) or why_finite(sample.op):
+        return
+    for name, variant in number_variants(sample):
+        try:
+            prepared = attrs.evolve(prepare(variant, rules), finite=True)
+        except (SpmdirError, *FAILURES):
+            continue
+        verdicts = on_one_axis(prepared, (2,))
+        yield from ((name, v) for v in verdicts if not why_numbers_differ(sample.op, v.strategy))
+
+
+def _missing(op: str, cases: Sequence[tuple[str, Sequence[Case]]], say: Callable[[str], None]) -> tuple[Missing, ...]:
+    found: dict[str, list[str]] = {}
+    for text, (case, *others) in cases:
+        if not telling(case):
+            continue
+        say(f"looking for missing strategies of {text}")
+        for possible in left_out(case, others):
+            found.setdefault(str(possible), []).append(text)
+    return tuple(Missing(s, len(texts), texts[0], why_left_out(op, s)) for s, texts in found.items())
+
+
+def telling(case: Case) -> bool:
+    """Whether results tell strategies apart; of one element, all reductions are the identity."""
+    most = max((operand.numel() for operand in case.operands), default=0)
+    return most > 1 and not all(right is None or not right.numel() for right in case.expected)
+
+
+def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
+    """The assignments that are right and that the rule of `case` does not offer; `others` are its variants."""
+    trials = [Trial(c.rule.call, c.operands, c.expected, c.rule.shape_arguments) for c in (case, *others)]
+    known = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
+    ignored = trials[0].ignored()
+    found: list[tuple[Placement, ...]] = []
+    for operands in trials[0].assignments():
+        if any(_implied(operands, other, ignored) for other in (*known, *found)):
+            continue
+        possible = right_in_all(trials, operands)
+        if possible:
+            found.append(operands)
+            yield possible
+
+
+def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Possible | None:
+    """`operands` with its results, if it is right in a trial and in those of the same call on other numbers."""
+    possible = None
+    for trial in trials:
+        possible = trial.right(operands, TRIED_IN, possible)
+        if possible is None:
+            return None
+    return possible
+
+
+def _implied(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
+    """Whether who may run an op on operands placed as `other` may do so as `one`, without sending anything.
+
+    A replicated value is a pending maximum, too; and where the values of an operand do not matter, one placement of it
+    stands for all.
+    """
+    return all(
+        a == b or index in ignored or (a == R and b.op in REPEATABLE)
+        for index, (a, b) in enumerate(zip(one, other, strict=True))
+    )
+
+
+def describe(sample: Sample) -> str:
+    """The call of a sample as text: `(5x4xf64, [4xf64, none], 2) dim=1`."""
+    arguments = " ".join(f"{name}={value}" for name, value in sorted(sample.arguments.items()))
+    return f"({', '.join(map(_operand, sample.operands))}) {arguments}".strip()
+
+
+def _operand(operand: Any) -> str:
+    if isinstance(operand, list):
+        return f"[{', '.join(map(_operand, operand))}]"
+    if isinstance(operand, Tensor):
+        return str(meta(operand))
+    return "none" if operand is None else str(operand)
+
+
+def _family(op: str, rules: RuleSet) -> str:
+    return rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules")

@@ -1,0 +1,142 @@
+"""Processes that do jobs and may die of them: native kernels fail on odd shapes in ways Python cannot catch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spmdir.core.errors import SpmdirError
+
+Ask = Callable[[Sequence[Any], float], Iterator[Any]]
+
+
+@attrs.frozen
+class Death:
+    """How a job ended without an answer.
+
+    Attributes:
+        how: signal, exit status, time limit, or the exception that escaped.
+        stage: what it was doing, as it had said last.
+        late: whether it was given up for its time.
+    """
+
+    how: str
+    stage: str
+    late: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.how} while {self.stage}" if self.stage else self.how
+
+
+class Worker:
+    """A process that answers jobs, and is started anew after it died."""
+
+    def __init__(self, setup: Any, module: str = "spmdir.checking.rules.worker"):
+        self._setup, self._module = setup, module
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def ask(self, job: Any, timeout: float) -> Any:
+        """The answer to `job`, or its Death; a process that ends before it began is replaced once.
+
+        Raises:
+            SpmdirError: what the job refuses.
+        """
+        if self._closed:
+            return Death("interrupted", "")
+        answer = self._try(job, timeout)
+        if isinstance(answer, Death) and not answer.stage and not answer.late and not self._closed:
+            answer = self._try(job, timeout)
+        return answer
+
+    def _try(self, job: Any, timeout: float) -> Any:
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        expired = threading.Event()
+        timer = threading.Timer(timeout, lambda: (expired.set(), process.kill()))
+        timer.start()
+        stage = ""
+        try:
+            pickle.dump(job, process.stdin)
+            process.stdin.flush()
+            while True:
+                kind, value = pickle.load(process.stdout)
+                if kind == "refusal":
+                    raise SpmdirError(value)
+                if kind == "answer":
+                    return value
+                if kind == "failure":
+                    return Death(value, stage)
+                stage = value
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.stop()
+            if expired.is_set():
+                return Death(f"no answer within {timeout:g} s", stage, late=True)
+            return Death(_ending(process), stage)
+        finally:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+    def close(self) -> None:
+        """End the process for good: what still waits for an answer gets a Death, and no new process."""
+        self._closed = True
+        self.stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root = str(Path(__file__).parents[3])
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        assert process.stdin is not None
+        pickle.dump(self._setup, process.stdin)
+        return process
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+@contextmanager
+def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[Ask]:
+    """`count` processes that run `module`, as a function: (jobs, seconds for each) → their answers, in order."""
+    workers = [Worker(setup, module) for _ in range(count)]
+    idle = list(workers)
+
+    def ask(job: Any, timeout: float) -> Any:
+        worker = idle.pop()
+        try:
+            return worker.ask(job, timeout)
+        finally:
+            idle.append(worker)
+
+    with ThreadPoolExecutor(count) as threads:
+        try:
+            yield lambda jobs, timeout: threads.map(ask, jobs, [timeout] * len(jobs))
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.close()

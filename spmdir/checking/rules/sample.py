@@ -1,0 +1,51 @@
+"""One call to check a rule on, and short names for its tensors. Sizes divide by 2 or 3 here, by neither there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from spmdir.core.call import DType
+
+
+@attrs.frozen
+class Sample:
+    """One call: operands in schema order (a tensor, a list of tensors, None, or a Python number) and arguments."""
+
+    op: str
+    operands: tuple[Any, ...]
+    arguments: dict[str, Any] = attrs.field(factory=dict)
+    compare: bool = True
+
+
+def f(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def positive(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, dtype=torch.float64) + 0.1
+
+
+def i(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, high, shape)
+
+
+def c(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.complex128)
+
+
+def b(*shape: int) -> torch.Tensor:
+    return torch.rand(shape) > 0.5
+
+
+def h(*shape: int) -> torch.Tensor:
+    return torch.randint(-4, 5, shape).bfloat16()
+
+
+F32, F64, I32, I64, I1 = DType("f32"), DType("f64"), DType("i32"), DType("i64"), DType("i1")
+
+
+def sample(op: str, *operands: Any, compare: bool = True, **arguments: Any) -> Sample:
+    return Sample(f"aten.{op}", operands, arguments, compare)

@@ -1,0 +1,63 @@
+"""A call, or several, for every rule, by family as in dialects/aten/*.rules."""
+
+from __future__ import annotations
+
+import torch
+
+from spmdir.checking.rules.sample import Sample, f
+from spmdir.checking.rules.samples import (
+    attention,
+    contraction,
+    convolution,
+    factory,
+    index,
+    libraries,
+    linalg,
+    loss,
+    normalization,
+    optimizer,
+    order,
+    pointwise,
+    random,
+    reduction,
+    softmax,
+    view,
+    window,
+)
+from spmdir.rules import RuleSet
+
+FAMILIES = (
+    pointwise,
+    contraction,
+    linalg,
+    reduction,
+    order,
+    softmax,
+    view,
+    factory,
+    random,
+    index,
+    normalization,
+    attention,
+    convolution,
+    window,
+    loss,
+    optimizer,
+    libraries,
+)
+
+
+def all_samples(rules: RuleSet) -> list[Sample]:
+    """The written samples, and one for every other op whose tensors are all pointwise."""
+    torch.manual_seed(0)
+    samples = [s for family in FAMILIES for s in family.samples()]
+    have = {s.op for s in samples}
+    for name in rules.names:
+        rule = rules.lookup(name)
+        assert rule is not None
+        if name not in have and all(str(p.pattern[0]) == "*" for p in rule.tensors if p.pattern):
+            shapes = [(5, 4), (4,), (5, 1)][: len(rule.tensors)]
+            if name.endswith("backward"):
+                shapes = [(5, 4)] * len(rule.tensors)
+            samples.append(Sample(name, tuple(f(*shape) for shape in shapes)))
+    return samples

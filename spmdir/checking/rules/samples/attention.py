@@ -1,0 +1,176 @@
+"""Attention: every kernel, plain, causal, masked and with grouped queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spmdir.checking.rules.sample import Sample, b, f, sample
+
+FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+def _some(positions: int, keys: int) -> Tensor:
+    """A mask that leaves every position a key, but the last one none."""
+    mask = b(positions, keys)
+    mask[:, 0], mask[-1] = True, False
+    return mask
+
+
+def _bias(mask: Tensor) -> Tensor:
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, float("-inf"))
+
+
+def _heads(batch: int, heads: int, positions: int, keys: int, groups: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (batch, heads // groups, keys, 6)
+    return f(batch, heads, positions, 6), f(*shape), f(*shape)
+
+
+def _composite() -> Iterator[Sample]:
+    op, math = "scaled_dot_product_attention", "_scaled_dot_product_attention_math"
+    q, k, v = _heads(2, 4, 5, 3)
+    yield sample(op, q, k, v)
+    yield sample(op, f(2, 4, 5, 6), f(2, 4, 6, 6), f(2, 4, 6, 7), is_causal=True)
+    yield sample(op, f(4, 6, 6), f(4, 3, 6), f(4, 3, 6), is_causal=True, scale=0.3)
+    yield sample(op, *_heads(5, 4, 6, 3, groups=2), f(5, 1, 6, 3), enable_gqa=True)
+    yield sample(op, *_heads(5, 4, 6, 4, groups=2), is_causal=True, enable_gqa=True)
+    yield sample(op, q, k, v, _some(5, 3))
+    yield sample(op, *_heads(2, 4, 5, 6), f(2, 1, 5, 6))
+    yield sample(op, q, k, v, dropout_p=0.5)
+    yield sample(op, *(t.bfloat16() for t in _heads(2, 2, 4, 6)), is_causal=True, compare=False)
+    for causal in (False, True):
+        yield sample(math, *_heads(2, 4, 6, 5), is_causal=causal)
+    yield sample(math, q, k, v, _bias(b(5, 3) | True), scale=0.5)
+    yield sample(math, q, k, v, dropout_p=0.5)
+
+
+def _cpu() -> Iterator[Sample]:
+    for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 6, 6), _heads(2, 4, 6, 4, groups=2)):
+        for causal in (False, True):
+            made = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal)
+            yield sample(FLASH, *heads, is_causal=causal)
+            yield sample(f"{FLASH}_backward", f(*heads[0].shape), *heads, *made, dropout_p=0.0, is_causal=causal)
+    heads = _heads(2, 4, 6, 4)
+    for mask in (_bias(_some(6, 4)), f(2, 1, 6, 4)):
+        for causal in (False, True):
+            made = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal, attn_mask=mask)
+            yield sample(FLASH, *heads, mask, is_causal=causal)
+            yield sample(f"{FLASH}_backward", f(2, 4, 6, 6), *heads, *made, mask, dropout_p=0.0, is_causal=causal)
+
+
+def _cuda() -> Iterator[Sample]:
+    zero = torch.zeros(())
+    for causal in (False, True):
+        q, k, v = _heads(5, 4, 3, 6)
+        grouped = _heads(5, 4, 4, 6, groups=2)
+        grad, out, total = f(5, 4, 4, 6), f(5, 4, 4, 6), f(5, 4, 4).abs() + 9
+        kernel: dict[str, Any] = {"dropout_p": 0.0, "is_causal": causal}
+        sizes = {"max_q": 4, "max_k": 6}
+        yield sample("_scaled_dot_product_efficient_attention", q, k, v, f(3, 6), compute_log_sumexp=True, **kernel)
+        yield sample(
+            "_scaled_dot_product_efficient_attention_backward",
+            f(5, 4, 3, 6),
+            q,
+            k,
+            v,
+            None,
+            f(5, 4, 3, 6),
+            f(5, 4, 32).abs() + 9,
+            zero,
+            zero,
+            grad_input_mask=(True, True, True, False),
+            **kernel,
+        )
+        yield sample("_scaled_dot_product_flash_attention", *grouped, **kernel)
+        yield sample(
+            "_scaled_dot_product_flash_attention_backward",
+            grad,
+            *grouped,
+            out,
+            total,
+            None,
+            None,
+            f(2),
+            zero,
+            **sizes,
+            **kernel,
+        )
+        cudnn, other = "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"
+        yield sample(cudnn, *grouped, f(4, 6), compute_log_sumexp=True, **kernel)
+        yield sample(
+            f"{cudnn}_backward",
+            grad,
+            *grouped,
+            out,
+            total.unsqueeze(-1),
+            zero,
+            zero,
+            f(4, 6),
+            None,
+            None,
+            **sizes,
+            **kernel,
+        )
+        yield sample(other, *grouped, f(4, 6), **kernel)
+        yield sample(
+            f"{other}_backward",
+            grad,
+            *grouped,
+            None,
+            out,
+            total,
+            None,
+            None,
+            zero,
+            zero,
+            grad_input_mask=(True, True, True, False),
+            **sizes,
+            **kernel,
+        )
+        last = tuple(t.transpose(1, 2).contiguous() for t in grouped)
+        grad, out = (t.transpose(1, 2).contiguous() for t in (grad, out))
+        yield sample("_flash_attention_forward", *last, **sizes, **kernel, return_debug_mask=False)
+        yield sample("_flash_attention_backward", grad, *last, out, total, None, None, f(2), zero, **sizes, **kernel)
+        last = tuple(t.transpose(1, 2).contiguous() for t in _heads(5, 4, 4, 6))
+        memory: dict[str, Any] = {"dropout_p": 0.0, "custom_mask_type": int(causal)}
+        longest = {"max_seqlen_q": 4, "max_seqlen_k": 6}
+        yield sample("_efficient_attention_forward", *last, compute_log_sumexp=True, **longest, **memory)
+        yield sample(
+            "_efficient_attention_backward",
+            grad,
+            *last,
+            None,
+            out,
+            None,
+            None,
+            f(5, 4, 32).abs() + 9,
+            zero,
+            zero,
+            bias_requires_grad=False,
+            **longest,
+            **memory,
+        )
+
+
+def _layer() -> Iterator[Sample]:
+    weights = f(12, 4), f(12), f(4, 4), f(4)
+    x = f(5, 3, 4)
+    for needed, average in ((True, True), (True, False), (False, False)):
+        yield sample(
+            "_native_multi_head_attention",
+            x,
+            x,
+            x,
+            *weights,
+            embed_dim=4,
+            num_head=2,
+            need_weights=needed,
+            average_attn_weights=average,
+        )
+
+
+def samples() -> list[Sample]:
+    return [*_composite(), *_cpu(), *_cuda(), *_layer()]

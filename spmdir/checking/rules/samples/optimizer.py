@@ -1,0 +1,16 @@
+"""What optimizers do beside ops on each parameter."""
+
+from __future__ import annotations
+
+import torch
+
+from spmdir.checking.rules.sample import Sample, sample
+
+
+def samples() -> list[Sample]:
+    scale, steps = torch.tensor(1024.0), torch.tensor(3, dtype=torch.int32)
+    factors = {"scale_growth_factor": 2.0, "scale_backoff_factor": 0.5, "growth_interval": 4}
+    return [
+        sample("_amp_update_scale", scale, steps, torch.tensor(found), **factors)  # type: ignore[arg-type]
+        for found in (0.0, 1.0)
+    ]

@@ -1,0 +1,93 @@
+"""The process that runs ops: a Setup and jobs come from stdin, stages and answers go to stdout, as pickles."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+from spmdir.checking.rules.call_checks import check_op
+from spmdir.checking.rules.captured import capture, opinfo_names
+from spmdir.checking.rules.jobs import Options, Setup
+from spmdir.checking.rules.report import OpReport
+from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples import all_samples
+from spmdir.core.errors import SpmdirError
+from spmdir.plugins import load_module
+from spmdir.rules import RuleSet, default
+
+
+class Session:
+    """The rules and samples of a worker, and the jobs that it can do: (method name, *arguments)."""
+
+    def __init__(self, setup: Setup, say: Callable[[str], None]):
+        self.say = say
+        for path in setup.plugins:
+            load_module(path)
+        self.rules: RuleSet = default().with_file(setup.rules) if setup.rules else default()
+        self.own: dict[str, list[Sample]] = {}
+        given = _samples_of(setup.samples) if setup.samples else []
+        for sample in [*given, *all_samples(default())]:
+            self.own.setdefault(sample.op, []).append(sample)
+
+    def opinfos(self) -> tuple[list[str], str | None]:
+        return opinfo_names()
+
+    def capture(self, index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
+        self.say("running its OpInfo samples")
+        return capture(index, wanted)
+
+    def check(self, op: str, captured: tuple[bytes, ...], options: Options) -> OpReport:
+        samples = [*self.own.get(op, ()), *map(pickle.loads, captured)]
+        return check_op(op, samples, self.rules, options, self.say)
+
+
+def _samples_of(path: str) -> list[Sample]:
+    spec = spec_from_file_location("spmdir_samples", path)
+    if spec is None or spec.loader is None:
+        raise SpmdirError(f"'{path}' is no Python file")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return list(module.samples())
+    except OSError as error:
+        raise SpmdirError(f"cannot read samples from '{path}': {error.strerror}") from None
+    except Exception as error:
+        raise SpmdirError(f"samples '{path}' failed: {type(error).__name__}: {error}") from None
+
+
+def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
+    """Answer jobs until stdin ends; `session_of(setup, say)` is made at the first."""
+    # What native code prints must not come between the answers.
+    channel = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+
+    def send(kind: str, value: Any) -> None:
+        pickle.dump((kind, value), channel)
+        channel.flush()
+
+    source, session = sys.stdin.buffer, None
+    setup = pickle.load(source)
+    while True:
+        try:
+            method, *arguments = pickle.load(source)
+        except EOFError:
+            return
+        try:
+            session = session or session_of(setup, lambda stage: send("stage", stage))
+            send("answer", getattr(session, method)(*arguments))
+        except SpmdirError as error:
+            send("refusal", str(error).removeprefix("error: "))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            send("failure", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+
+
+if __name__ == "__main__":
+    serve(Session)

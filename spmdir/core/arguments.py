@@ -1,0 +1,98 @@
+"""What public functions accept, declared beside them and checked before they begin."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from numbers import Integral
+from typing import Any, TypeVar
+
+import attrs
+
+from spmdir.core.errors import wrong_argument
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@attrs.frozen
+class Kind:
+    """What an argument is to be.
+
+    Attributes:
+        holds: whether a value is one.
+        expected: what the error says of it.
+    """
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise SpmdirError unless `value`, given for argument `name`, is of this kind."""
+        if not self.holds(value):
+            raise wrong_argument(name, value, self.expected)
+
+    @property
+    def optional(self) -> Kind:
+        """This kind, or None."""
+        return Kind(lambda value: value is None or self.holds(value), f"{self.expected}, or None")
+
+
+def instance(*types: type, expected: str) -> Kind:
+    """The instances of `types`."""
+    return Kind(lambda value: isinstance(value, types), expected)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def keyed(expected: str) -> Kind:
+    """Mappings from names."""
+    return Kind(_is_named, expected)
+
+
+def many(kind: Kind, expected: str) -> Kind:
+    """Lists and tuples of `kind`."""
+    return Kind(lambda value: isinstance(value, (list, tuple)) and all(map(kind.holds, value)), expected)
+
+
+def _is_module(value: object) -> bool:
+    from xdsl.dialects.builtin import ModuleOp  # whoever has one has loaded it
+
+    return isinstance(value, ModuleOp)
+
+
+MODULE = Kind(_is_module, "a module, as import_fx and parse give it")
+TEXT = instance(str, expected="a text")
+FLAG = instance(bool, expected="True or False")
+WHOLE = instance(Integral, expected="a whole number")
+SEED = Kind(
+    lambda value: isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
+    "a whole number of 64 bits",
+)
+CALLABLE = Kind(callable, "a function")
+PATH = instance(str, os.PathLike, expected="the path of a file")
+SIZES = instance(Mapping, expected="a dict of numbers by name, as in {'s0': 8}").optional
+SHARDINGS = instance(Mapping, expected='a dict, as in {"x": "dp: S(0)"}').optional
+OUT_SHARDINGS = instance(list, tuple, expected="a list with one entry an output").optional
+MISSING_RULE = Kind(lambda value: isinstance(value, str) and value in ("warn", "error"), "'warn' or 'error'")
+
+
+def accepts(**kinds: Kind) -> Callable[[Function], Function]:
+    """Let a function raise SpmdirError, before it begins, for arguments that are not of their `kinds`."""
+
+    def decorate(function: Function) -> Function:
+        names = tuple(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            for name, value in (*zip(names, args, strict=False), *given.items()):
+                if name in kinds:
+                    kinds[name].check(name, value)
+            return function(*args, **given)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,161 @@
+"""Every refusal of spmdir: one exception family, one message form."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+
+@attrs.frozen
+class Location:
+    """A place in a text: file name, 1-based line, 1-based column."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+def place(data: bytes, position: int, file: str) -> Location:
+    """The place of a byte in the file that holds `data`."""
+    before = data[:position]
+    return Location(file, before.count(b"\n") + 1, position - before.rfind(b"\n"))
+
+
+SHOWN = 60
+"""How many characters of a value an error shows."""
+
+
+class SpmdirError(Exception):
+    """A refusal that a user can act on; prints as `file:line:col: error: message`.
+
+    Attributes:
+        message: what was found, what was expected, what to do.
+        location: where, or None if the input has no text (a live fx graph without stack traces).
+    """
+
+    def __init__(self, message: str, location: Location | None = None):
+        self.message = message
+        self.location = location
+        super().__init__(message)
+
+    def about(self, subject: str, location: Location | None) -> SpmdirError:
+        """This refusal with what it is about in front, at `location` unless it has a place of its own."""
+        return type(self)(f"'{subject}': {self.message}", self.location or location)
+
+    def __str__(self) -> str:
+        prefix = f"{self.location}: " if self.location else ""
+        return f"{prefix}error: {self.message}"
+
+
+class ParseError(SpmdirError):
+    """Malformed text: IR, rule, rewrite, plan, sharding or placement."""
+
+
+class ShardingError(SpmdirError):
+    """A sharding that its mesh, its tensor or its op cannot have."""
+
+
+class RuleError(SpmdirError):
+    """A rule that does not fit the op it is applied to."""
+
+
+class UnsupportedError(SpmdirError):
+    """A program that cannot be partitioned exactly, so it is refused."""
+
+
+class CheckError(SpmdirError):
+    """A program that does not compute what it was imported from: a bug of the importer."""
+
+
+class LimitError(SpmdirError):
+    """An input beyond one of the limits of `spmdir.core.limits`."""
+
+
+class DivergenceError(SpmdirError):
+    """Ranks that would issue different collectives, or differ in what they begin with: they would hang or be wrong."""
+
+
+CLASSES: dict[str, type[SpmdirError]] = {
+    kind.__name__: kind
+    for kind in (ParseError, ShardingError, RuleError, UnsupportedError, CheckError, LimitError, DivergenceError)
+}
+"""Classes by name of the errors that a message and a location make, as one rank tells them to another."""
+
+
+class SpmdirErrors(SpmdirError):
+    """Several refusals found in one run, printed one a line."""
+
+    def __init__(self, errors: list[SpmdirError]):
+        super().__init__(errors[0].message, errors[0].location)
+        self.errors = errors
+
+    def about(self, subject: str, location: Location | None) -> SpmdirError:
+        return SpmdirErrors([error.about(subject, location) for error in self.errors])
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
+
+
+def raise_all(errors: Sequence[SpmdirError]) -> None:
+    """Raise `errors`: one as it is, several together; nothing if there are none."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else SpmdirErrors([*errors])
+
+
+class SpmdirWarning(UserWarning):
+    """Something legal that a user should look at; prints as `file:line:col: warning: message`."""
+
+    def __init__(self, message: str, location: Location | None = None):
+        self.message = message
+        self.location = location
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        prefix = f"{self.location}: " if self.location else ""
+        return f"{prefix}warning: {self.message}"
+
+
+_NOT_THE_USERS = ("spmdir", "xdsl", "torch")
+"""The packages whose frames stand between a warning and the line of the user that it is about."""
+
+
+def warn(message: str, location: Location | None = None) -> None:
+    """Issue a SpmdirWarning at the line of the user that led here; the tools print it to stderr."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(SpmdirWarning(message, location), stacklevel=level)
+
+
+def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:
+    """Raise SpmdirError unless argument `name` is an instance of `expected`, which `example` describes."""
+    if not isinstance(value, expected):
+        raise wrong_argument(name, value, example)
+
+
+def wrong_argument(name: str, value: object, expected: str) -> SpmdirError:
+    """The error of a `value` given for argument `name` where `expected` was asked for."""
+    return SpmdirError(f"{name} is {shown(value)} of type {type(value).__name__}; expected {expected}")
+
+
+def shown(value: object) -> str:
+    """The beginning of how Python writes `value`, on one line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # numbers of thousands of digits have none, and what a user's class does is not known
+        return "a value"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
+    import difflib  # 5 ms, and only wrong input needs it
+
+    nearest = difflib.get_close_matches(found, list(known), n=1)
+    return f"; did you mean '{nearest[0]}'?" if nearest else ""

@@ -1,0 +1,183 @@
+"""The text of literal arguments: `{dim = [1, 2], dtype = f32, eps = 1.0e-05, size = [size(10, dp), 64]}`.
+
+Numbers, `true`/`false`, strings, `none`, lists, element types and per-rank integers; a float always has a `.`,
+an exponent, or is `inf`/`nan`, so that 1 and 1.0 stay apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from spmdir.core.axes import is_axis
+from spmdir.core.brackets import split_entries
+from spmdir.core.call import DTYPE_BYTES, DType, Literal, Local, SizeOperand
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.base import ShardPlacement, parse_placement
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<string>"(?:[^"\\]|\\.)*")
+  | (?P<complex>complex\([^()]*\))
+  | (?P<local>(?:size|offset|end)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
+  | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
+  | (?P<int>-?\d+)
+  | (?P<operand>%\d+)
+  | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
+  | (?P<punctuation>[\[\]{}=,])
+    )""",
+    re.VERBOSE,
+)
+_LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?\d+))?(?:\s*([+-])\s*(\d+))?")
+_WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **{name: DType(name) for name in DTYPE_BYTES}}
+
+
+class LiteralError(ValueError):
+    """Malformed literal text.
+
+    Attributes:
+        offset: where in the text.
+    """
+
+    def __init__(self, message: str, offset: int):
+        super().__init__(message)
+        self.offset = offset
+
+
+def print_literal(value: Literal) -> str:
+    """The canonical text of one literal."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = repr(value)
+        return text if "e" not in text or "." in text else text.replace("e", ".0e")
+    if isinstance(value, complex):
+        return f"complex({value.real!r}, {value.imag!r})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(print_literal, value)) + "]"
+    return str(value)
+
+
+def print_arguments(arguments: Iterable[tuple[str, Literal]]) -> str:
+    """`{name = literal, …}`."""
+    return "{" + ", ".join(f"{name} = {print_literal(value)}" for name, value in arguments) + "}"
+
+
+class _Reader:
+    def __init__(self, text: str):
+        self.text, self.position = text, 0
+        self.kind, self.token, self.start = "", "", 0
+        self.advance()
+
+    def advance(self) -> None:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None:
+            rest = self.text[self.position :].strip()
+            self.start = len(self.text) - len(self.text[self.position :].lstrip())
+            self.kind, self.token = ("end", "") if not rest else ("unknown", rest[0])
+            return
+        self.kind = match.lastgroup or ""
+        self.token, self.start = match[self.kind], match.start(self.kind)
+        self.position = match.end()
+
+    def fail(self, expected: str) -> LiteralError:
+        found = f"'{self.token}'" if self.kind != "end" else "the end"
+        return LiteralError(f"found {found}, expected {expected}", self.start)
+
+    def expect(self, token: str) -> None:
+        if self.token != token or self.kind != "punctuation":
+            raise self.fail(f"'{token}'")
+        self.advance()
+
+    def literal(self) -> Literal:
+        kind, token, start = self.kind, self.token, self.start
+        if token == "[" and kind == "punctuation":
+            return self.items()
+        if kind in ("punctuation", "end", "unknown"):
+            raise self.fail("a literal: number, string, true, false, none, [list] or element type")
+        if kind == "word" and token not in _WORDS:
+            raise self.fail(f'a literal; write "{token}" if a string is meant, or an element type such as f32')
+        self.advance()
+        return _scalar(kind, token, start)
+
+    def items(self) -> tuple[Literal, ...]:
+        self.expect("[")
+        values: list[Literal] = []
+        while self.token != "]":
+            values.append(self.literal())
+            if self.token != "]":
+                self.expect(",")
+        self.expect("]")
+        return tuple(values)
+
+
+def _scalar(kind: str, token: str, start: int) -> Literal:
+    if kind == "string":
+        try:
+            return json.loads(token)
+        except ValueError as error:
+            raise LiteralError(f"found the string {token!r}: {str(error).partition(':')[0]}", start) from None
+    if kind == "int":
+        return int(token)
+    if kind == "float":
+        return float(token)
+    if kind == "complex":
+        try:
+            real, imaginary = map(float, token[len("complex(") : -1].split(","))
+        except ValueError:
+            raise LiteralError("a complex literal is complex(real, imaginary)", start) from None
+        return complex(real, imaginary)
+    if kind == "operand":
+        return SizeOperand(int(token[1:]))
+    if kind == "local":
+        return _local(token, start)
+    return _WORDS[token]
+
+
+def _local(token: str, start: int) -> Local:
+    match = _LOCAL.fullmatch(token)
+    assert match
+    extent, *parts = split_entries(match[2]) or [""]
+    axes = tuple(part.partition(":")[0].strip() for part in parts)
+    cuts = [part.partition(":")[2] for part in parts]
+    if not extent.isdecimal() or not all(map(is_axis, axes)) or (any(cuts) and not all(cuts)):
+        raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …) or …(extent, axis: cut, …)", start)
+    try:
+        placements = tuple(map(parse_placement, filter(None, cuts)))
+    except SpmdirError as error:
+        raise LiteralError(error.message, start) from None
+    if not all(isinstance(placement, ShardPlacement) for placement in placements):
+        raise LiteralError(f"found {token}, expected cuts of a dimension, as in {match[1]}(8, tp: S(0))", start)
+    plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
+    return Local(match[1], int(extent), axes, int(match[3] or 1), plus, placements)
+
+
+@lru_cache(maxsize=65536)
+def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
+    """`{name = literal, …}` → pairs sorted by name.
+
+    Raises:
+        LiteralError: the text is malformed or names an argument twice.
+    """
+    reader = _Reader(text)
+    reader.expect("{")
+    pairs: dict[str, Literal] = {}
+    while reader.token != "}":
+        name, start = reader.token, reader.start
+        if not name.isidentifier():  # nan_to_num has an argument `nan`
+            raise reader.fail("an argument name")
+        reader.advance()
+        reader.expect("=")
+        if name in pairs:
+            raise LiteralError(f"argument '{name}' is given twice", start)
+        pairs[name] = reader.literal()
+        if reader.token != "}":
+            reader.expect(",")
+    reader.expect("}")
+    return tuple(sorted(pairs.items()))

@@ -1,0 +1,302 @@
+"""The device mesh: ordered named axes. Ranks are row-major over the axes, as in torch's DeviceMesh."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import attrs
+
+from spmdir.core.axes import axis_part, is_part
+from spmdir.core.errors import ShardingError, require_type, shown
+from spmdir.core.limits import AXES, RANKS
+
+
+def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    try:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return tuple((str(axis), operator.index(size)) for axis, size in pairs)
+    except (TypeError, ValueError):
+        raise ShardingError(
+            f"a mesh cannot have the axes {shown(value)}; expected names and whole sizes, as in "
+            'Mesh({"dp": 2, "tp": 4})'
+        ) from None
+
+
+def _intra_node(value: Any) -> tuple[str, ...] | None:
+    if value is not None:
+        require_type("intra_node", value, (list, tuple), 'names of axes, as in ("tp",), or None')
+        for axis in value:
+            require_type("an entry of intra_node", axis, str, "the name of an axis")
+    return None if value is None else tuple(value)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not (name.isidentifier() and name.isascii()):
+        raise ShardingError(f"{what} has a name that text cannot give; expected letters, digits and _, as in dp0")
+
+
+class _ByAxis(dict[str, int]):
+    """The sizes of axes, or the coordinate of a rank, in mesh order; those of sub-axes are not listed but found too."""
+
+    def __init__(self, entries: Iterable[tuple[str, int]], mesh: Mesh, rank: int | None = None):
+        super().__init__(entries)
+        self._mesh, self._rank = mesh, rank
+
+    def __missing__(self, axis: str) -> int:
+        name, outer, size = self._mesh._part(axis)
+        if self._rank is None:
+            return size
+        root = self._mesh.root or self._mesh
+        return root.coordinate(self._rank)[name] // (root.sizes[name] // (outer * size)) % size
+
+
+@attrs.define(frozen=True, slots=False, cache_hash=True)
+class Mesh:
+    """Ordered named axes with their sizes, e.g. `Mesh({"dp": 2, "tp": 4})`.
+
+    Wherever an axis is asked for, a sub-axis will do: `tp(1)2`, see `spmdir.core.axes`.
+
+    Attributes:
+        axes: (name, size) pairs, the outermost axis first.
+        name: the symbol of the mesh in the textual IR.
+        intra_node: the axes whose ranks sit inside one node; None when all do.
+        root: the mesh whose axes this one splits into sub-axes, as `refine` does; None for a mesh of whole axes.
+
+    Raises:
+        ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
+        LimitError: there are more axes or ranks than `spmdir.core.limits` lets pass.
+    """
+
+    axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
+    name: str = "mesh"
+    intra_node: tuple[str, ...] | None = attrs.field(default=None, converter=_intra_node)
+    root: Mesh | None = attrs.field(default=None, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.root is not None:
+            require_type("root", self.root, Mesh, "a spmdir.Mesh")
+            return
+        require_type("name", self.name, str, "a text, as in 'mesh'")
+        _check_name(f"mesh @{self.name}", self.name)
+        names = [axis for axis, _ in self.axes]
+        if len(set(names)) != len(names):
+            raise ShardingError(
+                f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name"
+            )
+        for axis, size in self.axes:
+            _check_name(f"mesh axis '{axis}'", axis)
+            if size < 1:
+                raise ShardingError(f"mesh axis '{axis}' has size {size}; expected a size of at least 1")
+        AXES.check(len(self.axes))
+        RANKS.check(self.world_size)
+        for axis in self.intra_node or ():
+            if axis not in names:
+                raise ShardingError(f"mesh @{self.name} has no axis '{axis}'; its axes are {', '.join(names)}")
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis name → size, in mesh order. Sub-axes can be looked up too."""
+        return _ByAxis(self.axes, self)
+
+    @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        return tuple(axis for axis, _ in self.axes)
+
+    @cached_property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return math.prod(size for _, size in self.axes)
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        """Axis name → the ranks from one index along it to the next."""
+        later = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
+        return dict(zip(reversed(self.axis_names), later, strict=False))
+
+    def _part(self, axis: str) -> tuple[str, int, int]:
+        """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
+
+        An axis of one rank, as in a mesh that stands for one device, has sub-axes of one rank.
+        """
+        if axis in self.axis_names and self.root is None:
+            return axis, 1, self.sizes[axis]
+        if self.root is not None:
+            return self.root._part(axis)
+        name, outer, size = axis_part(axis) or ("", 1, 0)
+        if name in self.axis_names and self.sizes[name] == 1:
+            return name, 1, 1
+        if name not in self.axis_names or size < 2 or self.sizes[name] % (outer * size):
+            raise KeyError(axis)
+        return name, outer, size
+
+    def require(self, axis: str) -> None:
+        """Raise ShardingError unless the mesh has `axis`, whole or as a sub-axis."""
+        if axis in self.sizes:
+            return
+        try:
+            if self._part(axis)[2] < 2:
+                raise KeyError(axis)
+        except KeyError:
+            root = self.root or self
+            name, *_ = axis_part(axis) or ("", 1, 0)
+            if name in root.sizes:
+                raise ShardingError(
+                    f"'{axis}' is no sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
+                    f"{name}(outer)size with a size from 2 on, where outer times size divides {root.sizes[name]}"
+                ) from None
+            raise ShardingError(
+                f"axis '{axis}' is not in mesh @{self.name} {root}; expected one of {', '.join(root.axis_names)}"
+            ) from None
+
+    def refine(self, axes: Iterable[str]) -> Mesh:
+        """This mesh with those axes split of which `axes` names sub-axes; itself if there are none.
+
+        Every axis that `axes` names is then one axis of the mesh or a row of adjacent ones: its `parts`.
+
+        Raises:
+            ShardingError: `axes` split an axis in ways that have no common refinement, or one is not in the mesh.
+        """
+        parts = {axis for axis in axes if is_part(axis)}
+        parts -= {axis for axis in parts if self.sizes.get((axis_part(axis) or ("", 1, 0))[0]) == 1}
+        if parts <= self.sizes.keys():
+            return self
+        if self.root is not None:
+            return self.root.refine([*parts, *self.axis_names])
+        return _refined(self, tuple(sorted(parts)))
+
+    def whole(self, axis: str) -> str:
+        """The axis of which `axis` is a sub-axis, or itself."""
+        return self._part(axis)[0]
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """The axes of this mesh that make up `axis`, the major first; none if it is part of one rank."""
+        if axis in self.sizes:
+            return (axis,)
+        part = self._part(axis)
+        return self._parts[part] if part[2] > 1 else ()
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:
+        found: dict[tuple[str, int, int], tuple[str, ...]] = {}
+        for start, axis in enumerate(self.axis_names):
+            name, outer, size = self._part(axis)
+            found[name, outer, size] = row = (axis,)
+            for other in self.axis_names[start + 1 :]:
+                if self._part(other)[0] != name:
+                    break
+                row = (*row, other)
+                size *= self.sizes[other]
+                found[name, outer, size] = row
+        return found
+
+    def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """`axes`, nested major first, with adjacent sub-axes named as one, by the axis itself if they are all of it."""
+        merged: list[str] = []
+        for axis in axes:
+            joined = self.join(merged[-1], axis) if merged else None
+            if joined is None:
+                merged.append(self.join(axis) or axis)
+            else:
+                merged[-1] = joined
+        return tuple(merged)
+
+    def join(self, *axes: str) -> str | None:
+        """The one axis or sub-axis that `axes`, nested major first, make up; None if they are no such row."""
+        root = self.root or self
+        try:
+            (name, outer, size), *rest = map(root._part, axes)
+        except KeyError:
+            return None
+        for other, start, more in rest:
+            if other != name or start != outer * size:
+                return None
+            size *= more
+        return name if size == root.sizes[name] else f"{name}({outer}){size}"
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """Axis name → index of `rank` along it. Sub-axes can be looked up too."""
+        return _coordinate(self, rank)
+
+    def rank(self, coordinate: Mapping[str, int]) -> int:
+        """The rank at `coordinate`: the inverse of `coordinate`."""
+        return sum(index * self._strides[axis] for axis, index in coordinate.items())
+
+    def group_size(self, axes: Iterable[str]) -> int:
+        """The number of ranks that differ only along `axes`."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def index(self, rank: int, axes: Iterable[str]) -> int:
+        """Position of `rank` in its group over `axes`, the first axis major."""
+        position, coordinate = 0, self.coordinate(rank)
+        for axis in axes:
+            position = position * self.sizes[axis] + coordinate[axis]
+        return position
+
+    def group(self, rank: int, axes: Iterable[str]) -> tuple[int, ...]:
+        """The ranks that differ from `rank` only along `axes`, ordered by `index`."""
+        axes = tuple(axes)
+        fine = self.refine(axes)
+        free = [part for axis in axes for part in fine.parts(axis)]
+        here = fine.coordinate(rank)
+        members = [rank - sum(here[part] * fine._strides[part] for part in free)]
+        for part in free:
+            steps = range(0, fine.sizes[part] * fine._strides[part], fine._strides[part])
+            members = [member + step for member in members for step in steps]
+        return tuple(members)
+
+    def __str__(self) -> str:
+        return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
+
+
+def as_mesh(value: object) -> Mesh:
+    """Return the mesh that the Python API was given: a Mesh, or a torch DeviceMesh, whose dimensions have names.
+
+    Raises:
+        ShardingError: it is neither, or dimensions have no names.
+    """
+    if isinstance(value, Mesh):
+        return value
+    names, ranks = getattr(value, "mesh_dim_names", None), getattr(value, "mesh", None)
+    if ranks is not None and not names:
+        raise ShardingError("the device mesh has no names for its dimensions; give init_device_mesh mesh_dim_names=")
+    if ranks is None:
+        raise ShardingError(
+            f"mesh is {shown(value)} of type {type(value).__name__}; expected a spmdir.Mesh, as in "
+            'Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh'
+        )
+    return Mesh(zip(names or (), map(int, ranks.shape), strict=True))
+
+
+@lru_cache(maxsize=65536)
+def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
+    return _ByAxis(((axis, rank // mesh._strides[axis] % size) for axis, size in mesh.axes), mesh, rank)
+
+
+@lru_cache(maxsize=1024)
+def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
+    cuts: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
+    for axis in parts:
+        mesh.require(axis)
+        name, outer, size = mesh._part(axis)
+        cuts[name] |= {outer, outer * size}
+    axes: list[tuple[str, int]] = []
+    split: dict[str, list[str]] = {}
+    for name, size in mesh.axes:
+        ends = sorted(cuts[name])
+        for outer, end in itertools.pairwise(ends):
+            if end % outer:
+                raise ShardingError(
+                    f"axis '{name}' of {size} ranks is split after {outer} and after {end}, of which neither divides "
+                    "the other; split it in ways that go together"
+                )
+        pieces = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
+        pieces = pieces if len(pieces) > 1 else [(name, size)]
+        axes += pieces
+        split[name] = [axis for axis, _ in pieces]
+    intra = None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in split[axis])
+    return Mesh(axes, mesh.name, intra, mesh)

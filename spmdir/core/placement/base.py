@@ -1,0 +1,412 @@
+"""What a placement type declares; every stage of the compiler reads it from here.
+
+A placement says how the ranks along one mesh axis hold a tensor. Its class is one `attrs.frozen` value with a text, a
+trait, reference semantics (`distribute`, `collect`) and what its trait asks for. Tensors are used by their methods
+alone, so this module needs no tensor library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, ClassVar
+
+import attrs
+
+from spmdir.core.errors import ParseError, ShardingError
+from spmdir.core.intervals import Ranges, Run, length, summed_runs
+from spmdir.core.placement.text import head_of, print_placement, read_placement
+
+_TYPES: dict[str, type[Placement]] = {}
+"""Name in texts → class. Classes add themselves when they are made, as Python's own subclass lists do."""
+
+SHIPPED = {
+    "R": "spmdir.core.placement.standard",
+    "S": "spmdir.core.placement.standard",
+    "P": "spmdir.core.placement.standard",
+    "?": "spmdir.core.placement.standard",
+    "Cyclic": "spmdir.placements.cyclic",
+    "Strided": "spmdir.placements.strided",
+    "Ragged": "spmdir.placements.ragged",
+    "Masked": "spmdir.placements.masked",
+    "Norm": "spmdir.placements.norm",
+    "Quantised": "spmdir.placements.quantised",
+}
+"""Name in texts → the module that declares it, imported when a text first names it."""
+
+TRAITS = ("replicated", "shard", "partial", "other", "open")
+"""What a placement can be like."""
+
+Noise = Callable[[Any], Any]
+"""tensor → random values of its shape, type and device, of the size of its values."""
+
+
+@attrs.frozen(eq=False)
+class Edge:
+    """A step that a placement declares, along the axes of a group, to or from another placement.
+
+    Attributes:
+        lower: (what a rank holds, group) → what it holds afterwards, in torch ops and the collectives of
+            `spmdir.lowering.group.Group`.
+        target: the text of the placement that it goes to, or the trait "shard" for any that divides a dimension.
+        source: the same, for the placement that it comes from. One of both is given; the other is the declaring one.
+        by: the collective that it costs as, a kind in `spmdir.reshard.cost.TRAFFIC`; None if nothing is sent.
+        itemsize: bytes of an element on the wire; those of the tensor if not given.
+    """
+
+    lower: Callable[[Any, Any], Any]
+    target: str | None = None
+    source: str | None = None
+    by: str | None = None
+    itemsize: float | None = None
+
+
+class Placement:
+    """How the ranks along one mesh axis hold a tensor.
+
+    Attributes:
+        text: the template of its text, naming every field: `Cyclic({dim}, {block})`.
+        trait: "replicated" (every rank holds the value), "shard" (each rank holds a piece of `dim`), "partial" (the
+            value is the reduction of what the ranks hold), "other" (what its own edges say) or "open" (left to the
+            compiler).
+        dim: the tensor dimension that is divided, for the trait "shard".
+        op: the pending reduction, for the trait "partial".
+        error: how far what its steps make may be off, for each rank of the group, as a part of the largest absolute
+            value that a rank holds; 0 if it is exact but for rounding.
+        splits: whether an axis that holds so is the same as its sub-axes holding so one after the other.
+    """
+
+    text: ClassVar[str]
+    trait: ClassVar[str] = "other"
+    error: ClassVar[float] = 0.0
+    splits: ClassVar[bool] = False
+    dim: int | None = None
+    op: str | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """What commutes with what is of one kind; None of what commutes with all, as pieces and copies do."""
+        return str(self) if self.trait == "other" else None
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "text" in vars(cls):
+            _register(cls)
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        """What each of `count` ranks holds of `tensor`; `noise(t)` gives random values shaped like `t`.
+
+        Raises:
+            UnsupportedError: the values cannot be held so.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `distribute`")
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        """The tensor that the ranks together hold: the inverse of `distribute`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
+
+    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
+        """The shape of what rank `index` of `count` holds of a tensor of `shape`."""
+        return shape
+
+    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
+        """Return the shapes of what `count` ranks hold of a tensor of `shape`, each once.
+
+        Raises:
+            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+        """
+        if type(self).local_shape is Placement.local_shape:
+            return frozenset([shape])
+        return frozenset(self.local_shape(shape, count, index) for index in enumerated(self, count))
+
+    def check(self, shape: tuple[int, ...], count: int) -> None:
+        """Raise SpmdirError if `count` ranks cannot hold a tensor of `shape` so."""
+
+    @property
+    def is_demanding(self) -> bool:
+        """Whether it asks for certain shapes."""
+        return type(self).check is not Placement.check
+
+    def holds(self, dtype: str) -> bool:
+        """Whether values of an element type, in MLIR's spelling, can be held so."""
+        return True
+
+    def edges(self) -> Iterable[Edge]:
+        """The steps that it declares. One to a placement or trait replaces what its own trait would give there."""
+        return ()
+
+    def lift(self, rule: Any, rows: Sequence[Any]) -> Iterable[Any]:
+        """Strategies of an op in which this placement occurs, beside those that its trait gives.
+
+        Args:
+            rule: the `spmdir.rules.OpRule` of the op.
+            rows: the `spmdir.rules.Strategy` of it without plug-in placements.
+        """
+        return ()
+
+    def __str__(self) -> str:
+        return print_placement(self)
+
+
+class ShardPlacement(Placement):
+    """A placement that divides dimension `dim`, its first field: every position is held by exactly one rank.
+
+    All else follows from `ranges`: local shapes, distribution, slices, gathers, exchanges, and the rows of rules.
+    """
+
+    trait: ClassVar[str] = "shard"
+    dim: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.dim < 0:
+            # It has no hash yet, by which texts are remembered.
+            text = print_placement.__wrapped__(self)
+            raise ShardingError(f"{text} divides no dimension; expected one counted from 0")
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        """The (start, end) ranges of positions that rank `index` of `count` holds of `size`, in its local order."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it `ranges`")
+
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        """Return the runs of neighbouring ranks that hold as much of `size`, in the order of ranks.
+
+        Found rank by rank unless a placement says it at once, as large meshes need. `spmd-check-placement` compares it
+        with `ranges`.
+
+        Raises:
+            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+        """
+        held = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
+        return summed_runs([(1, [(index, 1, own) for index, own in enumerate(held)])], count)
+
+    def stretches(self, size: int, count: int) -> int:
+        """Return how many ranges all ranks together hold of `size`, at most."""
+        return count
+
+    def scaled(self, inner: int) -> Placement | None:
+        """This placement of a dimension, as that of one in which every element has become `inner`; None if none is."""
+        return self if inner == 1 else None
+
+    def unscaled(self, inner: int) -> Placement | None:
+        """The inverse of `scaled`."""
+        return self if inner == 1 else None
+
+    def inside(self, outer: int) -> Placement | None:
+        """This placement of a dimension, as that of the inner part if the dimension is `outer` stretches; None if
+        none is. Ranks then hold the same of every stretch."""
+        return self if outer == 1 else None
+
+    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
+        own = held_length(self, shape[self.dim], count, index)
+        return (*shape[: self.dim], own, *shape[self.dim + 1 :])
+
+    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
+        if type(self).local_shape is not ShardPlacement.local_shape:
+            return super().local_shapes(shape, count)
+        lengths = piece_lengths(((self, count),), shape[self.dim])
+        return frozenset((*shape[: self.dim], own, *shape[self.dim + 1 :]) for own in lengths)
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        size = tensor.shape[self.dim]
+        return [take(tensor, self.dim, self.ranges(size, count, index)).clone() for index in range(count)]
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        shape = list(pieces[0].shape)
+        shape[self.dim] = sum(piece.shape[self.dim] for piece in pieces)
+        whole = pieces[0].new_empty(shape)
+        for index, piece in enumerate(pieces):
+            at = 0
+            for start, end in self.ranges(shape[self.dim], len(pieces), index):
+                whole.narrow(self.dim, start, end - start).copy_(piece.narrow(self.dim, at, end - start))
+                at += end - start
+        return whole
+
+
+def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
+    """The positions `ranges` of dimension `dim`, in their order; a view if they are one range."""
+    if len(ranges) == 1:
+        return tensor.narrow(dim, ranges[0][0], ranges[0][1] - ranges[0][0])
+    shape = list(tensor.shape)
+    shape[dim] = length(ranges)
+    piece, at = tensor.new_empty(shape), 0
+    for start, end in ranges:
+        piece.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
+        at += end - start
+    return piece
+
+
+@lru_cache(maxsize=65536)
+def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
+    """Raise ShardingError unless `count` ranks hold every one of `size` positions once.
+
+    A placement that gives its `runs` at once is not asked rank by rank here; `spmd-check-placement` does that.
+    """
+    if type(placement).runs is not ShardPlacement.runs:
+        return
+    held = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
+    if not all(isinstance(ranges, tuple) for ranges in held):
+        raise ShardingError(f"`ranges` of {placement} gives {held[0]!r}; expected a tuple of (start, end) pairs")
+    pairs = sorted(pair for ranges in held for pair in ranges if pair[0] != pair[1])
+    edges = [0, *(end for _, end in pairs)]
+    whole = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
+    if not whole or edges[-1] != size:
+        raise ShardingError(
+            f"{placement} over {count} ranks is no partition of {size} positions; expected each of them in one range "
+            "of one rank"
+        )
+
+
+@lru_cache(maxsize=65536)
+def piece_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
+    """How much of `size` elements ranks hold, divided by each (shard placement, ranks) in turn."""
+    extents = frozenset([size])
+    for placement, count in cuts:
+        extents = frozenset(own for extent in extents for _, _, own in runs_of(placement, extent, count))
+    return extents
+
+
+ENUMERATED = 1 << 16
+"""The most ranks of an axis on which a placement is asked about each rank in turn."""
+
+
+def enumerated(placement: Placement, count: int) -> range:
+    """Return the indices of `count` ranks, of which `placement` says rank by rank what they hold.
+
+    Raises:
+        ShardingError: they are more than ENUMERATED.
+    """
+    if count > ENUMERATED:
+        raise ShardingError(
+            f"{placement} says rank by rank what is held, and the axis has {count} ranks; expected at most "
+            f"{ENUMERATED}, or a placement whose class gives its `runs` at once"
+        )
+    return range(count)
+
+
+@lru_cache(maxsize=65536)
+def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]:
+    """Return `placement.runs(size, count)`."""
+    return placement.runs(size, count)
+
+
+def held_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:
+    """Return how much of `size` elements rank `index` of `count` holds."""
+    if type(placement).runs is ShardPlacement.runs:
+        return length(placement.ranges(size, count, index))
+    return next(own for first, ranks, own in runs_of(placement, size, count) if index < first + ranks)
+
+
+class PartialPlacement(Placement):
+    """A placement whose value is the reduction of what the ranks hold: `after(reduce of before(what each holds))`.
+
+    Attributes:
+        reduce: the reduction that process groups do, a key of `spmdir.core.placement.standard.REDUCTIONS`.
+        identity: what ranks may hold beside one that holds the value, by default that of a sum; None if there is no
+            such number.
+        copies: whether the value is also held by all ranks holding it.
+        kind: placements of one kind commute, so they may be pending together on several axes and be reduced together.
+    """
+
+    trait: ClassVar[str] = "partial"
+    splits: ClassVar[bool] = True
+    reduce: str = "sum"
+    identity: float | None = -0.0
+    copies: bool = False
+
+    @property
+    def op(self) -> str:  # type: ignore[override]
+        return str(self)
+
+    @property
+    def kind(self) -> str:
+        return str(self)
+
+    @property
+    def holds_whole(self) -> bool:
+        """Whether a value that every rank has can be held so without asking another rank."""
+        return self.copies or self.identity is not None
+
+    def before(self, piece: Any) -> Any:
+        """What is reduced of what a rank holds."""
+        return piece
+
+    def after(self, reduced: Any, count: int) -> Any:
+        """The value, of what the reduction over `count` ranks gave."""
+        return reduced
+
+    def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
+        """Whether an op lets it through by a clause of its rule.
+
+        Args:
+            clause: the clause's name: "moves" (elements are moved, not changed), "carries" (they are that or
+                converted), "linear", "multilinear" or "commutes" (with the `reductions` that it lists).
+        """
+        return clause == "moves"
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        kind = type(self)
+        if kind.before is PartialPlacement.before and kind.after is PartialPlacement.after:
+            return parse_placement(f"P({self.reduce})").distribute(tensor, count, noise)
+        if self.identity is None:
+            return [tensor.clone() for _ in range(count)]
+        return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        from spmdir.core.placement.standard import REDUCTIONS
+
+        whole = self.before(pieces[0])
+        for piece in pieces[1:]:
+            whole = REDUCTIONS[self.reduce].combine(whole, self.before(piece))
+        return self.after(whole, len(pieces))
+
+    def holds(self, dtype: str) -> bool:
+        return dtype != "i1"
+
+
+def parse_placement(text: str) -> Placement:
+    """`R`, `S(0)`, `P`, `P(sum)`, `?`, or the text of a plug-in placement → its placement.
+
+    Raises:
+        ParseError: the text is no placement.
+        ShardingError: a field has a value that it cannot have.
+    """
+    head = head_of(text)
+    if head not in _TYPES and head in SHIPPED:
+        import_module(SHIPPED[head])
+    if head not in _TYPES:
+        known = dict.fromkeys([*SHIPPED, *_TYPES])
+        raise ParseError(
+            f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(known)}, "
+            "or that of a plug-in (--load-plugin file.py)"
+        )
+    return read_placement(_TYPES[head], text)
+
+
+def edge_between(source: Placement, target: Placement) -> Edge | None:
+    """The edge that `source` declares to `target`, else the one that `target` declares from `source`."""
+    leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge.target, target))
+    joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge.source, source))
+    return next(leaving, None) or next(joining, None)
+
+
+def _fits(end: str, placement: Placement) -> bool:
+    return placement.trait == end if end in TRAITS else parse_placement(end) == placement
+
+
+def _register(kind: type[Placement]) -> None:
+    head = head_of(kind.text)
+    if not re.fullmatch(r"(\w+|\?)(\(.*\))?", kind.text):
+        raise ShardingError(
+            f"the text of {kind.__module__}.{kind.__qualname__} is '{kind.text}'; expected a name, and fields in round "
+            "brackets, as in 'Cyclic({dim}, {block})'"
+        )
+    known = _TYPES.get(head)
+    # attrs makes a class anew when it gives it slots, and a file may be run again.
+    if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ShardingError(
+            f"placement '{head}' is declared by {known.__module__}.{known.__qualname__} and by "
+            f"{kind.__module__}.{kind.__qualname__}; give one of them another name"
+        )
+    _TYPES[head] = kind

@@ -1,0 +1,216 @@
+"""The standard placements: replicated, shard, pending reduction, and open.
+
+They are declared as any other placement is, see `spmdir.core.placement.base`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs
+from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement, parse_placement
+
+__all__ = [
+    "OPEN",
+    "REDUCTIONS",
+    "Open",
+    "Partial",
+    "Placement",
+    "R",
+    "Reduction",
+    "Replicate",
+    "Shard",
+    "chunk",
+    "parse_placement",
+    "plugins",
+]
+
+
+@attrs.frozen(cache_hash=True)
+class Replicate(Placement):
+    """`R`: every rank holds the whole value."""
+
+    text: ClassVar[str] = "R"
+    trait: ClassVar[str] = "replicated"
+    splits: ClassVar[bool] = True
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        return [tensor.clone() for _ in range(count)]
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        return pieces[0]
+
+
+@attrs.frozen(cache_hash=True)
+class Shard(ShardPlacement):
+    """`S(d)`: rank i holds piece i of dimension d, cut as `torch.chunk` cuts."""
+
+    text: ClassVar[str] = "S({dim})"
+    splits: ClassVar[bool] = True
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        offset, length = chunk(size, count, index)
+        return ((offset, offset + length),)
+
+    def runs(self, size: int, count: int) -> tuple[Run, ...]:
+        return chunk_runs(size, count)
+
+    def scaled(self, inner: int) -> Placement | None:
+        return self
+
+    def unscaled(self, inner: int) -> Placement | None:
+        return self
+
+
+@attrs.frozen
+class Reduction:
+    """A pending reduction kind: how two values combine, and what noise hides a value among ranks.
+
+    Attributes:
+        combine: (a, b) → the reduction of both.
+        linear: sums of such values are such values (sum, avg).
+        identity: what leaves the other operand as it is, zero with its sign: -0.0 + -0.0 is -0.0, -0.0 + 0.0 is not.
+            Integers have their least and greatest for the infinities. An average has none, since it counts every value.
+        scatter: (value, noise) → (value of one rank, value of another) whose reduction is `value`.
+    """
+
+    combine: Callable[[Any, Any], Any]
+    linear: bool
+    identity: float | None
+    scatter: Callable[[Any, Any], tuple[Any, Any]]
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return a.maximum(b)
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return a.minimum(b)
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction(lambda a, b: a + b, True, -0.0, lambda value, noise: (noise, value - noise)),
+    "avg": Reduction(lambda a, b: a + b, True, None, lambda value, noise: (noise, value - noise)),
+    "max": Reduction(_maximum, False, -math.inf, lambda value, noise: (value.minimum(value - abs(noise)), value)),
+    "min": Reduction(_minimum, False, math.inf, lambda value, noise: (value.maximum(value + abs(noise)), value)),
+    "product": Reduction(lambda a, b: a * b, False, 1, lambda value, noise: (noise * 0 + 1, value)),
+    "any": Reduction(lambda a, b: a | b, False, 0, lambda value, noise: (value & (noise > 0), value)),
+    "all": Reduction(lambda a, b: a & b, False, 1, lambda value, noise: (value | (noise > 0), value)),
+}
+
+
+_OF_TRUTH = {"max": "any", "min": "all"}
+"""Reduction → what it is of truth values."""
+
+
+def _reduction_name(_: Any, __: Any, value: str) -> None:
+    if value not in REDUCTIONS:
+        raise ShardingError(f"unknown reduction '{value}' in P({value}); expected one of {', '.join(REDUCTIONS)}")
+
+
+def average_divisors(count: int) -> tuple[int, float]:
+    """Return what each of `count` values is divided by before they are added up, and the sum after it: their average.
+
+    The first is a power of two, so that it rounds nothing but subnormal numbers, and as large as keeps the sum finite
+    where the average is; the second, of 1/2 to 1, is exact.
+    """
+    power = 1 << (count - 1).bit_length()
+    return power, count / power
+
+
+@attrs.frozen(cache_hash=True)
+class Partial(PartialPlacement):
+    """`P(op)`: the value is the op-reduction over the ranks of what they hold."""
+
+    text: ClassVar[str] = "P({op})"
+    op: str = attrs.field(default="sum", validator=_reduction_name)
+
+    @property
+    def reduce(self) -> str:  # type: ignore[override]
+        return "sum" if self.op == "avg" else self.op
+
+    @property
+    def kind(self) -> str:
+        return self.reduce
+
+    @property
+    def identity(self) -> float | None:  # type: ignore[override]
+        return REDUCTIONS[self.op].identity
+
+    @property
+    def copies(self) -> bool:  # type: ignore[override]
+        return self.op not in ("sum", "product")
+
+    def after(self, reduced: Any, count: int) -> Any:
+        return reduced / count if self.op == "avg" else reduced
+
+    def collect(self, pieces: Sequence[Any]) -> Any:
+        if self.op != "avg":
+            return super().collect(pieces)
+        before, after = average_divisors(len(pieces))
+        return Partial("sum").collect([piece / before for piece in pieces]) / after
+
+    def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
+        if clause in ("linear", "multilinear"):
+            return REDUCTIONS[self.op].linear
+        return clause in ("moves", "carries") or self.op in reductions
+
+    def edges(self) -> Iterable[Edge]:
+        if self.op == "avg":
+            yield Edge(lambda x, group: x / group.size, target="P(sum)")
+            yield Edge(lambda x, group: x * group.size, source="P(sum)")
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        truth = str(tensor.dtype) == "torch.bool"
+        reduction = REDUCTIONS[_OF_TRUTH.get(self.op, self.op) if truth else self.op]
+        pieces, rest = [], tensor
+        for _ in range(count - 1):
+            hidden = noise(tensor)
+            if self.op == "avg":
+                # Every rank holds about the value, since its multiple may be infinite.
+                piece, rest = tensor - hidden, rest + hidden
+            else:
+                piece, rest = reduction.scatter(rest, hidden)
+            pieces.append(piece)
+        return [*pieces, rest]
+
+    def holds(self, dtype: str) -> bool:
+        # Truth values have a largest and a smallest one too; rules write these as any and all.
+        return self.op in reductions_of(dtype) or (dtype == "i1" and self.op in ("max", "min"))
+
+
+def reductions_of(dtype: str) -> tuple[str, ...]:
+    """The reductions that can be pending in a tensor of this element type, in MLIR's spelling."""
+    if dtype == "i1":
+        return ("any", "all")
+    if dtype.startswith("complex"):
+        return ("sum", "avg", "product")
+    return ("sum", "avg", "max", "min", "product") if dtype[0] in "fb" else ("sum", "max", "min", "product")
+
+
+@attrs.frozen(cache_hash=True)
+class Open(Placement):
+    """`?`: left to the compiler; only on inputs and constraints, before propagation."""
+
+    text: ClassVar[str] = "?"
+    trait: ClassVar[str] = "open"
+    splits: ClassVar[bool] = True
+
+
+STANDARD = (Replicate, Shard, Partial, Open)
+"""The placements that rules are written with; what others do, rules lift to."""
+
+
+def plugins(placements: Iterable[Placement]) -> tuple[Placement, ...]:
+    """Those of `placements` that are not standard, each once, in order."""
+    return tuple(dict.fromkeys(placement for placement in placements if not isinstance(placement, STANDARD)))
+
+
+R = Replicate()
+OPEN = Open()

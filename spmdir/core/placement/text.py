@@ -1,0 +1,132 @@
+"""The text of placements: one template a class, by which it is printed and parsed."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import attrs
+
+from spmdir.core.errors import ParseError, ShardingError
+
+
+@attrs.frozen
+class FieldText:
+    """How a field of a placement is written.
+
+    Attributes:
+        pattern: the regular expression of its text.
+        read, write: text ↔ value.
+    """
+
+    pattern: str
+    read: typing.Callable[[str], Any]
+    write: typing.Callable[[Any], str]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.strip("[] ").split(",") if number.strip())
+
+
+def _float_text(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
+
+
+FIELD_TEXTS: dict[Any, FieldText] = {
+    int: FieldText(r"-?\d+", int, str),
+    float: FieldText(r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)", float, _float_text),
+    str: FieldText(r"[A-Za-z_]\w*", str, str),
+    tuple[int, ...]: FieldText(r"\[[\d\s,]*\]", _numbers, lambda value: "[" + ", ".join(map(str, value)) + "]"),
+}
+"""Type of a field → its text."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@lru_cache(maxsize=4096)
+def print_placement(placement: Any) -> str:
+    """The text of a placement, by the template of its class."""
+    texts = _field_texts(type(placement))
+    values = {name: text.write(getattr(placement, name)) for name, text in texts.items()}
+    return type(placement).text.format(**values)
+
+
+@lru_cache(maxsize=4096)
+def read_placement(kind: type, text: str) -> Any:
+    """The placement of class `kind` that `text` writes; where all fields have defaults, its name alone will do.
+
+    Raises:
+        ParseError: the text does not fit the template.
+        ShardingError: a validator of a field refuses its value.
+    """
+    head = head_of(kind.text)  # type: ignore[attr-defined]
+    if text.strip() == head and all(field.default is not attrs.NOTHING for field in _fields(kind)):
+        return kind()
+    match = _pattern(kind).fullmatch(text.strip())
+    if match is None:
+        raise ParseError(f"'{' '.join(text.split())}' is no {head}; expected {_expected(kind)}")
+    texts = _field_texts(kind)
+    try:
+        return kind(**{name: texts[name].read(value) for name, value in match.groupdict().items()})
+    except (TypeError, ValueError) as error:
+        # What attrs validators raise; the first argument is their message.
+        raise ShardingError(f"'{' '.join(text.split())}': {error.args[0] if error.args else error}") from None
+
+
+def head_of(text: str) -> str:
+    """The name that a text or template begins with."""
+    return text.partition("(")[0].strip()
+
+
+def _expected(kind: Any) -> str:
+    return _FIELD.sub(lambda field: field[1], kind.text)
+
+
+def _fields(kind: Any) -> tuple[Any, ...]:
+    return tuple(field for field in attrs.fields(kind) if field.init)
+
+
+@cache
+def _field_texts(kind: Any) -> Mapping[str, FieldText]:
+    """Field → how it is written.
+
+    Raises:
+        ParseError: the template leaves a field out, names none or does not part two, or a field's type has no text.
+    """
+    types = typing.get_type_hints(kind)
+    named, fields = _FIELD.findall(kind.text), [field.name for field in _fields(kind)]
+    if sorted(named) != sorted(fields):
+        raise ParseError(
+            f"the text '{kind.text}' of {kind.__name__} names {named}; expected each of its fields {fields}"
+        )
+    parts = _FIELD.split(kind.text)
+    for before, between, after in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
+        if not between.strip():
+            raise ParseError(
+                f"the text '{kind.text}' of {kind.__name__} has nothing between '{before}' and '{after}', so that it "
+                "can be read in several ways; expected a comma there"
+            )
+    for name in named:
+        if types[name] not in FIELD_TEXTS:
+            known = ", ".join(getattr(known, "__name__", str(known)) for known in FIELD_TEXTS)
+            raise ParseError(f"field '{name}' of {kind.__name__} has the type {types[name]}; expected one of {known}")
+    return {name: FIELD_TEXTS[types[name]] for name in named}
+
+
+@cache
+def _pattern(kind: Any) -> re.Pattern[str]:
+    texts = _field_texts(kind)
+    # Split by the fields, the template is literal text and, at odd places, names.
+    parts = _FIELD.split(kind.text)
+    pattern = ""
+    for at, part in enumerate(parts):
+        pattern += rf"\s*(?P<{part}>{texts[part].pattern})\s*" if at % 2 else _spaced(part)
+    return re.compile(pattern, re.ASCII)
+
+
+def _spaced(text: str) -> str:
+    """A pattern for literal text in which spaces may stand around punctuation."""
+    return r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

@@ -1,0 +1,334 @@
+"""The sharding of one tensor: which mesh axes hold it how, in nesting order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import attrs
+
+from spmdir.core.axes import axis_order, is_axis, is_part, overlapping
+from spmdir.core.brackets import split_entries
+from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_type, shown
+from spmdir.core.intervals import Ranges, joined, length, select
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import (
+    PartialPlacement,
+    Placement,
+    ShardPlacement,
+    check_partition,
+    parse_placement,
+    piece_lengths,
+)
+from spmdir.core.placement.standard import R, plugins
+
+_REPLICATED = type(R)
+"""Has one value, so asking for the class will do, and is quick."""
+
+
+def _entries_of(given: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+    try:
+        return _canonical(given)
+    except (AttributeError, TypeError, ValueError):
+        raise ShardingError(
+            f"a Sharding cannot have the entries {shown(given)}; expected pairs of an axis and a Placement, as of "
+            'parse_placement("S(0)"); functions that take shardings take texts too, as "dp: S(0)"'
+        ) from None
+
+
+def _mesh_name(given: str) -> str:
+    if type(given) is not str:
+        require_type("mesh", given, str, "the name of a mesh")
+    return given
+
+
+def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+    """Sharded dimensions ascending with their axes in nesting order, then the other placements by axis name."""
+    entries = [(axis, placement) for axis, placement in entries if type(placement) is not _REPLICATED]
+    axes = [axis for axis, _ in entries]
+    if len(set(axes)) != len(axes):
+        twice = next(axis for axis in axes if axes.count(axis) > 1)
+        raise ShardingError(f"axis '{twice}' is placed twice; an axis has one placement")
+    if any(map(is_part, axes)) and (pair := overlapping(axes)):
+        raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
+    sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
+    return (*sharded, *sorted((e for e in entries if e[1].trait != "shard"), key=lambda e: axis_order(e[0])))
+
+
+@attrs.define(frozen=True, slots=False, cache_hash=True)
+class Sharding:
+    """Mesh axis → placement; an axis that is not listed is replicated.
+
+    The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` cuts by tp, then
+    each piece by dp. Entries are canonical, so equal shardings are equal values with one text; where sub-axes
+    occur, once they are `merged`.
+
+    Attributes:
+        entries: (axis, placement) pairs.
+        mesh: the name of the mesh.
+
+    Raises:
+        ShardingError: an axis, or a part of it, is placed twice.
+    """
+
+    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_entries_of)
+    mesh: str = attrs.field(default="mesh", converter=_mesh_name)
+
+    @cached_property
+    def _placements(self) -> dict[str, Placement]:
+        return dict(self.entries)
+
+    def __getitem__(self, axis: str) -> Placement:
+        return self._placements.get(axis, R)
+
+    def dim_axes(self, dim: int) -> tuple[str, ...]:
+        """The axes that divide `dim`, major first."""
+        return self._axes_by_dim.get(dim, ())
+
+    @cached_property
+    def _axes_by_dim(self) -> dict[int, tuple[str, ...]]:
+        found: dict[int, tuple[str, ...]] = {}
+        for axis, placement in self.entries:
+            if placement.dim is not None:
+                found[placement.dim] = (*found.get(placement.dim, ()), axis)
+        return found
+
+    def cuts(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
+        """How the axes that divide `dim` do so and among how many ranks each, major first."""
+        return tuple([(self._placements[axis], mesh.sizes[axis]) for axis in self.dim_axes(dim)])
+
+    @cached_property
+    def partial(self) -> tuple[tuple[str, str], ...]:
+        """(axis, op) of the pending reductions."""
+        return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, PartialPlacement))
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of the pending reductions, and of the trait "other"; those of one kind commute."""
+        return frozenset(p.kind for _, p in self.entries if p.kind is not None)
+
+    @cached_property
+    def open_axes(self) -> tuple[str, ...]:
+        """The axes left to the compiler."""
+        return tuple(axis for axis, p in self.entries if p.trait == "open")
+
+    @cached_property
+    def _is_checked(self) -> bool:
+        """Whether shapes are to be looked at: plug-ins may ask for certain ones, and their ranges must partition."""
+        return bool(plugins(placement for _, placement in self.entries))
+
+    def replace(self, axis: str, placement: Placement) -> Sharding:
+        """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
+        if axis in self._placements:
+            entries = [(a, placement if a == axis else p) for a, p in self.entries]
+        else:
+            entries = [*self.entries, (axis, placement)]
+        return Sharding(entries, self.mesh)
+
+    def along(self, axis: str, mesh: Mesh) -> Placement | None:
+        """The placement along `axis`, which sub-axes of it or an axis that it is part of may have; None if several."""
+        if axis in self._placements:
+            return self._placements[axis]
+        try:
+            fine = mesh.refine([axis, *self._placements])
+        except ShardingError:
+            return None
+        refined = self.refined(fine)
+        found = {refined[part] for part in fine.parts(axis)}
+        return found.pop() if len(found) == 1 else None
+
+    def refined(self, mesh: Mesh) -> Sharding:
+        """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
+
+        Raises:
+            ShardingError: a placement is another one on sub-axes.
+        """
+        if all(axis in mesh.sizes for axis, _ in self.entries):
+            return self
+        for axis, placement in self.entries:
+            if not placement.splits and len(mesh.parts(axis)) > 1:
+                raise ShardingError(
+                    f"{placement} on axis '{axis}' is not the same on sub-axes of it; move the whole axis"
+                )
+        return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
+
+    def merged(self, mesh: Mesh) -> Sharding:
+        """This sharding with adjacent sub-axes of one placement as one, by whole axes where they are whole."""
+        if not any(is_part(axis) for axis, _ in self.entries):
+            return self
+        entries: list[tuple[str, Placement]] = []
+        for axis, placement in self.entries:
+            same = bool(entries) and entries[-1][1] == placement and placement.splits
+            joined = mesh.join(entries[-1][0], axis) if same else None
+            if joined is None:
+                entries.append((mesh.join(axis) or axis, placement))
+            else:
+                entries[-1] = (joined, placement)
+        return Sharding(entries, self.mesh)
+
+    def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
+        """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
+        axes = self.dim_axes(dim)
+        return held_ranges(self.cuts(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
+
+    def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
+        shape = tuple(shape)
+        for axis, placement in self.entries:
+            shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
+        return shape
+
+    def local_shapes(self, shape: Iterable[int], mesh: Mesh) -> frozenset[tuple[int, ...]]:
+        """Return the shapes of what ranks hold of a tensor with global `shape`, each once."""
+        shapes = frozenset([tuple(shape)])
+        for axis, placement in self.entries:
+            count = mesh.sizes[axis]
+            shapes = frozenset(itertools.chain.from_iterable(placement.local_shapes(held, count) for held in shapes))
+        return shapes
+
+    def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
+        """How much of dimension `dim` with `size` elements the ranks hold."""
+        return piece_lengths(self.cuts(dim, mesh), size)
+
+    def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
+        """Whether all ranks hold as much of dimension `dim` with `size` elements."""
+        return len(self.lengths(dim, size, mesh)) == 1
+
+    def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
+        """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
+        self.check(mesh, len(shape))
+        if not self._is_checked:
+            return
+        shapes = {shape}
+        for axis, placement in self.entries:
+            count = mesh.sizes[axis]
+            for held in shapes:
+                _check_holding(placement, held, count)
+            shapes = {local for held in shapes for local in placement.local_shapes(held, count)}
+
+    def check(self, mesh: Mesh, rank: int | None) -> None:
+        """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
+        _check(self, mesh, rank)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+@lru_cache(maxsize=65536)
+def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
+    for axis, placement in sharding.entries:
+        mesh.require(axis)
+        if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
+            raise ShardingError(f"<{sharding}> is to be written <{sharding.merged(mesh)}>")
+        if placement.dim is not None and rank is not None and placement.dim >= rank:
+            raise ShardingError(
+                f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
+                f"expected a dimension below {rank}"
+            )
+    if len(sharding.kinds) > 1:
+        raise ShardingError(
+            f"pending reductions of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
+            "reduce one before the other arises"
+        )
+
+
+@lru_cache(maxsize=65536)
+def held_ranges(cuts: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
+    """What the rank at `indices` along the axes of `cuts` holds of `size` elements."""
+    held: Ranges = ((0, size),)
+    for (placement, count), index in zip(cuts, indices, strict=True):
+        held = select(held, placement.ranges(length(held), count, index))
+    return joined(held)
+
+
+def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
+    """`dp: S(0), tp: P(sum)` → its sharding; the empty text is replicated.
+
+    Raises:
+        ParseError: the text is no sharding.
+        ShardingError: an axis is placed twice.
+    """
+    return Sharding(_entries(text), mesh)
+
+
+def _entries(text: str) -> list[tuple[str, Placement]]:
+    entries = []
+    for part in split_entries(text):
+        axis, colon, placement = part.partition(":")
+        if not colon or not is_axis(axis.strip()):
+            found = " ".join(part.split())
+            raise ParseError(f"'{found}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
+        entries.append((axis.strip(), parse_placement(placement)))
+    return entries
+
+
+def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
+    """A sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh order.
+
+    Args:
+        rank: of the tensor, if known; DTensor placements may then count dimensions from the end.
+
+    Raises:
+        ParseError, ShardingError: the value is none of these or does not fit the mesh.
+    """
+    if isinstance(value, Sharding):
+        entries = list(value.entries)
+    elif isinstance(value, str):
+        entries = _entries(value)
+    elif isinstance(value, Mapping):
+        entries = [(str(a), _placement(p, rank)) for a, p in value.items()]
+    elif isinstance(value, (list, tuple)):
+        if len(value) != len(mesh.axes):
+            raise ShardingError(
+                f"found {len(value)} DTensor placements; expected one for each axis of mesh @{mesh.name} {mesh}"
+            )
+        entries = [(axis, _from_dtensor(p, rank)) for axis, p in zip(mesh.axis_names, value, strict=True)]
+    else:
+        raise ParseError(
+            f"{shown(value)} is no sharding; expected text, a dict axis → placement, or DTensor placements"
+        )
+    for axis, _ in entries:
+        # A replicated axis leaves no entry behind, so a misspelt one must be found here.
+        mesh.require(axis)
+    result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name).merged(mesh)
+    result.check(mesh, None)
+    return result
+
+
+def _check_holding(placement: Placement, shape: tuple[int, ...], count: int) -> None:
+    try:
+        placement.check(shape, count)
+    except SpmdirError as error:
+        # Declarations raise any refusal; what tries shardings takes it for that of a sharding.
+        raise ShardingError(error.message, error.location) from None
+    if isinstance(placement, ShardPlacement):
+        check_partition(placement, shape[placement.dim], count)
+
+
+def _placement(value: object, rank: int | None) -> Placement:
+    if isinstance(value, Placement):
+        return value
+    return parse_placement(value) if isinstance(value, str) else _from_dtensor(value, rank)
+
+
+_DTENSOR: dict[str, Callable[[Any, int], str]] = {
+    "Replicate": lambda p, dim: "R",
+    "Shard": lambda p, dim: f"S({dim})",
+    "Partial": lambda p, dim: f"P({p.reduce_op})",
+    "_StridedShard": lambda p, dim: f"Strided({dim}, {p.split_factor})",
+    "_NormPartial": lambda p, dim: f"Norm({float(p.norm_type):g})",
+    "_MaskPartial": lambda p, dim: "Masked",
+}
+"""Name of a DTensor placement's class, with torch unimported → (placement, dimension) → the text of what it is here."""
+
+
+def _from_dtensor(placement: Any, rank: int | None) -> Placement:
+    kind = type(placement).__name__
+    if kind not in _DTENSOR:
+        raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected one of {', '.join(_DTENSOR)}")
+    dim = getattr(placement, "dim", 0)
+    if rank is not None and -rank <= dim < 0:
+        dim += rank
+    return parse_placement(_DTENSOR[kind](placement, dim))

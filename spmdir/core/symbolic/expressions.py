@@ -1,0 +1,459 @@
+"""Sizes that are known only when a program runs: numbers made of named symbols.
+
+    s0 · 2*s0*s1 + 3 · (s0 + 1) // 2 · max(s0, 8) · 1 / s0
+
+Integers are kept as polynomials in a canonical form, so that equal ones have one text; what is no polynomial is a
+function of such. Floats are kept as they are computed, since another order of operations would round differently.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Union
+
+import attrs
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.limits import DIGITS, OPERATORS, TERMS
+
+Number = Union[int, float, "Size", "Real"]
+
+
+def _power(a: int | float, b: int | float) -> int | float:
+    if abs(b) > 64 and isinstance(a, int):
+        raise OverflowError("the exponent is too large")
+    return a**b
+
+
+_PYTHON: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "pow": _power,
+    "floordiv": operator.floordiv, "mod": operator.mod, "truediv": operator.truediv,
+    "max": max, "min": min, "float": float, "sqrt": math.sqrt,
+    "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
+}  # fmt: skip
+"""Function of numbers → how Python computes it."""
+
+_PLAIN = re.compile(r"[\w.]*(?:\([^()]*\))?")
+INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/", "pow": "**"}
+_TO_FLOAT = frozenset({"truediv", "float", "sqrt"})
+_TO_INT = frozenset({"floor", "ceil", "trunc", "round"})
+
+
+class _Arithmetic:
+    """Python's operators on numbers that are not known yet."""
+
+    __slots__ = ()
+
+    def __add__(self: Any, other: Any) -> Any:
+        return apply("add", self, other)
+
+    def __radd__(self: Any, other: Any) -> Any:
+        return apply("add", other, self)
+
+    def __sub__(self: Any, other: Any) -> Any:
+        return apply("sub", self, other)
+
+    def __rsub__(self: Any, other: Any) -> Any:
+        return apply("sub", other, self)
+
+    def __mul__(self: Any, other: Any) -> Any:
+        return apply("mul", self, other)
+
+    def __rmul__(self: Any, other: Any) -> Any:
+        return apply("mul", other, self)
+
+    def __floordiv__(self: Any, other: Any) -> Any:
+        return apply("floordiv", self, other)
+
+    def __mod__(self: Any, other: Any) -> Any:
+        return apply("mod", self, other)
+
+    def __truediv__(self: Any, other: Any) -> Any:
+        return apply("truediv", self, other)
+
+    def __neg__(self: Any) -> Any:
+        return apply("neg", self)
+
+
+@attrs.frozen(cache_hash=True)
+class Function:
+    """An integer that is no polynomial, as a part of one: `floordiv`, `mod`, `max`, `min`, `trunc`, …"""
+
+    name: str
+    arguments: tuple[Number, ...]
+
+    def __str__(self) -> str:
+        return _call_text(self.name, self.arguments)
+
+
+Atom = str | Function
+Monomial = tuple[Atom, ...]
+
+
+@attrs.frozen(cache_hash=True)
+class Size(_Arithmetic):
+    """An integer made of symbols: a sum of products; never a plain number.
+
+    Attributes:
+        terms: (factors, coefficient) pairs; the symbols and functions of a product are sorted, as the products are.
+    """
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __str__(self) -> str:
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
+            return str(self.terms[0][0][0])
+        text = ""
+        for monomial, coefficient in self.terms:
+            factors = [_atom_text(atom) for atom in monomial]
+            if abs(coefficient) != 1 or not factors:
+                factors = [str(abs(coefficient)), *factors]
+            sign = (" - " if text else "-") if coefficient < 0 else (" + " if text else "")
+            text += sign + "*".join(factors)
+        return text
+
+
+@attrs.frozen(cache_hash=True)
+class Real(_Arithmetic):
+    """A float made of symbols: a function of numbers, in the order in which it is computed."""
+
+    name: str
+    arguments: tuple[Number, ...]
+
+    def __str__(self) -> str:
+        return _call_text(self.name, self.arguments)
+
+
+def _atom_text(atom: Atom) -> str:
+    text = str(atom)
+    return f"({text})" if isinstance(atom, Function) and atom.name in INFIX else text
+
+
+def _call_text(name: str, arguments: tuple[Number, ...]) -> str:
+    if name == "neg":
+        return f"-{_inner_text(arguments[0])}"
+    if name not in INFIX:
+        return f"{name}({', '.join(map(str, arguments))})"
+    return f" {INFIX[name]} ".join(map(_inner_text, arguments))
+
+
+def _inner_text(value: Number) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else f"({text})"
+
+
+def symbol(name: str) -> Size:
+    """The size that is called `name`."""
+    return Size((((name,), 1),))
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether `value` is a number that is not known yet."""
+    return isinstance(value, (Size, Real))
+
+
+def apply(name: str, *arguments: Number) -> Number:
+    """The function `name` of numbers, known or not.
+
+    Raises:
+        SpmdirError: there is no such function, or no such number, as for a division by zero.
+    """
+    if name not in _PYTHON:
+        raise SpmdirError(f"'{name}' is no function of sizes; expected one of {', '.join(_PYTHON)}")
+    try:
+        if not any(map(is_symbolic, arguments)):
+            return _bounded(_PYTHON[name](*arguments))
+        real = any(isinstance(argument, (float, Real)) for argument in arguments)
+        if name in _TO_INT:
+            return _of_atom(Function(name, arguments)) if real else arguments[0]
+        if real or name in _TO_FLOAT:
+            return Real(name, arguments)
+        return _INTEGER[name](*arguments)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise SpmdirError(f"{name}({', '.join(map(str, arguments))}) is no number: {error}") from None
+
+
+def _bounded(value: int | float) -> int | float:
+    """`value`; LimitError for an integer that is far beyond any size."""
+    if isinstance(value, int) and abs(value) >= 10**DIGITS.most:
+        raise DIGITS.error(f"more than {DIGITS.most}")
+    return value
+
+
+def _terms(value: Number) -> dict[Monomial, int]:
+    return dict(value.terms) if isinstance(value, Size) else {(): int(value)}  # type: ignore
+
+
+def _of_terms(terms: Mapping[Monomial, int]) -> int | Size:
+    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if not set(kept) - {()}:
+        return kept.get((), 0)
+    order = sorted(kept, key=lambda monomial: (-len(monomial), tuple(map(str, monomial))))
+    return Size(tuple((monomial, kept[monomial]) for monomial in order))
+
+
+def _of_atom(atom: Atom) -> Size:
+    return Size((((atom,), 1),))
+
+
+def _add(*values: Number) -> int | Size:
+    total: dict[Monomial, int] = {}
+    for value in values:
+        for monomial, coefficient in _terms(value).items():
+            total[monomial] = total.get(monomial, 0) + coefficient
+    return _of_terms(total)
+
+
+def _mul(a: Number, b: Number) -> int | Size:
+    product: dict[Monomial, int] = {}
+    rows, columns = _terms(a), _terms(b)
+    TERMS.check(len(rows) * len(columns))
+    for left, m in rows.items():
+        for right, n in columns.items():
+            TERMS.check(len(left) + len(right))
+            monomial = tuple(sorted((*left, *right), key=str))
+            product[monomial] = product.get(monomial, 0) + m * n
+    return _of_terms(product)
+
+
+def _sub(a: Number, b: Number) -> int | Size:
+    return _add(a, _mul(b, -1))
+
+
+def _pow(a: Number, b: Number) -> int | Size:
+    if not isinstance(b, int) or not 0 <= b <= 16:
+        return _of_atom(Function("pow", (a, b)))
+    result: int | Size = 1
+    for _ in range(b):
+        result = _mul(result, a)
+    return result
+
+
+def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
+    """A quotient and what is left, so that `a = quotient * b + rest`: what divides term by term, for one-term `b`."""
+    divisor = list(_terms(b).items())
+    if len(divisor) > 1:
+        return (1, 0) if a == b else (0, a)  # type: ignore
+    monomial, coefficient = divisor[0]
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for term, number in _terms(a).items():
+        left = _without(term, monomial)
+        if left is not None and coefficient and number % coefficient == 0:
+            quotient[left] = number // coefficient
+        else:
+            rest[term] = number
+    return _of_terms(quotient), _of_terms(rest)
+
+
+def _without(term: Monomial, monomial: Monomial) -> Monomial | None:
+    left = list(term)
+    for atom in monomial:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _cancelled(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
+    """Both without the factor that all their terms have, and this factor."""
+    left, right = _terms(a), _terms(b)
+    if not left or not right or not isinstance(b, Size):
+        return a, b, 1
+    numbers = math.gcd(*left.values(), *right.values()) or 1
+    common: list[Atom] = list(next(iter(right)))
+    for term in (*left, *right):
+        rest = list(term)
+        common = [atom for atom in common if atom in rest and (rest.remove(atom) or True)]
+    shared = tuple(common)
+
+    def without(terms: Mapping[Monomial, int]) -> int | Size:
+        return _of_terms({_without(term, shared) or (): number // numbers for term, number in terms.items()})
+
+    return without(left), without(right), _of_terms({shared: numbers})
+
+
+def _floordiv(a: Number, b: Number) -> int | Size:
+    a, b, _ = _cancelled(a, b)
+    quotient, rest = _divide(a, b)
+    if isinstance(rest, int) and isinstance(b, int) and b:
+        return _add(quotient, rest // b)
+    return _add(quotient, 0 if rest == 0 else _of_atom(Function("floordiv", (rest, b))))
+
+
+def _mod(a: Number, b: Number) -> int | Size:
+    a, b, factor = _cancelled(a, b)
+    rest = _divide(a, b)[1]
+    if isinstance(rest, int) and isinstance(b, int) and b:
+        return _mul(factor, rest % b)
+    return 0 if rest == 0 else _mul(factor, _of_atom(Function("mod", (rest, b))))
+
+
+def _extreme(name: str) -> Callable[..., int | Size]:
+    def of(*values: Number) -> int | Size:
+        kept: list[Any] = []
+        for value in values:
+            for index, other in enumerate(kept):
+                difference = _sub(value, other)
+                if isinstance(difference, int):
+                    kept[index] = value if (difference > 0) == (name == "max") else other
+                    break
+            else:
+                kept.append(value)
+        return kept[0] if len(kept) == 1 else _of_atom(Function(name, tuple(sorted(kept, key=str))))
+
+    return of
+
+
+_INTEGER: dict[str, Callable[..., int | Size]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "neg": lambda a: _mul(a, -1), "pow": _pow,
+    "floordiv": _floordiv, "mod": _mod, "max": _extreme("max"), "min": _extreme("min"),
+}  # fmt: skip
+
+
+def product(values: Any) -> int | Size:
+    """The product of sizes."""
+    result: int | Size = 1
+    for value in values:
+        result = _mul(result, value)
+    return result
+
+
+def symbols(value: object) -> tuple[str, ...]:
+    """The names of the symbols that `value` is made of, sorted."""
+    found: set[str] = set()
+
+    def collect(part: object) -> None:
+        if isinstance(part, str):
+            found.add(part)
+        elif isinstance(part, (Function, Real)):
+            for argument in part.arguments:
+                collect(argument)
+        elif isinstance(part, Size):
+            for monomial, _ in part.terms:
+                for atom in monomial:
+                    collect(atom)
+
+    collect(value)
+    return tuple(sorted(found))
+
+
+def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
+    """The number that `value` is where each symbol has its size; what `sizes` does not name stays a symbol.
+
+    Raises:
+        SpmdirError: there is no such number, as for a division by zero.
+    """
+    if isinstance(value, Size):
+        return _add(*(_mul(c, product(_evaluate_atom(a, sizes) for a in m)) for m, c in value.terms))
+    if isinstance(value, Real):
+        return apply(value.name, *(evaluate(argument, sizes) for argument in value.arguments))
+    return value
+
+
+def _evaluate_atom(atom: Atom, sizes: Mapping[str, int]) -> Any:
+    if isinstance(atom, str):
+        return sizes[atom] if atom in sizes else symbol(atom)
+    return apply(atom.name, *(evaluate(argument, sizes) for argument in atom.arguments))
+
+
+_OPERATOR = re.compile(r"[-+*/%(]")
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Div: "truediv",
+    ast.Pow: "pow",
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"
+}  # fmt: skip
+_HOLDS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
+
+
+def parse_number(text: str) -> Number:
+    """The number that `text` spells.
+
+    Raises:
+        SpmdirError: the text is malformed.
+    """
+    return _read(_tree(text), text)
+
+
+def _tree(text: str) -> ast.expr:
+    OPERATORS.check(len(_OPERATOR.findall(text)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is refused below
+            return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1") from None
+
+
+def _read(tree: ast.expr, text: str) -> Number:
+    if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
+        return tree.value  # type: ignore
+    if isinstance(tree, ast.Name):
+        return symbol(tree.id)
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return apply("neg", _read(tree.operand, text))
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        return apply(_OPERATORS[type(tree.op)], _read(tree.left, text), _read(tree.right, text))
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
+        return apply(tree.func.id, *(_read(argument, text) for argument in tree.args))
+    raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1")
+
+
+@attrs.frozen(cache_hash=True)
+class Condition:
+    """What must hold between sizes, as `s0 % 4 == 0`."""
+
+    left: Number
+    relation: str
+    right: Number
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+    def holds(self, sizes: Mapping[str, int]) -> bool | None:
+        """Whether it holds; None where `sizes` do not tell."""
+        left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
+        if self.relation in ("==", ">=") and left == right:
+            return True
+        if is_symbolic(left) or is_symbolic(right):
+            return None
+        return _HOLDS[self.relation](left, right)
+
+
+def condition(left: Number, relation: str, right: Number) -> Condition:
+    """The condition in its one form, which has neither `<` nor `<=`."""
+    if relation in ("<", "<="):
+        return Condition(right, relation.replace("<", ">"), left)
+    return Condition(left, relation, right)
+
+
+def equality(left: Number, right: Number) -> Condition:
+    """`left == right` without what both sides have in common, factors included: they are taken to be no zeros."""
+    difference = _sub(left, right)
+    if not isinstance(difference, Size):
+        return Condition(left, "==", right)
+    product_of_all = Size((difference.terms[0],))
+    _, _, factor = _cancelled(difference, product_of_all)
+    rest = dict(_terms(_divide(difference, factor)[0]))
+    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
+    return Condition(_of_terms({m: n for m, n in rest.items() if n > 0}), "==", _of_terms(negative))
+
+
+def parse_condition(text: str) -> Condition:
+    """The condition that `text` spells.
+
+    Raises:
+        SpmdirError: the text is malformed.
+    """
+    tree = _tree(text)
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _COMPARISONS:
+        raise SpmdirError(f"'{text.strip()}' is no condition on sizes; expected one such as s0 % 4 == 0")
+    relation = _COMPARISONS[type(tree.ops[0])]
+    return condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))

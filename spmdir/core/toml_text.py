@@ -1,0 +1,62 @@
+"""TOML that a user wrote: read, and the places of what is in it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from spmdir.core.errors import Location, ParseError
+from spmdir.core.limits import check_nesting
+
+_INDENT = 80
+"""How many blanks a key may have around it to be found."""
+
+
+def read_toml(text: str, file: str) -> dict[str, Any]:
+    """What `text` says.
+
+    Raises:
+        ParseError: it is no TOML. LimitError: it is nested too deeply.
+    """
+    check_nesting(text, file)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _malformed(error, text, file) from None
+
+
+def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
+    """Where `value` stands behind `key`, or else where `key` stands, or the table in which it is."""
+    table, _, last = key.rpartition(".")
+    for name in filter(None, (key, last, table)):
+        start = text.find(name)
+        while start >= 0 and not _is_key(text, start, start + len(name)):
+            start = text.find(name, start + 1)
+        if start >= 0:
+            found = text.find(value, start + len(name)) if isinstance(value, str) else -1
+            line = text.rfind("\n", 0, start) + 1
+            own = start - len(text[line:start].lstrip())
+            return _location(text, file, own if found < 0 else found)
+    return Location(file, 1, 1)
+
+
+def _is_key(text: str, start: int, end: int) -> bool:
+    """Whether what stands from `start` to `end` of a TOML text begins its line, and an equals sign or ] follows."""
+    before = text[max(text.rfind("\n", 0, start), start - _INDENT) + 1 : start]
+    after = text[end : end + _INDENT].lstrip("\"' \t")
+    return not before.strip("[\"' \t\r") and after.startswith(("=", "]"))
+
+
+def _location(text: str, file: str, position: int) -> Location:
+    return Location(file, text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position))
+
+
+def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> ParseError:
+    message = str(error)
+    at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z", message)
+    if at is None or at[1] is None:
+        place = _location(text, file, len(text))
+    else:
+        place = Location(file, int(at[1]), int(at[2]))
+    return ParseError(message[: at.start()] if at else message, place)

@@ -1,0 +1,17 @@
+"""Bracketed text inside the IR, taken from the parser as it stands."""
+
+from __future__ import annotations
+
+from xdsl.parser import AttrParser
+
+from spmdir.core.brackets import scan_balanced
+
+
+def take_balanced(parser: AttrParser) -> tuple[str, int]:
+    """Consume the bracketed text at the parser's current token; its text and position."""
+    start = parser.pos
+    end = scan_balanced(parser.lexer.input.content, start)
+    if end < 0:
+        parser.raise_error("bracket is never closed")
+    parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
+    return parser.lexer.input.content[start:end], start

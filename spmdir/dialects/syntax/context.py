@@ -1,0 +1,276 @@
+"""Parser and printer of the IR: positions kept, names kept, repeated text read once."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, FusedLoc, IntAttr, NameLoc, StringAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import ParseError as XdslParseError
+from xdsl.utils.lexer import Input, Span
+from xdsl.utils.mlir_lexer import MLIRLexer
+
+from spmdir.core.errors import Location
+from spmdir.core.literals import LiteralError
+from spmdir.dialects.aten import op_class
+from spmdir.dialects.attributes import meta_of, print_type
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import is_number, keep_name
+from spmdir.dialects.size_types import Hints
+from spmdir.dialects.sizes import SIZE_OPS, SizesOp
+from spmdir.dialects.syntax.op_parser import parse_type
+from spmdir.dialects.value_op import ValueOp
+
+if TYPE_CHECKING:
+    from spmdir.rules import RuleSet
+
+
+_SIZES: dict[str, type[Operation]] = {"spmd.sizes": SizesOp, **SIZE_OPS}
+_SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
+_OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
+
+
+class IRContext(Context):
+    """A context in which every `namespace.op` outside the registered dialects is a torch op.
+
+    Attributes:
+        rules: the rules of the torch ops; the packaged ones unless set.
+        objective: what propagate minimised when it last ran in this context, in bytes; None if it did not.
+    """
+
+    objective: float | None = None
+
+    @cached_property
+    def rules(self) -> RuleSet:
+        from spmdir.rules import default
+
+        return default()
+
+    def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
+        known = super().get_optional_op(name, dialect_stack=dialect_stack)
+        known = known or _SIZES.get(name)
+        if known is not None:
+            return known
+        registered = name.partition(".")[0] in {"builtin", "func", "spmd"}
+        return None if registered or not _OP_NAME.fullmatch(name) else op_class(name)
+
+
+class IRLexer(MLIRLexer):
+    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
+_HEAD = re.compile(r"(%[\w$.-]+(?:, %[\w$.-]+)*) = ([a-z_]\w*(?:\.\w+)+)(?=[ (])", re.ASCII)
+
+
+@lru_cache(maxsize=65536)
+def _int_attr(value: int) -> IntAttr:
+    return IntAttr(value)
+
+
+class IRParser(Parser):
+    """Parses a module; every op without a location gets its place in the text."""
+
+    def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(IRLexer(Input(text, name)))
+        self.mesh = "mesh"
+        self.hints: Hints = ()
+        self._file = StringAttr(name)
+        self._first_line = first_line
+        self._tensor_ops: dict[str, type[ValueOp] | None] = {}
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(self, position: int) -> tuple[int, int]:
+        """1-based line and column of a text position."""
+        line = bisect_right(self._lines, position)
+        return line + self._first_line - 1, position - self._lines[line - 1] + 1
+
+    def parse_operation(self) -> Operation:
+        line, column = self.place(self.pos)
+        op = self._parse_tensor_op() or super().parse_operation()
+        if op.location == UNKNOWN_LOC:
+            op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
+        if isinstance(op, MeshOp):
+            named = op.properties.get("sym_name")
+            self.mesh = named.data if isinstance(named, StringAttr) else self.mesh
+        elif isinstance(op, SizesOp):
+            self.hints += tuple(op.sizes.data.hints.items())
+        return op
+
+    def parse_optional_type(self) -> Any:
+        start = self.pos
+        match = _SIZED_TYPE.match(self.lexer.input.content, start)
+        if match is None:
+            return super().parse_optional_type()
+        try:
+            type_ = parse_type(match[0], 0, self.hints)
+        except LiteralError as error:
+            self.raise_error(str(error), start, match.end())
+        self._resume_from(match.end())
+        return type_
+
+    def _parse_tensor_op(self) -> Operation | None:
+        """The op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of it."""
+        text, start = self.lexer.input.content, self.pos
+        head = _HEAD.match(text, start)
+        kind = self._tensor_op_class(head[2]) if head else None
+        if head is None or kind is None:
+            return None
+        op = kind.parse_from(self, head.end())
+        if text.startswith("loc", self.pos):
+            op.location = self.parse_optional_location() or UNKNOWN_LOC
+        names = head[1].replace("%", "").split(", ")
+        if len(names) != len(op.results):
+            message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."
+            self.raise_error(message, start, head.end())
+        for name, result in zip(names, op.results, strict=True):
+            self._register_ssa_definition(name, (result,), Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
+        if name not in self._tensor_ops:
+            kind = self.ctx.get_optional_op(name)
+            self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
+        return self._tensor_ops[name]
+
+    def _register_ssa_definition(self, name: str, values: Any, span: Any) -> None:
+        super()._register_ssa_definition(name, values, span)
+        for value in values:
+            keep_name(value, name)
+
+
+class IRPrinter(Printer):
+    """Prints a module: one function argument a line, names as they are.
+
+    Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
+    """
+
+    _reserved: frozenset[str] = frozenset()
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        name = self._ssa_values.get(value)
+        if name is None:
+            name = self._new_name(value.name_hint)
+            self._ssa_values[value] = name
+        self.print_string(f"%{name}")
+        return name
+
+    def _new_name(self, hint: str | None) -> str:
+        if hint is None or (is_number(hint) and hint[1:] in self.ssa_names):
+            return self._get_new_valid_name_id()
+        hint = hint[1:] if is_number(hint) else hint
+        name, number = hint, self.ssa_names.get(hint, 0)
+        while name in self.ssa_names or (number and name in self._reserved):
+            number += 1
+            name = f"{hint}_{number}"
+        self.ssa_names[hint] = number
+        self.ssa_names.setdefault(name, 0)
+        return name
+
+    def print_op(self, op: Operation) -> None:
+        if self.print_generic_format or not isinstance(op, (func.FuncOp, func.ReturnOp)):
+            super().print_op(op)
+            return
+        if isinstance(op, func.FuncOp):
+            self.enter_scope()
+            self._reserve_names(op)
+            self._print_function(op)
+            self.exit_scope()
+        else:
+            self._print_return(op)
+        if self.print_debuginfo:
+            self.print_string(" ")
+            self.print_attribute(op.location)
+
+    def _reserve_names(self, function: func.FuncOp) -> None:
+        values = [value for op in function.walk() for value in op.results]
+        values += [value for block in function.body.blocks for value in block.args]
+        names = {value.name_hint for value in values if value.name_hint}
+        self._reserved = frozenset(names)
+        self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
+
+    def _print_return(self, op: func.ReturnOp) -> None:
+        self.print_string("return")
+        if op.operands:
+            self.print_string(" ")
+            self.print_list(op.operands, self.print_ssa_value)
+            self.print_string(" : " + ", ".join(print_type(type_) for type_ in op.operand_types))
+
+    def _print_function(self, op: func.FuncOp) -> None:
+        visibility = f"{op.sym_visibility.data} " if op.sym_visibility else ""
+        self.print_string(f"func.func {visibility}")
+        self.print_symbol_name(op.sym_name.data)
+        self.print_string("(")
+        margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
+        for index, argument in enumerate(op.args):
+            if index:
+                self.print_string(",\n" + "  " * self._indent + margin)
+            self.print_ssa_value(argument)
+            self.print_string(f": {print_type(argument.type)}")
+            self._print_attrs(op.arg_attrs, index)
+        self.print_string(")")
+        self._print_results_of(op)
+        if op.attributes:
+            self.print_string(" attributes ")
+            self.print_attr_dict(op.attributes)
+        self.print_string(" ")
+        self.print_region(op.body, print_entry_block_args=False)
+
+    def _print_results_of(self, op: func.FuncOp) -> None:
+        types = op.function_type.outputs.data
+        if not types:
+            return
+        parenthesised = len(types) > 1 or bool(op.res_attrs and op.res_attrs.data[0].data)
+        self.print_string(" -> (" if parenthesised else " -> ")
+        for index, type_ in enumerate(types):
+            if index:
+                self.print_string(", ")
+            self.print_string(print_type(type_))
+            self._print_attrs(op.res_attrs, index)
+        if parenthesised:
+            self.print_string(")")
+
+    def _print_attrs(self, attrs: Any, index: int) -> None:
+        if attrs is not None and attrs.data[index].data:
+            self.print_string(" ")
+            self.print_attr_dict(attrs.data[index].data)
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if meta_of(attribute) is not None:
+            self.print_string(print_type(attribute))
+        else:
+            super().print_attribute(attribute)
+
+
+def location_of(op: Operation) -> Location | None:
+    """Where an op stands in its text, or in the model's source if it was imported."""
+    return _location(op.location)
+
+
+@lru_cache(maxsize=4096)
+def _location(location: Attribute) -> Location | None:
+    if isinstance(location, FileLineColLoc):
+        return Location(location.filename.data, location.line.data, location.column.data)
+    if isinstance(location, NameLoc):
+        return _location(location.location) or Location(location.desc.data, 0, 0)
+    if isinstance(location, FusedLoc):
+        places = [place for place in map(_location, location.locations) if place]  # type: ignore
+        return places[0] if places else None
+    return None
+
+
+def error_position(error: XdslParseError, first_line: int) -> Location:
+    """The place of an xDSL parse error in a text that begins on `first_line` of its file."""
+    text, start = error.span.input.content, error.span.start
+    assert isinstance(text, str)
+    return Location(error.span.input.name, text.count("\n", 0, start) + first_line, start - text.rfind("\n", 0, start))

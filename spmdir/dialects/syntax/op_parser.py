@@ -1,0 +1,300 @@
+"""Reads the text of a tensor op: its operands and, in one memoised piece, what stands behind them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from xdsl.ir import Attribute, SSAValue
+from xdsl.parser import Parser
+
+from spmdir.core.axes import AXIS_TEXT
+from spmdir.core.brackets import scan_balanced
+from spmdir.core.call import Literal, Structure, sized_meta
+from spmdir.core.errors import SpmdirError
+from spmdir.core.literals import LiteralError, parse_arguments
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.symbolic.expressions import Real, parse_number
+from spmdir.dialects.attributes import (
+    DYNAMIC,
+    ELEMENT_TYPES,
+    ArgumentsAttr,
+    ShapesAttr,
+    print_type,
+    shardings_attr,
+    type_of,
+)
+from spmdir.dialects.size_types import Hints, SizeType, hint_of, read_measure
+
+_NAME = r"%[A-Za-z0-9_$.\-]+(?:\#\d+)?"
+
+
+OPERANDS = re.compile(r"\s*\(([^()]*)\)")
+
+
+BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
+
+
+_OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
+
+
+_TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b|!spmd\.size<[^<>]*>)")
+
+
+_SHAPE = re.compile(r"tensor<((?:(?:\d+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+
+
+_SIZE = re.compile(r"(\d+|\?|\[[^\[\]]*\])x")
+
+
+_SIZE_OPERAND = re.compile(r'"(?:[^"\\]|\\.)*"|' + f"({_NAME})")
+
+
+_CONTINUED = re.compile(r"\s*(needs|of)\b")
+
+
+_NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
+
+
+_TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
+
+
+_PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
+"""What no end of an op begins inside of: blanks are passed at once, or their number would count squared."""
+
+
+def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
+    if "[" not in text and "none" not in text:
+        values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
+        if all(value is not None and len(value) == 1 for value in values):
+            return [value[0] for value in values if value], None
+    operands: list[SSAValue] = []
+    structure: list[Any] = []
+    current: list[Any] | None = None
+    position = 0
+    while text[position:].strip():
+        match = _OPERAND_TOKEN.match(text, position)
+        if match is None:
+            parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
+        token, position = match[1], match.end()
+        if token == "[" and current is None:
+            current = []
+        elif token == "]" and current is not None:
+            structure.append(tuple(current))
+            current = None
+        elif token in "[]":
+            parser.raise_error(f"unexpected '{token}' among operands", offset + match.start(1), offset + match.end(1))
+        elif token != ",":
+            (structure if current is None else current).append(int(token != "none"))
+            if token != "none":
+                operands.append(_resolve(parser, token[1:], offset + match.start(1)))
+    if current is not None:
+        parser.raise_error("list of operands is never closed", offset, offset + 1)
+    return operands, None if all(entry == 1 for entry in structure) else tuple(structure)
+
+
+def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
+    """`text` with the numbers of its operands in the place of their names, and these operands.
+
+    What stands behind keeps its place, for errors to tell.
+    """
+    sizes: list[SSAValue] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        value = _resolve(parser, match[1][1:], offset + match.start())
+        if not isinstance(value.type, SizeType):
+            place = offset + match.start()
+            parser.raise_error(f"{match[1]} is {print_type(value.type)}; expected a size", place, place + len(match[1]))
+        if value not in sizes:
+            sizes.append(value)
+        return f"%{sizes.index(value)}".ljust(len(match[0]))
+
+    return _SIZE_OPERAND.sub(number, text), sizes
+
+
+def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
+    name, _, index = name.partition("#")
+    values = parser.ssa_values.get(name)
+    if values is None:
+        parser.raise_error(f"%{name} is not defined before its use here", position, position + len(name) + 1)
+    if int(index or 0) >= len(values):
+        parser.raise_error(f"%{name} has {len(values)} values, so no #{index}", position, position + len(name) + 1)
+    return values[int(index or 0)]
+
+
+def tail_end(text: str, start: int) -> int:
+    """The end of an op: the last line before one that begins something else, brackets balanced."""
+    line = text.find("\n", start)
+    if line >= 0 and _is_whole(text[start:line]) and not _CONTINUED.match(text, line):
+        return line
+    return _scan_tail(text, start)
+
+
+@lru_cache(maxsize=65536)
+def _is_whole(line: str) -> bool:
+    """Whether nothing in `line` ends the op or goes on after it; memoised, since repeated layers repeat it."""
+    return _scan_tail(line, 0) == len(line)
+
+
+def _scan_tail(text: str, start: int) -> int:
+    position = start
+    while True:
+        match = _TAIL_END.match(text, position)
+        if match:
+            following = _CONTINUED.match(text, match.end()) if match[0].endswith("\n") else None
+            if following is None:
+                return position
+            position = following.end()
+        elif text[position] in "<{([":
+            position = scan_balanced(text, position)
+            if position < 0:
+                return len(text)
+        elif text[position] == '"':
+            position = text.find('"', position + 1) + 1
+            if position == 0:
+                return len(text)
+        else:
+            passed = _PASSED.match(text, position)
+            assert passed is not None  # at the end of the text `_TAIL_END` matches
+            position = passed.end()
+
+
+@lru_cache(maxsize=65536)
+def parse_tail(
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: str, hints: Hints
+) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
+    """Everything after the operands; memoised, since repeated layers repeat it."""
+    given: dict[str, Literal] = {}
+    position = 0
+    for keyword, name in clauses:
+        match = re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?").match(text, position)
+        if match and (match[1] or True):
+            value = match[1]
+            if value is not None and value in {k for k, _ in clauses}:
+                value, end = None, match.start(1)
+            else:
+                end = match.end()
+            given[name] = True if value is None else _parse_clause(value, match.start(1))
+            position = end
+    rest = text[position:].lstrip()
+    position = len(text) - len(rest)
+    if rest.startswith("{"):
+        end = scan_balanced(text, position)
+        if end < 0:
+            raise LiteralError("arguments are never closed", position)
+        try:
+            given.update(parse_arguments(text[position:end]))
+        except LiteralError as error:
+            raise LiteralError(str(error), position + error.offset) from None
+        position = end
+    colon = re.compile(r"\s*:").match(text, position)
+    if colon is None:
+        found = text[position:].strip().split()
+        clause_names = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
+        hint = f" or one of {clause_names}" if clause_names else ""
+        what = found[0] if found else "the end"
+        raise LiteralError(f"found '{what}', expected ':' and the result types{hint}", position)
+    types, shardings, position = _parse_types(text, colon.end(), mesh, hints)
+    properties: dict[str, Attribute] = {}
+    if given:
+        properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+    if any(sharding is not None for sharding in shardings):
+        properties["sharding"] = shardings_attr(tuple(shardings))
+    needs = re.compile(r"\s*needs\s*\(").match(text, position)
+    if needs:
+        end = scan_balanced(text, needs.end() - 1)
+        if end < 0:
+            raise LiteralError("needs ( is never closed", needs.end() - 1)
+        entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
+        needed = tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)
+        properties["needs"] = shardings_attr(needed)
+        position = end
+    of = re.compile(r"\s*of\s+").match(text, position)
+    if of:
+        try:
+            shapes = dict(parse_arguments("{of = [" + text[of.end() :] + "]}"))["of"]
+        except LiteralError:
+            raise LiteralError("expected global shapes after 'of', as in `of [10, 4], none`", of.end()) from None
+        properties["of"] = ShapesAttr(shapes)  # type: ignore
+        position = len(text)
+    if text[position:].strip():
+        raise LiteralError(f"found '{text[position:].strip().split()[0]}' after the result types", position)
+    return properties, tuple(types)
+
+
+def _parse_clause(text: str, offset: int) -> Literal:
+    if text.startswith("[") and _NAMES.fullmatch(text):
+        return tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
+    if text.isidentifier() and text not in ("true", "false", "none"):
+        return text
+    try:
+        return dict(parse_arguments("{value = " + text + "}"))["value"]
+    except LiteralError as error:
+        raise LiteralError(str(error), offset) from None
+
+
+def _parse_types(
+    text: str, position: int, mesh: str, hints: Hints
+) -> tuple[list[Attribute], list[Sharding | None], int]:
+    types: list[Attribute] = []
+    shardings: list[Sharding | None] = []
+    if not text[position:].strip():
+        raise LiteralError("expected a result type, as in tensor<16x64xf32>", position)
+    while True:
+        match = _TYPE.match(text, position)
+        if match is None:
+            raise LiteralError(
+                f"found '{text[position:].strip()[:24]}', expected a type: tensor<16x64xf32> or none", position
+            )
+        types.append(parse_type(match[1], match.start(1), hints))
+        position = match.end()
+        bracket = re.compile(r"\s*<([^<>]*)>").match(text, position)
+        shardings.append(_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
+        position = bracket.end() if bracket else position
+        comma = re.compile(r"\s*,").match(text, position)
+        if comma is None:
+            return types, shardings, position
+        position = comma.end()
+
+
+@lru_cache(maxsize=65536)
+def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
+    """The type that `text` spells; LiteralError at `offset` if there is none."""
+    if text == "none":
+        return type_of(None)
+    if text.startswith("!"):
+        try:
+            return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))
+        except SpmdirError as error:
+            raise LiteralError(error.message, offset) from None
+    match = _SHAPE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
+    if match[2] not in ELEMENT_TYPES:
+        known = ", ".join(ELEMENT_TYPES)
+        raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
+    try:
+        sizes = tuple(_read_size(size, hints) for size in _SIZE.findall(match[1]))
+        return type_of(sized_meta(sizes, dict(hints), match[2]))
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None
+
+
+def _read_size(text: str, hints: Hints) -> Any:
+    if not text.startswith("["):
+        return DYNAMIC if text == "?" else int(text)
+    size = parse_number(text[1:-1])
+    hint_of(size, hints)
+    if isinstance(size, (float, Real)):
+        raise SpmdirError(f"the size {text} is no integer")
+    return size
+
+
+def _sharding(text: str, mesh: str, offset: int) -> Sharding:
+    try:
+        return parse_sharding(text, mesh)
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None

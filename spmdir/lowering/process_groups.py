@@ -1,0 +1,141 @@
+"""Names of the process groups that collectives run in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import fx
+from torch.distributed import distributed_c10d
+
+from spmdir.core.axes import is_part
+from spmdir.core.errors import ShardingError, shown
+from spmdir.core.mesh import Mesh
+
+GroupName = Callable[[tuple[str, ...]], str]
+"""Mesh axes, in mesh order → the name of the process group over them, in ascending rank order."""
+
+_PREFIX = "mesh:"
+
+AXES = "mesh_axes"
+"""The key of a node's meta under which `name_groups` keeps the mesh axes of its group."""
+
+
+def symbolic_group(axes: tuple[str, ...]) -> str:
+    """The name of the group over `axes` where there are no processes: `mesh:dp,tp`."""
+    return _PREFIX + ",".join(axes)
+
+
+def symbolic_axes(name: str) -> tuple[str, ...] | None:
+    """The axes of a name made by `symbolic_group`; None for any other name."""
+    return tuple(name.removeprefix(_PREFIX).split(",")) if name.startswith(_PREFIX) else None
+
+
+def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
+    """The groups of a torch DeviceMesh, which must be `mesh`, as this process knows them.
+
+    Raises:
+        ShardingError: axis names, sizes or the order of ranks differ.
+    """
+    found = tuple(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
+    if found != mesh.axes:
+        raise ShardingError(
+            f"the device mesh has axes {dict(found)}, the module has {mesh.sizes}; give one that agrees"
+        )
+    ranks = device_mesh.mesh.flatten().tolist()
+    if ranks != sorted(ranks):
+        raise ShardingError(
+            f"the device mesh lists ranks as {ranks}; expected ascending order, as init_device_mesh makes"
+        )
+
+    return lambda axes: _group(mesh, device_mesh, axes).group_name
+
+
+def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...]) -> Any:
+    """The process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be `mesh`.
+
+    DeviceMesh knows the groups of whole axes. Those of sub-axes are made once and kept with it; every rank asks for
+    groups in the same order, so that the ranks of each meet in making it.
+    """
+    if not any(map(is_part, axes)):
+        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        return part.get_group()
+    known = device_mesh.__dict__.setdefault("_spmdir_groups", {})
+    if axes not in known:
+        ranks = device_mesh.mesh.flatten().tolist()
+        members = [ranks[member] for member in mesh.group(device_rank(device_mesh), axes)]
+        known[axes] = dist.new_group(sorted(members), use_local_synchronization=True)
+    return known[axes]
+
+
+def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
+    """Replace the names by mesh axes of a program's groups by those of a torch DeviceMesh, which must be `mesh`.
+
+    All ranks must do this alike, for it makes the groups that there are not yet.
+
+    Args:
+        timeout: of the groups, in seconds; None to leave it as it is.
+    """
+    named = {text: symbolic_axes(text) for text in group_names(program)}
+    found: dict[str, str] = {}
+    for name, axes in named.items():
+        group = _group(mesh, device_mesh, axes or ())
+        if timeout is not None:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
+        found[name] = group.group_name
+    for node in program.graph.nodes:
+        for text in node.args:
+            if isinstance(text, str) and text in found:
+                node.meta[AXES] = named[text]
+        node.args = tuple(found.get(text, text) if isinstance(text, str) else text for text in node.args)
+    program.recompile()
+
+
+def group_names(program: fx.GraphModule) -> list[str]:
+    """Return the names by mesh axes of the groups that the collectives of a program run in, sorted."""
+    texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
+    return sorted(text for text in texts if symbolic_axes(text) is not None)
+
+
+def connect(program: Any, device_mesh: Any) -> None:
+    """Make known in this process the groups that a program names by mesh axes, as those of a torch DeviceMesh.
+
+    Args:
+        program: an fx.GraphModule or an ExportedProgram that was made without a device mesh.
+
+    Raises:
+        ShardingError: the device mesh has no such axis.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    for name in group_names(program):
+        axes = symbolic_axes(name) or ()
+        mesh = Mesh(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
+        for axis in axes:
+            try:
+                mesh.require(axis)
+            except ShardingError as error:
+                raise ShardingError(f"the program does not fit the device mesh: {error.message}") from None
+        with contextlib.suppress(RuntimeError, ValueError):
+            c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
+        c10d._register_process_group(name, _group(mesh, device_mesh, axes))  # type: ignore
+
+
+def device_rank(device_mesh: Any) -> int:
+    """The row-major position of this process in a torch DeviceMesh.
+
+    Raises:
+        ShardingError: the process is not in the mesh.
+    """
+    if not hasattr(device_mesh, "get_coordinate"):
+        raise ShardingError(f"device_mesh is {shown(device_mesh)}; expected a torch DeviceMesh, as of init_device_mesh")
+    coordinate = device_mesh.get_coordinate()
+    if coordinate is None:
+        raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")
+    position = 0
+    for index, size in zip(coordinate, device_mesh.mesh.shape, strict=True):
+        position = position * size + index
+    return position

@@ -1,0 +1,144 @@
+"""The global program that the program of one rank says it is: the inverse of localize.
+
+It believes what the local program says of itself, so it proves nothing. verify-spmd checks what it makes, localizes
+that and compares: what localize would not have made of a well-typed program is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, shardings_attr, type_of
+from spmdir.dialects.syntax.context import IRContext, keep_name, location_of
+from spmdir.dialects.values import function_attrs, global_shape
+from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
+
+
+def globalized(module: ModuleOp, ctx: IRContext) -> ModuleOp:
+    """The module that localize would make `module` of, by what its values and its local forms say.
+
+    Operands that a local form does not read become further arguments of the function.
+
+    Raises:
+        SpmdirError: it says what cannot be; located.
+    """
+    return ModuleOp(
+        [ir.mesh_op(module).clone(), _Globalizer(ir.main_function(module), ir.mesh(module), ctx).function()]
+    )
+
+
+def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
+    """The ops of a local function: each local form with its note, and each other op by itself.
+
+    Raises:
+        ShardingError: a note is malformed, or its form is longer than the function; located.
+    """
+    ops = list(block.ops)[:-1]
+    start = 0
+    while start < len(ops):
+        try:
+            found = noted(ops[start])
+            count = 1 if found is None else found.count
+            if not 0 < count <= len(ops) - start:
+                raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
+        except ShardingError as error:
+            raise error.about(ops[start].name, location_of(ops[start])) from None
+        yield found, ops[start : start + count]
+        start += count
+
+
+class _Globalizer:
+    """Walks a local function once and builds a global one."""
+
+    def __init__(self, local: FuncOp, mesh: Mesh, ctx: IRContext):
+        self.local, self.mesh, self.ctx = local, mesh, ctx
+        self.block = Block(arg_types=[self.type(argument) for argument in local.args])
+        self.values: dict[SSAValue, SSAValue] = dict(zip(local.args, self.block.args, strict=True))
+        attributes = [function_attrs(local, "arg_attrs", index) for index in range(len(local.args))]
+        self.attributes = [{name: a for name, a in given.items() if name != "spmd.of"} for given in attributes]
+
+    def function(self) -> FuncOp:
+        for argument, new in self.values.items():
+            keep_name(new, argument.name_hint or "")
+        for form, ops in steps(self.local.body.block):
+            try:
+                self.block.add_op(self.op(ops[0]) if form is None else self.whole(form, ops))
+            except SpmdirError as error:
+                raise error.about(ops[0].name, location_of(ops[0])) from None
+        end = ir.terminator(self.local)
+        returned = ReturnOp(*(self.value(value) for value in end.operands))
+        returned.location = end.location
+        self.block.add_op(returned)
+        types = FunctionType.from_lists(self.block.arg_types, returned.operand_types)
+        arguments = ArrayAttr(map(DictionaryAttr, self.attributes))
+        function = FuncOp.create(
+            properties={**self.local.properties, "function_type": types, "arg_attrs": arguments},
+            attributes={name: a for name, a in self.local.attributes.items() if name != "spmd.local"},
+            regions=[Region(self.block)],
+        )
+        function.location = self.local.location
+        return function
+
+    def op(self, op: Operation) -> Operation:
+        """An op as it was before localize."""
+        properties = {name: attribute for name, attribute in op.properties.items() if name != "of"}
+        types = [self.type(result) for result in op.results]
+        if isinstance(op, AtenOp) and (sizes := op.argument.keys() & self.ctx.rules.shape_arguments(op.name)):
+            meta, held = meta_of(types[0]), op.shardings[0]
+            if meta is not None and held is not None:
+                given = {**op.argument, **dict.fromkeys(sizes, meta.shape)}
+                properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+        operands = [self.value(operand) for operand in op.operands]
+        new = type(op).create(operands=operands, result_types=types, properties=properties, location=op.location)
+        self.take(op.results, new.results)
+        return new
+
+    def whole(self, form: Note, ops: Sequence[Operation]) -> Operation:
+        """The op that a local form is the form of."""
+        kind = self.ctx.get_optional_op(form.op)
+        if kind is None or not issubclass(kind, AtenOp):
+            raise ShardingError(f"{NOTE} names '{form.op}', which is no op that has local forms")
+        operands = []
+        for index, place in enumerate(form.read):
+            found = at(ops, place, "operands")
+            operands.append(self.unread(form.operands[index], form.held[index]) if found is None else self.value(found))
+        properties = {**form.properties, "sharding": shardings_attr(form.made)}
+        new = kind.create(operands=operands, result_types=form.results, properties=properties, location=ops[0].location)
+        for index, place in enumerate(form.given):
+            found = at(ops, place, "results")
+            if found is not None:
+                self.take([found], [new.results[index]])
+        return new
+
+    def unread(self, type_: Attribute, held: Sharding | None) -> SSAValue:
+        """An argument in the place of an operand that a local form does not read."""
+        if held is None:
+            raise ShardingError(f"{NOTE} has an operand without a sharding")
+        self.attributes.append({"spmd.sharding": sharding_attr(held)})
+        argument = self.block.insert_arg(type_, len(self.block.args))
+        keep_name(argument, f"unread_{argument.index}")
+        return argument
+
+    def take(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
+        for before, after in zip(old, new, strict=True):
+            self.values[before] = after
+            keep_name(after, before.name_hint or "")
+
+    def value(self, value: SSAValue) -> SSAValue:
+        if value not in self.values:
+            raise ShardingError("takes a value from inside a local form, which only the form itself may")
+        return self.values[value]
+
+    def type(self, value: SSAValue) -> Attribute:
+        meta = meta_of(value.type)
+        return value.type if meta is None else type_of(TensorMeta(global_shape(value, self.mesh), meta.dtype))

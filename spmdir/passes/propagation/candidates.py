@@ -1,0 +1,66 @@
+"""The plug-in placements that each value of a program may have: what the user gave, and what ops make of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import plugins
+from spmdir.rules import OpRule
+from spmdir.search.problem import Given, Node, Problem
+
+MOST = 8
+"""A value gets no further candidates from ops once it has as many."""
+
+Found = list[dict[Placement, None]]
+"""Value → its candidates."""
+
+
+def candidates(problem: Problem, rules: Sequence[OpRule | None], given: Sequence[Iterable[Placement]]) -> Found:
+    """The candidates of each value of `problem`.
+
+    A row of an op's rule that asks for a candidate of one of its values gives the others theirs. Inexact placements
+    are those of no value, since the user alone decides where they are.
+
+    Args:
+        rules: the rule of each node that is a torch op.
+        given: what the user gave each node.
+    """
+    found: Found = [{} for _ in problem.values]
+    around: list[dict[int, None]] = [{} for _ in problem.values]
+    for index, node in enumerate(problem.nodes):
+        for value in (*node.operands, *node.results):
+            around[value].setdefault(index)
+    queue: dict[int, None] = {}
+    for node, placements in zip(problem.nodes, given, strict=True):
+        exact = [placement for placement in plugins(placements) if not placement.error]
+        for value in (*node.operands, *node.results) if exact else ():
+            found[value] |= dict.fromkeys(exact)
+            queue |= around[value]
+    while queue:
+        index = next(iter(queue))
+        del queue[index]
+        for value, placement in list(_made(problem.nodes[index], rules[index], found, problem.mesh)):
+            if placement not in found[value] and len(found[value]) < MOST:
+                found[value].setdefault(placement)
+                queue |= around[value]
+    return found
+
+
+def of_node(node: Node, found: Found) -> tuple[Placement, ...]:
+    """The candidates of the values of `node`."""
+    return tuple(dict.fromkeys(p for value in (*node.operands, *node.results) for p in found[value]))
+
+
+def _made(node: Node, rule: OpRule | None, found: Found, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
+    values, extras = (*node.operands, *node.results), of_node(node, found)
+    if isinstance(node.offer, Given):
+        yield from ((value, placement) for value in values for placement in extras)
+    counts = sorted(set(mesh.sizes.values())) if extras else ()
+    for rows in (rule.strategies(count, {}, extras) for count in counts) if rule else ():
+        for row in rows:
+            placed = zip(values, (*row.operands, *row.results), strict=True)
+            held = [(value, placement) for value, placement in placed if plugins([placement])]
+            if any(placement in found[value] for value, placement in held):
+                yield from held

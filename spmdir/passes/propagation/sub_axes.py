@@ -1,0 +1,63 @@
+"""Which mesh axes to split into sub-axes, so that a dimension made of several factors can be divided through them.
+
+Of a dimension of 8 elements that a view takes apart as 2 x 4, an axis of 4 ranks divides the 2 by its major half and
+the 4 by its minor one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from spmdir.core.axes import is_part
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.rules import OpRule
+
+MOST_AXES = 4
+"""How many axes a mesh may have after the compiler has split some, or one more than it had: each makes plans slower."""
+
+
+def given_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
+    """`mesh` with the axes split that shardings of a program split.
+
+    Raises:
+        ShardingError: the shardings split an axis in ways that do not go together.
+    """
+    return mesh.refine(sorted({axis for s in shardings if s for axis, _ in s.entries if is_part(axis)}))
+
+
+def wanted_splits(wishes: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
+    """`mesh` with the axes split where the dimensions of ops ask for it; those of most weight first, as far as they go.
+
+    Args:
+        wishes: (rule of an op, mesh axis by which to divide it) → how much that matters.
+    """
+    weights: dict[str, float] = {}
+    for (rule, axis), weight in wishes.items():
+        for part in dict.fromkeys(_parts(rule, axis, mesh)):
+            weights[part] = weights.get(part, 0.0) + weight
+    most = max(MOST_AXES, len(mesh.axes) + 1)
+    for part in sorted(weights, key=lambda part: (-weights[part], part)):
+        try:
+            finer = mesh.refine([part])
+        except ShardingError:
+            continue
+        mesh = finer if len(finer.axes) <= most else mesh
+    return mesh
+
+
+def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
+    """The major sub-axes that could divide the major factors of some dimension where the whole axis cannot."""
+    size = (mesh.root or mesh).sizes[axis]
+    for dims in (*rule.operand_dims, *rule.result_dims):
+        for factors in dims or ():
+            major = 1
+            for factor in [f for f in factors if rule.factors[f].size > 1][:-1]:
+                if rule.factors[factor].kind == "whole":
+                    break
+                major *= rule.factors[factor].size
+                common = math.gcd(major, size)
+                if 1 < common < size:
+                    yield f"{axis}(1){common}"

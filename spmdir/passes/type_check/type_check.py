@@ -1,0 +1,332 @@
+"""Which strategies of its rule an op uses: the type system of the distributed program.
+
+An op is well typed if, on every mesh axis, its operand and result placements are one strategy of its rule, the
+strategies hold together (no factor is cut finer than it allows), and the axes that divide one factor nest in one
+order in every operand and result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from spmdir.core.errors import RuleError, ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Placement, R, plugins
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.propagation.sub_axes import wanted_splits
+from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.conditions import refinement
+from spmdir.rules import OpRule, RuleSet, Strategy
+from spmdir.rules.strategy import divided_by
+
+ROWS_SHOWN = 8
+"""How many of an op's strategies an error lists."""
+
+Choice = Mapping[str, Strategy]
+"""Mesh axis → the strategy used on it."""
+
+
+def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> dict[int, int]:
+    """What `OpRule.strategies` is to know of the axes of `choice` other than `without`."""
+    return divided_by((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
+
+
+def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
+    """The placements of plug-ins that occur, to which rules lift."""
+    return plugins(p for sharding in shardings if sharding for _, p in sharding.entries)
+
+
+def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
+    """The strategies that the given shardings use.
+
+    Where shardings divide by sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
+
+    Raises:
+        ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
+    """
+    return _match(rule, tuple(operands), tuple(results), mesh)
+
+
+@lru_cache(maxsize=65536)
+def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh) -> Choice:
+    given = [sharding for sharding in (*operands, *results) if sharding]
+    fine = refinement(mesh, *given)
+    if fine is not mesh:
+        refined = tuple(sharding.refined(fine) if sharding else None for sharding in results)
+        choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine)
+        _check_split(rule, choice, mesh, fine)
+        return choice
+    choice = _match_axes(rule, operands, results, mesh)
+    for axis, size in mesh.axes:
+        divided = divided_factors(choice, mesh, without=axis)
+        if choice[axis] not in rule.strategies(size, divided, plugins_of(given)):
+            factor = rule.factors[choice[axis].factor or 0]
+            raise ShardingError(
+                f"factor '{factor.name}' of size {factor.size} cannot be cut into "
+                f"{size * divided.get(choice[axis].factor or 0, 1)} pieces by this op; shard it by fewer axes"
+            )
+    _check_order(rule, choice, operands, results)
+    return choice
+
+
+def _match_axes(
+    rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
+) -> Choice:
+    """The strategy on each axis by itself; what a minor factor may be divided by turns on how its major ones are."""
+    choice: dict[str, Strategy] = {}
+    refused: dict[str, ShardingError] = {}
+    given = (sharding for sharding in (*operands, *results) if sharding)
+    order = list(dict.fromkeys([*(axis for sharding in given for axis, _ in sharding.entries), *mesh.axis_names]))
+    while len(choice) < len(order):
+        for axis in (axis for axis in order if axis not in choice):
+            try:
+                choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice)
+                break
+            except ShardingError as error:
+                refused[axis] = error
+        else:
+            raise next(refused[axis] for axis in mesh.axis_names if axis not in choice)
+    return {axis: choice[axis] for axis in mesh.axis_names}
+
+
+def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
+    """Raise ShardingError if several sub-axes of one axis divide a factor unevenly; see `splits_evenly`."""
+    divided, seen = divided_factors(choice, fine), set()
+    for axis, strategy in choice.items():
+        if axis in mesh.sizes or strategy.factor is None:
+            continue
+        factor, count = rule.factors[strategy.factor], divided[strategy.factor]
+        part = (strategy.factor, fine.whole(axis))
+        if part in seen and factor.size % count:
+            raise ShardingError(
+                f"sub-axes of '{part[1]}' cut factor '{factor.name}' of size {factor.size} into {count} pieces that "
+                "are not even; only the whole axis may"
+            )
+        seen.add(part)
+
+
+def _match_axis(
+    rule: OpRule,
+    axis: str,
+    mesh: Mesh,
+    operands: Sequence[Sharding],
+    results: Sequence[Sharding | None],
+    outer: Choice,
+) -> Strategy:
+    found = tuple(sharding[axis] for sharding in operands)
+    given = tuple(sharding[axis] if sharding else None for sharding in results)
+    count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
+    rows = rule.strategies(count, {}, extras)
+    for row in (*rows, *rule.strategies(count, divided_factors(outer, mesh), extras)):
+        if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
+            return row
+    nearest = max(rows, key=lambda row: _agreeing(row, found, given))
+    wrong = [
+        f"{_operand_name(rule, index)} is {has} where the nearest strategy wants {wants}"
+        for index, (has, wants) in enumerate(zip(found, nearest.operands, strict=True))
+        if has != wants
+    ] or [f"the results are ({_listed(given)}) where these operands give ({_listed(nearest.results)})"]
+    accepted = "; ".join(f"({_listed(row.operands)}) -> ({_listed(row.results)})" for row in rows[:ROWS_SHOWN])
+    accepted += "; …" if len(rows) > ROWS_SHOWN else ""
+    raise ShardingError(
+        f"on axis '{axis}' ({_listed(found)}) -> ({_listed(given)}) is no strategy of this op: {', '.join(wrong)}; "
+        f"it accepts {accepted}"
+    )
+
+
+def _listed(placements: Sequence[Placement | None]) -> str:
+    return ", ".join("_" if placement is None else str(placement) for placement in placements)
+
+
+def _agreeing(row: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
+    pairs = zip((*row.operands, *row.results), (*operands, *results), strict=True)
+    return sum(placed == given for placed, given in pairs)
+
+
+def _operand_name(rule: OpRule, index: int) -> str:
+    names = [tensor.name for tensor in rule.rule.tensors if index in rule.binding.operands(tensor.name)]
+    return f"operand {index} ({names[0]})" if names else f"operand {index}"
+
+
+def _check_order(
+    rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
+) -> None:
+    orders: dict[int, tuple[str, ...]] = {}
+    placed = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
+    for sharding, dims in placed:
+        for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
+            axes = sharding.dim_axes(dim) if sharding else ()
+            factors = list(dict.fromkeys(choice[axis].factor for axis in axes)) if len(axes) > 1 else []
+            if len(factors) > 1:
+                _check_majors(rule, choice, axes, dims[dim] if dims else ())
+            for factor in factors:
+                nested = tuple(axis for axis in axes if choice[axis].factor == factor)
+                if factor is not None and orders.setdefault(factor, nested) != nested:
+                    raise ShardingError(
+                        f"factor '{rule.factors[factor].name}' is nested as {list(nested)} here and as "
+                        f"{list(orders[factor])} there; one factor nests in one order"
+                    )
+
+
+def _check_majors(rule: OpRule, choice: Choice, axes: tuple[str, ...], factors: tuple[int, ...]) -> None:
+    """Raise ShardingError unless `axes`, which divide a dimension made of `factors`, divide the major ones first."""
+    at = [factors.index(choice[axis].factor) for axis in axes if choice[axis].factor in factors]  # type: ignore
+    if at != sorted(at):
+        names = " ".join(rule.factors[factor].name for factor in factors)
+        raise ShardingError(
+            f"the axes {list(axes)} divide a dimension made of ({names}) in another order; the axes of its major "
+            "factors come first"
+        )
+
+
+def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
+    """The rule of a torch op on its call; None if the op has no rule.
+
+    Raises:
+        RuleError: operands, arguments or results do not fit the rule; located at the op.
+    """
+    try:
+        rule = rules.instantiate(op.call())
+        if rule is not None:
+            rule.strategies(1)  # what its conditions and expansions find wrong is found here, where the op is known
+        return rule
+    except RuleError as error:
+        raise RuleError(error.message, location_of(op)) from None
+
+
+def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
+    """The instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
+
+    Raises:
+        ShardingError: the op is ill typed, or a sharding is missing; located.
+    """
+    operands = required(op)
+    results = op.shardings
+    location = location_of(op)
+    if _undecided(op) or any(sharding is None for sharding in operands):
+        raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
+    rule = rule_of(op, rules)
+    if rule is None:
+        for sharding in (*operands, *results):
+            if sharding and sharding.entries:
+                raise ShardingError(
+                    f"'{op.name}' has no rule, so all its values are replicated; found <{sharding}>", location
+                )
+        return None, {}
+    try:
+        return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
+    except (RuleError, ShardingError) as error:
+        raise error.about(op.name, location) from None
+
+
+def _undecided(op: ValueOp) -> bool:
+    """Whether a result that is there has no sharding yet."""
+    return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
+
+
+def required(op: ValueOp) -> tuple[Sharding | None, ...]:
+    """The shardings that an op wants its operands in: what `needs` says, else what they have."""
+    needs = op.needs.data if op.needs else (None,) * len(op.tensors)
+    return tuple(
+        need if need is not None else sharding_of(value) for need, value in zip(needs, op.tensors, strict=True)
+    )
+
+
+def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: RuleSet) -> tuple[Sharding, ...]:
+    """The operand shardings that give the op's result shardings, cheapest to reach from the held ones axis by axis.
+
+    Raises:
+        ShardingError: no strategies of the op's rule give its results; located.
+    """
+    if _undecided(op):
+        raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
+    rule = rule_of(op, rules)
+    if rule is None:
+        return tuple(Sharding((), mesh.name) for _ in held)
+    try:
+        return _cheapest(rule, tuple(held), op.shardings, mesh)
+    except (RuleError, ShardingError) as error:
+        raise error.about(op.name, location_of(op)) from None
+
+
+@lru_cache(maxsize=65536)
+def _cheapest(
+    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
+) -> tuple[Sharding, ...]:
+    with contextlib.suppress(ShardingError):
+        match(rule, held, made, mesh)
+        return held
+    results = [sharding for sharding in made if sharding]
+    refused: ShardingError | None = None
+    for fine in _refinements(rule, held, results, mesh):
+        try:
+            return _cheapest_on(rule, held, made, mesh, fine)
+        except ShardingError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _refinements(rule: OpRule, held: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
+    """The meshes on which an op's strategies may give its results, the plainest first."""
+    given = refinement(mesh, *made)
+    yield given
+    with contextlib.suppress(ShardingError):
+        yield refinement(mesh, *made, *held)
+    split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, given)
+    if split != given:
+        yield split
+
+
+def _cheapest_on(
+    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
+) -> tuple[Sharding, ...]:
+    given = [sharding.refined(fine) if sharding else None for sharding in made]
+    entries = [entry for s in given if s for entry in s.entries]
+    # Axes nest in the order in which results are divided; that in which reductions are listed says nothing.
+    order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
+    order.update(dict.fromkeys(axis for axis, _ in entries))
+    order.update(dict.fromkeys(axis for s in held for whole, _ in s.entries for axis in _overlapping(whole, fine)))
+    extras = plugins_of((*held, *made))
+    choice: dict[str, Strategy] = {}
+    while len(choice) < len(order):
+        # A minor factor can be divided once its major ones are, so the axis of these is chosen first.
+        for axis in (axis for axis in order if axis not in choice):
+            results = tuple(sharding[axis] if sharding else R for sharding in given)
+            offered = rule.strategies(fine.sizes[axis], divided_factors(choice, fine), extras)
+            rows = [row for row in offered if row.results == results]
+            if rows:
+                prices = [_price(rule, row, axis, held, fine) for row in rows]
+                choice[axis] = rows[prices.index(min(prices))]
+                break
+        else:
+            axis = next(axis for axis in order if axis not in choice)
+            results = [sharding[axis] if sharding else R for sharding in given]
+            raise ShardingError(
+                f"no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
+                "give the op a sharding it can make and reshard the result"
+            )
+    operands = tuple(
+        Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name).merged(mesh)
+        for index in range(len(held))
+    )
+    if fine is not mesh:
+        match(rule, operands, made, mesh)
+    return operands
+
+
+def _overlapping(axis: str, fine: Mesh) -> list[str]:
+    """The axes of `fine` that `axis` or a part of it is."""
+    return [other for other in fine.axis_names if other == axis or fine.whole(other) == fine.whole(axis)]
+
+
+def _price(rule: OpRule, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
+    return sum(
+        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis])
+        for has, wanted, meta in zip(held, row.operands, rule.call.operands, strict=True)
+    )

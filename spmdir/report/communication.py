@@ -1,0 +1,193 @@
+"""What a program communicates: collectives, wire bytes and modelled time, against the least that it could send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.core.arguments import MODULE, accepts
+from spmdir.core.call import DTYPE_BYTES
+from spmdir.core.mesh import Mesh
+from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.cost import Sizes, cost, node_count, sends_anything, step_cost
+from spmdir.reshard.topology import H100X8, Topology, find_topology
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.dialects.func import FuncOp
+    from xdsl.ir import SSAValue
+
+    from spmdir.core.sharding import Sharding
+
+
+@attrs.frozen
+class Share:
+    """What some of the collectives of a program add up to.
+
+    Attributes:
+        count: how many there are.
+        wire_bytes: bytes a rank sends, ring model.
+        seconds: modelled time, one after the other.
+    """
+
+    count: int = 0
+    wire_bytes: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds)
+
+
+@attrs.frozen
+class CommReport:
+    """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
+
+    Borders that windows exchange (halo, fold) stand in the program, and so in the report, after localize.
+
+    Attributes:
+        count: the number of collectives.
+        wire_bytes: bytes a rank sends, ring model.
+        by_kind: kind of collective → its share.
+        by_axis: mesh axes of the group, in mesh order → their share; a sub-axis counts as its axis.
+        lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
+            resharded several ways counts once, with the way that needs most.
+        seconds: modelled time, one collective after the other.
+        reshards: still in the program, so not counted; run lower-reshard.
+        objective: what propagate minimised, where it is known: bytes of reshards, and of compute and memory as it
+            prices them.
+    """
+
+    count: int
+    wire_bytes: float
+    by_kind: dict[str, Share]
+    by_axis: dict[tuple[str, ...], Share]
+    lower_bound: float
+    seconds: float
+    reshards: int = 0
+    objective: float | None = None
+
+    def __str__(self) -> str:
+        rows = [("collective", "axes", "count", "sent", "ms")]
+        rows += [_row(kind, "", share) for kind, share in self.by_kind.items()]
+        rows += [_row("", ", ".join(axes), share) for axes, share in self.by_axis.items()]
+        rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
+        ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
+        lines.append(f"lower bound for these reshards {size_text(self.lower_bound)}{ratio}")
+        if self.objective is not None:
+            lines.append(f"objective of propagate {size_text(self.objective)}, compute and memory included")
+        if self.reshards:
+            lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
+        return "\n".join(lines)
+
+
+def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
+    return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
+
+
+def size_text(count: float) -> str:
+    """Bytes with the unit that leaves one to three digits before the point."""
+    power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        yield cell.ljust(width) if index < 2 else cell.rjust(width)
+
+
+@accepts(module=MODULE)
+def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> CommReport:
+    """The communication of `module`, before or after localize; of one with symbolic sizes, at the examples of these.
+
+    Args:
+        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; h100x8 if not given.
+
+    Raises:
+        UnsupportedError, ParseError: there is no such topology.
+        ShardingError: a collective lacks shardings.
+    """
+    from spmdir.dialects import ir
+    from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.collectives import Collective
+    from spmdir.dialects.halo import BorderOp
+    from spmdir.dialects.spmd import ReshardOp
+    from spmdir.dialects.step_ops import step_of
+    from spmdir.dialects.values import global_shape
+
+    module = _at_examples(module)
+    machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
+    by_kind: dict[str, Share] = {}
+    by_axis: dict[tuple[str, ...], Share] = {}
+    total, bound, reshards = Share(), 0.0, 0
+    for function in ir.functions(module):
+        for op in function.body.block.ops:
+            reshards += isinstance(op, ReshardOp)
+            if isinstance(op, BorderOp):
+                if not op.sent(mesh):
+                    continue
+                kind, used = op.name.removeprefix("spmd."), op.axes
+                spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
+                bound += spent.wire_bytes
+            elif isinstance(op, Collective):
+                step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
+                shape = global_shape(op.operands[0], mesh)
+                if meta is None or not sends_anything(step, shape, mesh):
+                    continue
+                kind, used = step.kind, step.axes
+                spent = step_cost(step, shape, DTYPE_BYTES[meta.dtype], mesh, machine)
+            else:
+                continue
+            share = Share(1, spent.wire_bytes, spent.seconds)
+            by_kind[kind] = by_kind.get(kind, Share()) + share
+            whole = {mesh.whole(axis) for axis in used}
+            axes = tuple(axis for axis in mesh.axis_names if axis in whole)
+            by_axis[axes] = by_axis.get(axes, Share()) + share
+            total += share
+        bound += math.fsum(_bounds(function, mesh))
+    order = {axis: index for index, axis in enumerate(mesh.axis_names)}
+    return CommReport(
+        total.count,
+        total.wire_bytes,
+        dict(sorted(by_kind.items())),
+        dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
+        bound,
+        total.seconds,
+        reshards,
+    )
+
+
+def _at_examples(module: ModuleOp) -> ModuleOp:
+    """`module`, or if its sizes are symbolic the program that it is where they are as in its examples."""
+    from spmdir.dialects.sizes import open_sizes
+    from spmdir.passes import run_passes
+
+    if not open_sizes(module).symbols:
+        return module
+    return run_passes(module.clone(), "bind-sizes{examples},insert-reshard,lower-reshard,fuse-collectives")
+
+
+def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
+    """For each value that collectives start from, the lower bound of that of its forms which needs most."""
+    from spmdir.dialects.attributes import meta_of
+    from spmdir.dialects.collectives import Collective, WaitOp
+    from spmdir.dialects.values import global_shape, sharding_of
+
+    origins: dict[SSAValue, SSAValue] = {}
+    forms: dict[SSAValue, list[Sharding]] = {}
+    for op in function.body.block.ops:
+        if not isinstance(op, (Collective, WaitOp)):
+            continue
+        value, result = op.operands[0], op.results[0]
+        origins[result] = origins.get(value, value)
+        if any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses):
+            forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
+    for value, targets in forms.items():
+        meta, source = meta_of(value.type), sharding_of(value)
+        if meta is not None and source is not None:
+            shape, itemsize = global_shape(value, mesh), DTYPE_BYTES[meta.dtype]
+            yield max(lower_bound(shape, itemsize, source, target, mesh) for target in targets)

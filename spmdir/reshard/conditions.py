@@ -1,0 +1,97 @@
+"""What steps of a reshard have in common: the sub-axes that sides share, and when several axes go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spmdir.core.axes import axis_order
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement, edge_between
+from spmdir.core.sharding import Sharding
+
+
+def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
+    """`mesh` with the axes split that some of these shardings and lists of axes split.
+
+    Raises:
+        ShardingError: they have no common refinement.
+    """
+    names = [axis for one in of for axis in (_axes(one) if isinstance(one, Sharding) else one)]
+    return mesh.refine(names)
+
+
+def _axes(sharding: Sharding) -> list[str]:
+    return [axis for axis, _ in sharding.entries]
+
+
+def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` is cut by `sharding` as it is by its sub-axes in `fine`, one after the other.
+
+    Only even cuts are: of 6 elements `tp` of 4 ranks makes 2, 2, 2, 0 and `tp(1)2`, then `tp(2)2` make 2, 1, 2, 1.
+    """
+    refined, merged = sharding.refined(fine), sharding.merged(fine)
+    return refined == merged or not any(
+        size % fine.group_size(refined.dim_axes(dim))
+        for dim, size in enumerate(shape)
+        if refined.dim_axes(dim) != merged.dim_axes(dim)
+    )
+
+
+def moves_jointly(kind: str, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
+    """Whether one step may move `axes`: what it does not know as whole or pieces must be the same on their product.
+
+    A declared step knows nothing of several axes.
+    """
+    known = ("replicated", "shard") if kind != "convert" else ()
+    return len(axes) == 1 or all(p.splits or p.trait in known for p in (side[axis] for side in sides for axis in axes))
+
+
+def reshaped_axes(*sides: Sharding) -> set[str]:
+    """The axes whose placement says for itself what shape ranks hold."""
+    entries = (entry for side in sides for entry in side.entries)
+    return {axis for axis, p in entries if p.trait == "other" and type(p).local_shape is not Placement.local_shape}
+
+
+def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
+    """The axes whose placement alone knows what shape ranks hold, where a step on `axes` would have to know it.
+
+    A declared step that cuts nothing works on what the axes that come before its own leave, whatever that is.
+    """
+    blocking = reshaped_axes(source, target) - set(axes)
+    if (
+        not blocking
+        or kind != "convert"
+        or any(side[axis].dim is not None for side in (source, target) for axis in axes)
+    ):
+        return blocking
+    first = min(map(axis_order, axes))
+    return {axis for axis in blocking if axis_order(axis) > first}
+
+
+def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
+    """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
+    for axis in axes if kind != "convert" else ():
+        if edge_between(source[axis], target[axis]) is not None:
+            raise ShardingError(
+                f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
+            )
+    for axis in sorted(blocking_axes(kind, axes, source, target)):
+        held = source[axis]
+        raise ShardingError(
+            f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
+        )
+
+
+def check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
+    if not moves_jointly(kind, axes, sides):
+        found = " to ".join(str(side[axes[0]]) for side in sides)
+        raise ShardingError(f"{kind} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
+
+
+def check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
+    for sharding in shardings:
+        if not splits_evenly(sharding, fine, shape):
+            raise ShardingError(
+                f"{kind} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
+            )

@@ -1,0 +1,209 @@
+"""The steps that lead on from a sharding, towards another one: what the search of a plan goes along."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import (
+    TRAITS,
+    PartialPlacement,
+    Placement,
+    ShardPlacement,
+    edge_between,
+    parse_placement,
+)
+from spmdir.core.placement.standard import R, Shard
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.conditions import moves_jointly, reshaped_axes
+from spmdir.reshard.exchange import EXCHANGED_RANKS
+from spmdir.reshard.moved_axes import permuted_axes
+from spmdir.reshard.multi_axis_steps import WHOLE_MOVES, check_permute, unmovable
+from spmdir.reshard.steps import Step, make_step
+
+
+def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that the search may move, in mesh order.
+
+    Kept still are, on each dimension, the outer axes that both sides have in common. An axis that is replicated, or
+    pending, on both sides is free: another collective may run on slices; but not if it has one rank only.
+    """
+    still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
+    for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
+        pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1] and source[pair[0]] == target[pair[0]], pairs)
+        still.update(axis for axis, _ in alike)
+    return tuple(axis for axis in mesh.axis_names if axis not in still)
+
+
+def useful_places(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> tuple[ShardPlacement, ...]:
+    """How axes may divide: as they do on either side, and by S each dimension that they divide there and two others.
+
+    Of these the largest can be divided most evenly; the first longer than 1 is cut and put together without copies.
+    """
+    given = [placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)]
+    used = {placement.dim for placement in given}
+    others = [dim for dim in range(len(shape)) if dim not in used]
+    largest = sorted(others, key=lambda dim: (-shape[dim], dim))[:1]
+    first = [dim for dim in others if shape[dim] > 1][:1]
+    return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *given]))
+
+
+@functools.cache
+def moves(
+    source: Sharding,
+    pending: tuple[tuple[str, Placement], ...],
+    free: tuple[str, ...],
+    places: tuple[ShardPlacement, ...],
+    rank: int,
+    mesh: Mesh,
+) -> tuple[Step, ...]:
+    """The steps from `source` that move `free` axes to `places`, towards the wanted `pending` placements.
+
+    Shapes do not come in, so the steps are found once for all tensors of one rank; permutes are those that even
+    division allows. A step that a placement declares stands for the one that its trait would give.
+    """
+    shape = (0,) * rank
+    steps: list[Step] = []
+
+    def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
+        target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
+        if not reshaped_axes(source) and moves_jointly(kind, axes, [source, *([target] if target else [])]):
+            steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
+
+    def of_trait(trait: str, to: Placement) -> list[str]:
+        axes = [axis for axis in free if source[axis].trait == trait]
+        return [axis for axis in axes if edge_between(source[axis], to) is None]
+
+    for place in places:
+        for axes in _choices(of_trait("replicated", place)):
+            add("slice", axes, place, dim=place.dim)
+        for axes in _choices(of_trait("partial", place)):
+            add("reduce_scatter", axes, place, dim=place.dim)
+    for dim in dict.fromkeys(place.dim for place in places):
+        movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
+        for start in range(len(movable)):
+            axes = movable[start:]
+            if set(axes) <= {*of_trait("shard", R)}:
+                add("all_gather", axes, dim=dim)
+            for place in places:
+                if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
+                    add("all_to_all", axes, place, dim=dim, to_dim=place.dim)
+    reducible = of_trait("partial", R)
+    for axes in _subsets(reducible):
+        add("all_reduce", axes)
+    for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.holds_whole):
+        replicated = of_trait("replicated", placement)
+        axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
+        for chosen in _subsets(axes):
+            add("partition", chosen, placement, op=placement.op)
+    return (*steps, *_conversions(source, pending, free, places, mesh), *_permutes_from(source, free, places, mesh))
+
+
+def _conversions(
+    source: Sharding,
+    pending: tuple[tuple[str, Placement], ...],
+    free: tuple[str, ...],
+    places: tuple[ShardPlacement, ...],
+    mesh: Mesh,
+) -> Iterator[Step]:
+    """The steps that placements declare. Inexact ones lead to a placement only where it is wanted."""
+    wanted = {placement for _, placement in pending}
+    for before in dict.fromkeys(source[axis] for axis in free):
+        named = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
+        for after in dict.fromkeys([R, *places, *named, *(placement for _, placement in pending)]):
+            edge = edge_between(before, after) if after != before and (after in wanted or not after.error) else None
+            if edge is None:
+                continue
+            axes = [axis for axis in free if source[axis] == before]
+            for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
+                rest = [entry for entry in source.entries if entry[0] not in chosen]
+                target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
+                if not moves_jointly("convert", chosen, (source, target)):
+                    continue
+                if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
+                    yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
+
+
+def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every choice of one or more of `axes`, in their order."""
+    return itertools.chain.from_iterable(itertools.combinations(axes, length + 1) for length in range(len(axes)))
+
+
+def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every ordered choice of one or more of `axes`."""
+    return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
+
+
+def _permutes_from(
+    source: Sharding, free: tuple[str, ...], places: tuple[ShardPlacement, ...], mesh: Mesh
+) -> Iterator[Step]:
+    """Permutes to the shardings that divide each dimension into as many pieces, by other or reordered axes.
+
+    Pieces that are no blocks go from rank to rank by an exchange.
+    """
+    if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
+        return
+    still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
+    usable = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
+    dims = dict.fromkeys(place.dim for place in places)
+    counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
+    for layout in _layouts(counts, usable, mesh):
+        target = Sharding([*still, *layout], source.mesh)
+        if target != source:
+            yield Step("permute", permuted_axes(source, target, mesh), source, target)
+
+
+def _layouts(
+    counts: tuple[tuple[int, int], ...], axes: tuple[str, ...], mesh: Mesh
+) -> Iterator[tuple[tuple[str, Shard], ...]]:
+    """Every way to divide each (dim, count) by an ordered choice of `axes` whose sizes multiply to count."""
+    if not counts:
+        yield ()
+        return
+    (dim, count), rest = counts[0], counts[1:]
+    for chosen in _choices_of(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
+        for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
+            yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+
+
+@functools.lru_cache(maxsize=65536)
+def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], ...]:
+    """The ordered choices of (axis, size) pairs whose sizes multiply to `count`, shorter ones first."""
+
+    def chosen(count: int, at: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if count == 1:
+            yield at
+        for index, (_, size) in enumerate(axes):
+            if index not in at and count % size == 0:
+                yield from chosen(count // size, (*at, index))
+
+    found = sorted(chosen(count, ()), key=lambda at: (len(at), at))
+    return tuple(tuple(axes[index][0] for index in at) for at in found)
+
+
+def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
+    """The exchange to the target, and the one after which only pending reductions are left to do."""
+    there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
+    later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
+    for wanted in dict.fromkeys((target, later)):
+        kinds = ("exchange", "relay") if source.partial or wanted.partial else ("exchange",)
+        for kind in kinds:
+            axes = WHOLE_MOVES[kind].axes(source, wanted, mesh)
+            small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS
+            if small and unmovable(kind, source, wanted) is None:
+                yield Step(kind, axes, source, wanted)
+
+
+@functools.cache
+def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
+    """Whether a permute that is legal under even division is legal for this shape."""
+    try:
+        check_permute(source, target, mesh, shape)
+    except ShardingError:
+        return False
+    return True

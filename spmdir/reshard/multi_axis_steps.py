@@ -1,0 +1,199 @@
+"""The steps that name no axes, since their target says it all: permute, exchange, relay, rearrange and convert."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import attrs
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.intervals import Ranges, have_same_chunks, length
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ENUMERATED, edge_between, piece_lengths
+from spmdir.core.placement.standard import Partial
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
+from spmdir.reshard.exchange import EXCHANGED_RANKS, exchange_loads
+from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.runs import cut_length, mark_runs, representatives
+
+_T = TypeVar("_T")
+
+
+def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
+    """What an exchange or relay from `source` to `target` would have to do and cannot; None if it can do it.
+
+    Reductions are done and left pending piece by piece, so those that have no identity, such as averages, cannot be
+    left, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
+    """
+    if len(source.kinds | target.kinds) > 1:
+        return "turn one kind of pending reduction into another"
+    axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
+    for before, after in ((source[axis], target[axis]) for axis in axes):
+        if before != after and edge_between(before, after) is not None:
+            return f"take {before} to {after}, which declare a step for that"
+        touched = before != after or kind == "relay"
+        for placement in (before, after) if touched else ():
+            if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
+                return f"move {placement}, of which it knows the steps that the placement has alone"
+        if before != after and isinstance(after, Partial) and after.identity is None:
+            return f"leave {after} pending"
+    return None
+
+
+def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
+    target.check_shape(mesh, shape)
+    check_own_steps(kind, (), source, target)
+    if what := unmovable(kind, source, target):
+        raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
+
+
+def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless a declared edge, along some axes, makes `target` of `source`."""
+    target.check_shape(mesh, shape)
+    fine = refinement(mesh, source, target)
+    before, after = source.refined(fine), target.refined(fine)
+    axes = converted_axes(before, after, fine)
+    ends = {(before[axis], after[axis]) for axis in axes}
+    if len(ends) != 1:
+        found = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
+        raise ShardingError(f"convert takes its axes from one placement to another one, found {found}")
+    ((leaving, joining),) = ends
+    if edge_between(leaving, joining) is None:
+        raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
+    check_joint("convert", axes, (before, after))
+    check_own_steps("convert", axes, before, after)
+    for side, placement in ((before, leaving), (after, joining)):
+        if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
+            raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
+    kept = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
+    if kept[0] != kept[1]:
+        raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
+
+
+def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless some permutation of whole blocks makes `target` of `source`."""
+    target.check(mesh, len(shape))
+    if source.partial != target.partial:
+        raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
+    fine = refinement(mesh, source, target)
+    before, after = source.refined(fine), target.refined(fine)
+    if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):
+        if not all(_permutes_chunks(before, after, fine, *of) for of in enumerate(shape)):
+            raise ShardingError(_NO_PERMUTATION.format(source, target, "", list(shape)))
+        return
+    for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):
+        senders(source, target, mesh, shape, rank)
+
+
+_NO_PERMUTATION = (
+    "permute needs every rank's block to be as large before as after and to be held once for each rank that wants it; "
+    "from <{}> to <{}> this fails{} at {}"
+)
+
+
+def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
+    """Return whether both sides cut a dimension by S into the same chunks, and every rank keeps its length."""
+    sides = [tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target)]
+    outer, middle = _without_shared(*sides)
+    _, middle = _without_shared(*(cuts[::-1] for cuts in middle))
+    counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in middle]
+    if math.prod(counts[0]) != math.prod(counts[1]):
+        return False
+    starts: dict[str, set[int]] = {axis: {0} for cuts in sides for axis, _ in cuts}
+    for cuts in sides:
+        mark_runs(size, cuts, starts)
+    points = (dict(zip(starts, point, strict=True)) for point in itertools.product(*starts.values()))
+    return all(cut_length(size, sides[0], at) == cut_length(size, sides[1], at) for at in points) and all(
+        have_same_chunks(own, *counts) for own in piece_lengths(tuple(cut for _, cut in outer), size)
+    )
+
+
+def _without_shared(
+    before: Sequence[_T], after: Sequence[_T]
+) -> tuple[Sequence[_T], tuple[Sequence[_T], Sequence[_T]]]:
+    """Return what both start with, and the rest of both."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+    shared = len(list(pairs))
+    return before[:shared], (before[shared:], after[shared:])
+
+
+@functools.lru_cache(maxsize=65536)
+def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> dict[int, int]:
+    """Return, for each rank of the group of `rank`, whose block a permute gives it; its own where that will do.
+
+    Raises:
+        ShardingError: no permutation of whole blocks makes `target` of `source`, or the group is too large.
+    """
+    fine = refinement(mesh, source, target)
+    if fine is not mesh:
+        return senders(source.refined(fine), target.refined(fine), fine, shape, rank)
+    axes = permuted_axes(source, target, mesh)
+    if mesh.group_size(axes) > ENUMERATED:
+        raise ShardingError(
+            f"permute from <{source}> to <{target}> of {list(shape)} moves blocks among {mesh.group_size(axes)} ranks, "
+            f"one by one; expected at most {ENUMERATED}, or reshard by collectives"
+        )
+    return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], first: int) -> dict[int, int]:
+    """`senders` of the group whose first rank is `first`."""
+    group = sorted(mesh.group(first, permuted_axes(source, target, mesh)))
+    held, wanted = ({rank: _block(side, shape, mesh, rank) for rank in group} for side in (source, target))
+    result = {rank: rank for rank in group}
+    moving = [rank for rank in group if held[rank] != wanted[rank]]
+    spare: dict[object, list[int]] = {}
+    for rank in reversed(moving):
+        spare.setdefault(held[rank], []).append(rank)
+    for rank in moving:
+        found = spare.get(wanted[rank])
+        if not found or any(length(a) != length(b) for a, b in zip(held[rank], wanted[rank], strict=True)):
+            raise ShardingError(_NO_PERMUTATION.format(source, target, f" for rank {rank}", list(shape)))
+        result[rank] = found.pop()
+    return result
+
+
+def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[Ranges, ...]:
+    """What `rank` holds of each dimension; empty blocks of one shape are the same."""
+    coordinate = mesh.coordinate(rank)
+    held = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
+    return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
+
+
+def _check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
+    _check_whole("rearrange", source, target, mesh, shape)
+    ranks = mesh.group_size(exchanged_axes(source, target, mesh))
+    if ranks > EXCHANGED_RANKS:
+        raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED_RANKS}")
+    if any(exchange_loads(source, target, mesh, shape)):
+        raise ShardingError(f"rearrange sends nothing, but for <{target}> from <{source}> ranks lack elements")
+
+
+@attrs.frozen
+class WholeMove:
+    """A step that names no axes, since its target says it all.
+
+    Attributes:
+        check: raises ShardingError unless the step is legal.
+        axes: (source, target, mesh) → the axes of its group.
+    """
+
+    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
+    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
+
+
+WHOLE_MOVES: dict[str, WholeMove] = {
+    "permute": WholeMove(check_permute, permuted_axes),
+    "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
+    "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
+    "rearrange": WholeMove(_check_rearrange, exchanged_axes),
+    "convert": WholeMove(check_convert, converted_axes),
+}

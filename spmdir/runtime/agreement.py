@@ -1,0 +1,237 @@
+"""Ranks agree on what they are about to run, and tell each other their errors, through the process group's store.
+
+The store answers where collectives cannot: it needs no rank to come at the same time, and keeps what a rank said.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import attrs
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError
+
+LINGER = 60.0
+"""Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
+
+SAME = "give every rank the same model, shapes and shardings"
+
+COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
+    "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version everywhere",
+    "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same everywhere",
+    "mesh": lambda a, b, ranks: f"{ranks} give the meshes {a} and {b}; give every rank the same",
+    "what": lambda a, b, ranks: f"{ranks} begin different things, {a} and {b}; all ranks make the same calls in order",
+    "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
+    "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
+    "sizes": lambda a, b, ranks: (
+        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments"
+    ),
+    "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
+    "state": lambda a, b, ranks: (
+        f"{ranks} begin with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
+        "checkpoint on every rank, or give sync_state=True, which takes the first rank's"
+    ),
+}
+"""What ranks say of themselves, in the order of comparison → (one value, another, whose) → what is wrong."""
+
+
+@attrs.define(eq=False)
+class RankGroup:
+    """The ranks of a mesh, as one of them sees them.
+
+    Attributes:
+        members: their global ranks, in mesh order.
+        index: the place of this one among them.
+        timeout: of the process group, in seconds.
+        agreed: what the last `checked` was about.
+    """
+
+    members: tuple[int, ...]
+    index: int
+    timeout: float
+    _store: Any
+    agreed: object = None
+    _round: int = 0
+    _reported: bool = False
+
+    @classmethod
+    def join(cls, members: Sequence[int]) -> RankGroup:
+        """Return the group of the global ranks `members`, each of which calls this, in the same order of calls."""
+        members, me = tuple(members), dist.get_rank()
+        store = distributed_c10d._get_default_store()
+        store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
+        count = store.add(f"groups of {me}", 1)
+        return cls(members, members.index(me), group_timeout(), distributed_c10d.PrefixStore(str(count), store))
+
+    @contextmanager
+    def checked(self, what: str) -> Iterator[dict[str, Any]]:
+        """Run what each rank does by itself, then compare what the ranks put into the status; all must come here.
+
+        Raises:
+            SpmdirError: on all ranks, of the class of the error, if one of them raised; or if one does not come within
+                the timeout of the process group.
+            DivergenceError: on all ranks, if they differ in a field of COMPARED.
+        """
+        status: dict[str, Any] = {"what": what}
+        try:
+            yield status
+        except Exception as error:
+            with suppress(SpmdirError):
+                self._exchange_status({"what": what, "error": _encoded(error)})
+            raise
+        verdict = self._exchange_status(status)
+        if verdict:
+            raise _decoded(verdict)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Run what each rank does by itself where nobody waits: other ranks find an error when they miss this one."""
+        try:
+            yield
+        except Exception as error:
+            self.report(error)
+            raise
+        if self._reported:
+            self._reported = False
+            with suppress(RuntimeError):
+                self._store.delete_key(f"error of {self.index}")
+
+    def report(self, error: Exception) -> None:
+        """Leave `error` for other ranks to find."""
+        self._reported = True
+        with suppress(RuntimeError):
+            self._store.set(f"error of {self.index}", json.dumps(_encoded(error)))
+
+    def reports(self) -> str:
+        """Return what other ranks left: `rank 1: MESSAGE; `, nothing if there is nothing."""
+        told = []
+        with suppress(RuntimeError):
+            for index in range(len(self.members)):
+                ahead = f"{self._round + 1}/{index}"
+                if self._store.check([f"error of {index}"]):
+                    left = json.loads(self._store.get(f"error of {index}"))
+                    told.append(f"rank {index}: {left['message']}; ")
+                elif self._store.check([ahead]):
+                    status = json.loads(self._store.get(ahead))
+                    told.append(f"rank {index} has come to {status['what']}; ")
+        return "".join(told)
+
+    def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
+        """Return what is wrong with the statuses of all ranks, as `_encoded` gives it; empty if nothing is."""
+        self._round += 1
+        store = distributed_c10d.PrefixStore(str(self._round), self._store)
+        try:
+            store.set(str(self.index), json.dumps(status))
+            if self.index == 0:
+                verdict = verdict_of([status]) or self._compare(store, status["what"])
+                store.set("verdict", json.dumps(verdict))
+            elif self._await(lambda: store.check(["verdict"]), self._linger if "error" in status else self.timeout):
+                verdict = json.loads(store.get("verdict"))
+            else:
+                verdict = self._missing(store, status["what"])
+            if verdict:
+                store.add("seen", 1)
+            if verdict and not verdict.get("missing"):
+                self._await(lambda: store.add("seen", 0) >= len(self.members), self._linger)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise SpmdirError(
+                f"rank {self.index} cannot reach the store of the process group at {status['what']}: {reason}; the "
+                "process that keeps it has ended, and says why"
+            ) from error
+        return verdict
+
+    def _compare(self, store: Any, what: str) -> dict[str, Any]:
+        """Return the verdict on the statuses in `store` once all are there; only the first rank does this."""
+        keys = [str(index) for index in range(len(self.members))]
+        if not self._await(lambda: store.check(keys), self.timeout):
+            return self._missing(store, what)
+        self._forget(self._round - 1)
+        texts = store.multi_get(keys)
+        if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
+            return {}
+        try:
+            return verdict_of([json.loads(text) for text in texts])
+        except Exception as error:  # the others wait for the verdict, whatever a comparison meets
+            return {"message": f"the ranks cannot be compared at {what}: {_encoded(error)['message']}"}
+
+    def _missing(self, store: Any, what: str) -> dict[str, Any]:
+        missing = [str(index) for index in range(len(self.members)) if not store.check([str(index)])] or ["0"]
+        message = (
+            f"{self.reports()}rank {', '.join(missing)} has not come to {what} within {self.timeout:g} s, the "
+            f"timeout of the process group; it has ended, is stuck, or does something else"
+        )
+        return {"message": message, "missing": True}
+
+    @property
+    def _linger(self) -> float:
+        return min(LINGER, self.timeout)
+
+    @staticmethod
+    def _await(ready: Callable[[], bool], timeout: float) -> bool:
+        """Return whether `ready` came true within `timeout` seconds."""
+        deadline, pause = time.monotonic() + timeout, 0.001
+        while not ready():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        return True
+
+    def _forget(self, round: int) -> None:
+        """Delete what ranks said in a round that all have left, as they have when all have come to the next."""
+        for key in [*map(str, range(len(self.members))), "verdict", "seen"] if round else []:
+            self._store.delete_key(f"{round}/{key}")
+
+
+def verdict_of(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what is wrong with statuses that are not all alike: the first error, else the first that differs."""
+    for index, status in enumerate(statuses):
+        if "error" in status:
+            return {**status["error"], "rank": index}
+    for field, sentence in COMPARED.items():
+        for index, status in enumerate(statuses):
+            mine, first = status.get(field), statuses[0].get(field)
+            if mine != first:
+                message = sentence(first, mine, f"ranks 0 and {index}")
+                return {"message": message, "class": DivergenceError.__name__}
+    return {}
+
+
+def group_timeout() -> float:
+    """Return the timeout of the default process group in seconds."""
+    group = distributed_c10d._get_default_group()
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        if options is not None:
+            return options._timeout.total_seconds()
+    return distributed_c10d._get_default_store().timeout.total_seconds()  # type: ignore
+
+
+def _encoded(error: Exception) -> dict[str, Any]:
+    """Return an error in a form that a store keeps."""
+    if not isinstance(error, SpmdirError):
+        return {"message": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    location = attrs.astuple(error.location) if error.location else None
+    return {"message": error.message, "location": location, "class": type(error).__name__}
+
+
+def _decoded(told: Mapping[str, Any]) -> SpmdirError:
+    """Return the error that `told` encodes; of a class that is not in CLASSES, a plain SpmdirError."""
+    rank, location = told.get("rank"), told.get("location")
+    message = told["message"] if rank is None else f"rank {rank}: {told['message']}"
+    return CLASSES.get(told.get("class", ""), SpmdirError)(message, Location(*location) if location else None)
+
+
+def _sizes(sizes: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
+
+
+def _first_difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+    return next(name for name in {**a, **b} if a.get(name) != b.get(name))

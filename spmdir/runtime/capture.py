@@ -1,0 +1,182 @@
+"""A model or a training step as one traced program, and how it is called from Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export.graph_signature import OutputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
+from spmdir.importer.program import torch_errors
+from spmdir.runtime.open_shapes import opened
+
+_USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+_TENSOR = "a tensor"
+
+
+@attrs.frozen(eq=False)
+class Convention:
+    """How Python calls a flat program.
+
+    Attributes:
+        examples: the leaves of the arguments; numbers are what the program has as constants.
+        in_spec: the structure of the arguments, a tuple.
+        out_spec: the structure of what the caller gets.
+        state_spec: the structure of a step's state; None for a model.
+    """
+
+    examples: tuple[Any, ...]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    state_spec: pytree.TreeSpec | None = None
+
+    def tensors(self, args: tuple[Any, ...]) -> list[Tensor]:
+        """The tensors among the arguments of a call, in order.
+
+        Raises:
+            SpmdirError: the arguments are not built as the examples are, or a number differs.
+        """
+        leaves, spec = pytree.tree_flatten(args)
+        if len(args) != self.in_spec.num_children:
+            raise SpmdirError(f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_args")
+        if spec != self.in_spec:
+            raise SpmdirError(f"the arguments are built as {spec}; expected {self.in_spec}, as in example_args")
+        for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
+            if _kept(leaf) != example:
+                raise SpmdirError(
+                    f"argument {index} is {_kept(leaf)}; the program was traced with {example}: "
+                    "trace it again for another value, or pass a tensor both times"
+                )
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+@attrs.frozen(eq=False)
+class Capture:
+    """A traced program.
+
+    Attributes:
+        program: what `import_fx` takes; its user inputs are the leaves of the state, then those of the arguments.
+        convention: how it is called.
+        state: the leaves of a step's state; empty for a model, whose state is its parameters and buffers.
+        own: parameters, buffers and constants of the program by name.
+        outputs: the leaves of what the caller gets: fx nodes and numbers. Those of the new state follow them.
+    """
+
+    program: fx.GraphModule | torch.export.ExportedProgram
+    convention: Convention
+    state: Sequence[Any]
+    own: Mapping[str, Tensor]
+    outputs: Sequence[Any]
+
+    def result_shardings(self, given: Sequence[object] | None) -> list[object]:
+        """`out_shardings` for `import_fx`: outputs come back whole unless told otherwise, the state is left open.
+
+        Raises:
+            ShardingError: `given` does not have one entry an output.
+        """
+        told = [None] * len(self.outputs) if given is None else given
+        if len(told) != len(self.outputs):
+            raise ShardingError(
+                f"out_shardings has {len(told)} entries; the program returns {len(self.outputs)} values: "
+                "give one each, None for those that are to come back whole"
+            )
+        whole = ["" if one is None and _is_tensor(leaf) else one for one, leaf in zip(told, self.outputs, strict=True)]
+        return [*whole, *[None] * len(self.state)]
+
+
+def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
+    """The forward of a model, by torch.export.
+
+    Raises:
+        UnsupportedError: torch.export refuses it.
+    """
+    with torch_errors("the model cannot be exported"):
+        program = torch.export.export(model, example_args, dynamic_shapes=dynamic_shapes)
+    specs = program.graph_signature.output_specs
+    outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
+    leaves, in_spec = pytree.tree_flatten(example_args)
+    convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
+    own: dict[str, Any] = {**program.constants, **program.state_dict}
+    return Capture(program, convention, [], own, outputs)
+
+
+def capture_step(
+    step: Callable[..., Any],
+    state: Any,
+    example_args: tuple[Any, ...],
+    device: torch.device,
+    dynamic_shapes: Any = None,
+) -> Capture:
+    """A function `step(state, *args) → (outputs, new_state)`, by make_fx on fake tensors of `device`.
+
+    Raises:
+        UnsupportedError: it cannot be traced, or does not return a new state built like the old one.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    specs: list[pytree.TreeSpec] = []
+
+    @functools.wraps(step)
+    def recorded(*args: Any) -> Any:
+        result = step(*args)
+        specs.append(pytree.tree_structure(result))
+        return result
+
+    dynamic = dynamic_shapes is not None
+    environment = ShapeEnv(duck_shape=False) if dynamic else None
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
+        fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_args))
+        if dynamic:
+            fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
+    # Outside its mode a factory would take the example for the size.
+    with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext():
+        program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
+    old, state_spec = pytree.tree_flatten(state)
+    parts = specs[0].children() if specs[0].type is tuple else []
+    if len(parts) != 2 or parts[1] != state_spec:
+        raise UnsupportedError(
+            f"the step returns {specs[0]}; expected (outputs, new_state) with new_state built like state, {state_spec}"
+        )
+    returned = pytree.tree_leaves(_returned(program.graph))
+    outputs, new = returned[: parts[0].num_leaves], returned[parts[0].num_leaves :]
+    _check_numbers(old, new)
+    leaves, in_spec = pytree.tree_flatten(example_args)
+    convention = Convention(tuple(map(_kept, leaves)), in_spec, parts[0], state_spec)
+    own = {name: value for name, value in vars(program).items() if isinstance(value, Tensor)}
+    return Capture(program, convention, old, {**own, **program.state_dict(keep_vars=True)}, outputs)
+
+
+def _on(tensor: Tensor, device: torch.device) -> Tensor:
+    placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return placed.requires_grad_(tensor.requires_grad)
+
+
+def _returned(graph: fx.Graph) -> Any:
+    return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+
+
+def _check_numbers(old: Sequence[Any], new: Sequence[Any]) -> None:
+    """A number that changes from call to call would be frozen at its first value."""
+    for before, after in zip(map(_kept, old), map(_kept, new), strict=True):
+        if before != after:
+            raise UnsupportedError(
+                f"the state holds {before}, which the step replaces by {after}; "
+                "expected tensors where the state changes: keep counters as 0-d tensors"
+            )
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) or (isinstance(leaf, fx.Node) and isinstance(leaf.meta.get("val"), Tensor))
+
+
+def _kept(leaf: Any) -> Any:
+    return _TENSOR if _is_tensor(leaf) else leaf

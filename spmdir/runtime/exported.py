@@ -1,0 +1,219 @@
+"""A rank's graph as an exported program, with the signature of the program that it was made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram, ModuleCallEntry
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx.node import map_arg
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.simulator.distribution import held_piece
+from spmdir.simulator.simulate import arrange_outputs
+
+_USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+
+
+def user_outputs(signature: ExportGraphSignature) -> list[OutputSpec]:
+    """The outputs that the caller gets, in order."""
+    return [spec for spec in signature.output_specs if spec.kind in _USER]
+
+
+def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModule, rank: int) -> ExportedProgram:
+    """The exported program of `rank`.
+
+    Args:
+        source: the functional program that `module` was imported from.
+        module: localized; its inputs and outputs are whole on every rank.
+        local: the graph that was emitted for `rank`.
+
+    Returns: a program with the inputs and outputs of `source`, local pieces in its state dict, and its small
+        constants lifted to inputs of the graph.
+    """
+    function, mesh = ir.main_function(module), ir.mesh(module)
+    names = [_name(function, "arg_attrs", value.index) for value in function.args]
+    shardings = {name: sharding_of(value) or Sharding() for name, value in zip(names, function.args, strict=True)}
+    state = _local_state(source, shardings, mesh, rank)
+    graph = _RankGraph(source, state, local)
+    inputs = graph.add_inputs(names)
+    outputs = _outputs(source.graph_signature, function, graph, graph.add_body())
+    graph.graph.output(tuple(value for _, value in outputs))
+    signature = ExportGraphSignature(inputs, [spec for spec, _ in outputs])
+    return ExportedProgram(
+        root=nn.Module(),
+        graph=graph.graph,
+        graph_signature=signature,
+        state_dict=state,
+        range_constraints={},
+        module_call_graph=[_call(source, signature)],
+        example_inputs=source.example_inputs,
+        constants=graph.constants,
+        verifiers=source.verifiers,
+    )
+
+
+def _local_state(
+    source: ExportedProgram, shardings: Mapping[str, Sharding], mesh: Mesh, rank: int
+) -> dict[str, Tensor]:
+    """The state dict of `rank`; tied entries stay tied."""
+    whole: dict[str, Any] = source.state_dict
+    by_tensor = {id(whole[name]): sharding for name, sharding in shardings.items() if name in whole}
+    pieces: dict[tuple[int, Sharding], Any] = {}
+    state = {}
+    for name, tensor in whole.items():
+        sharding = shardings.get(name) or by_tensor.get(id(tensor)) or Sharding()
+        key = id(tensor), sharding
+        if key not in pieces:
+            pieces[key] = _own_piece(tensor, sharding, mesh, rank)
+        state[name] = pieces[key]
+    return state
+
+
+class _RankGraph:
+    """A copy of a rank's graph in the making, with the placeholders of an exported program.
+
+    Attributes:
+        graph: the copy; each node has its local value, a fake tensor, in `meta["val"]`.
+        constants: name → constant of the program.
+        input_names: name of a placeholder in the source → its name here; graphs rename those named like builtins.
+    """
+
+    def __init__(self, source: ExportedProgram, state: Mapping[str, Tensor], local: fx.GraphModule):
+        self.source, self.state, self.local = source, state, local
+        self.graph = fx.Graph()
+        self.constants: dict[str, Any] = {}
+        self.input_names: dict[str, str] = {}
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.fake = FakeTensorMode()
+
+    def add_inputs(self, names: Sequence[str]) -> list[InputSpec]:
+        """The placeholders: those of the source that the rank's graph has, its lifted constants, the user's numbers.
+
+        Args:
+            names: what the IR calls the placeholders of the rank's graph.
+        """
+        nodes = self.local.graph.nodes
+        places = dict(zip(names, (node for node in nodes if node.op == "placeholder"), strict=True))
+        values = {node.name: node.meta.get("val") for node in self.source.graph.nodes if node.op == "placeholder"}
+        specs = self.source.graph_signature.input_specs
+        user = [spec for spec in specs if spec.kind == InputKind.USER_INPUT]
+        kept = [spec for spec in specs if spec not in user and spec.target in places]
+        taken = {spec.arg.name for spec in (*kept, *user)}
+        placed: list[InputSpec] = []
+        for spec in kept:
+            name = str(spec.target)
+            if name not in self.state:
+                self.constants[name] = self.source.constants[name]
+            value: Any = self.state[name] if name in self.state else self.constants[name]
+            placed.append(self._place(spec, self._fake(value), places[name]))
+        for node in nodes:
+            if node.op == "get_attr":
+                placed.append(self._lift(node, self.local.get_buffer(str(node.target)), taken))
+        for spec in user:
+            value = values[spec.arg.name]
+            value = self._fake(value) if isinstance(value, Tensor) else value
+            placed.append(self._place(spec, value, places.get(spec.target or spec.arg.name)))
+        return placed
+
+    def add_body(self) -> list[fx.Node]:
+        """The ops of the rank's graph; what it returns."""
+        for node in self.local.graph.nodes:
+            if node.op == "output":
+                return [self.copies[result] for result in node.args[0]]
+            if node in self.copies:
+                continue
+            if node.target is getattr:  # the device or element type of a tensor, which an exported program knows
+                self.copies[node] = getattr(self.copies[node.args[0]].meta["val"], str(node.args[1]))
+                continue
+            copy = self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+            args, kwargs = map_arg((copy.args, copy.kwargs), lambda operand: operand.meta["val"])
+            with self.fake:
+                copy.meta["val"] = copy.target(*args, **kwargs)  # type: ignore  # a call
+        return []
+
+    def _place(self, spec: InputSpec, value: Any, node: fx.Node | None) -> InputSpec:
+        """Append the placeholder of `spec`, and return the spec with the name that the graph gives it."""
+        placeholder = self.graph.placeholder(spec.arg.name)
+        placeholder.target = self.input_names[spec.arg.name] = placeholder.name
+        placeholder.meta["val"] = value
+        if node is not None:
+            self.copies[node] = placeholder
+        return dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=placeholder.name))
+
+    def _lift(self, node: fx.Node, value: Tensor, taken: set[str]) -> InputSpec:
+        names = itertools.chain([node.name], (f"{node.name}_{number}" for number in itertools.count(1)))
+        name = next(name for name in names if name not in taken and name not in self.constants)
+        self.constants[name] = value
+        spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name)
+        return self._place(spec, self._fake(value), node)
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        with self.fake:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _outputs(
+    signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
+) -> list[tuple[OutputSpec, Any]]:
+    """What the program returns, in the order of the source, each with its spec."""
+    arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
+    count = len(user_outputs(signature))
+    attributes = [function_attrs(function, "res_attrs", index) for index in range(len(results))]
+    renewed = [given["spmd.name"].data for given in attributes if given["spmd.kind"].data == "mutation"]
+    users, mutations = iter(arranged[:count]), dict(zip(renewed, arranged[count:], strict=True))
+    outputs = []
+    for spec in signature.output_specs:
+        value = next(users) if spec.kind in _USER else mutations[str(spec.target)]
+        if isinstance(value, fx.Node) and any(value is other for _, other in outputs):
+            value = _copy(graph.graph, value)  # a signature knows outputs by their nodes
+        arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
+        written = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
+        outputs.append((dataclasses.replace(spec, arg=arg, target=written), value))
+    return outputs
+
+
+def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta["val"] = node.meta["val"]
+    return copy
+
+
+def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
+    """How Python calls the program: as it calls the source."""
+    call = source.module_call_graph[0].signature
+    assert call is not None  # torch.export gives the whole program one
+    inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    outputs = [spec.arg for spec in user_outputs(signature)]
+    return ModuleCallEntry("", dataclasses.replace(call, inputs=inputs, outputs=outputs))
+
+
+def _own_piece(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> Tensor:
+    """The piece in storage of its own; a parameter that is not divided stays the one that it is."""
+    parameter = isinstance(tensor, nn.Parameter)
+    if parameter and not sharding.entries:
+        return tensor
+    piece = held_piece(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(piece, tensor.requires_grad) if parameter else piece
+
+
+def _name(function: FuncOp, which: str, index: int) -> str:
+    return function_attrs(function, which, index)["spmd.name"].data

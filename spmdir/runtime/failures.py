@@ -1,0 +1,80 @@
+"""Which node of a rank's graph failed, and what that says to a user."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from types import TracebackType
+
+from torch import fx
+
+from spmdir.core.errors import SpmdirError
+from spmdir.lowering.process_groups import AXES
+from spmdir.lowering.site import WAIT
+
+_ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
+
+
+def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) -> SpmdirError:
+    """Return the error that a run on `rank` ended in, with the place in the model where it was.
+
+    Args:
+        node: the `failing_node`.
+        told: what other ranks left for this one, see `RankGroup.reports`; it is the cause, so it comes first.
+    """
+    reason = str(error).strip().partition("\n")[0]
+    if node is None:
+        return SpmdirError(f"the program fails on rank {rank}: {told}{type(error).__name__}: {reason}")
+    source = node.args[0] if node.target is WAIT else node
+    if not isinstance(source, fx.Node) or AXES not in source.meta:
+        message = f"'{node.name}'{_inside(node)}, {node.target}, fails on rank {rank}: {told}{reason}"
+        return SpmdirError(message, node.meta.get("location"))
+    value, place = _moved(source), _placed(source)
+    message = (
+        f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_inside(place)} on mesh axes "  # type: ignore
+        f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: "
+        f"{told or 'another rank of its group has ended, is stuck, or runs something else; '}{reason}"
+    )
+    return SpmdirError(message, place.meta.get("location"))
+
+
+def _moved(node: fx.Node) -> fx.Node:
+    """Return the value of the model, or the argument, that the collective `node` moves."""
+    while "location" not in node.meta and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _placed(node: fx.Node) -> fx.Node:
+    """Return the node whose place is that of the collective `node`: what it moves, or what uses that."""
+    found = _moved(node)
+    if "location" in found.meta:
+        return found
+    while "location" not in node.meta and node.users:
+        node = next(iter(node.users))
+    return node
+
+
+def _inside(node: fx.Node) -> str:
+    """Return ` in 'MODULE'` for a node of which that is known."""
+    modules = node.meta.get("nn_module_stack")
+    return f" in '{next(reversed(modules))}'" if modules else ""
+
+
+def is_collective(node: fx.Node | None) -> bool:
+    """Return whether what failed needs other ranks."""
+    return node is not None and (node.target is WAIT or AXES in node.meta)
+
+
+def failing_node(graph: fx.GraphModule, error: Exception) -> fx.Node | None:
+    """Return the node of `graph` in which `error` arose; None if it was not in its code."""
+    code, trace = type(graph).forward.__code__, error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not code:
+        trace = trace.tb_next
+    found = _ASSIGNED.match(_line(trace)) if trace is not None else None
+    return next((node for node in graph.graph.nodes if found is not None and node.name == found[1]), None)
+
+
+def _line(trace: TracebackType) -> str:
+    frame = trace.tb_frame
+    return linecache.getline(frame.f_code.co_filename, trace.tb_lineno, frame.f_globals)

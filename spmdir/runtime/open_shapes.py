@@ -1,0 +1,79 @@
+"""Fake tensors whose sizes are symbols, for tracing a step that may be called with other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+from spmdir.core.errors import SpmdirError
+
+
+def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+    """`values`, fake tensors in any nesting, with symbols where `dynamic_shapes` has a dimension as dynamic.
+
+    Args:
+        dynamic_shapes: one entry a value, nested alike: for a tensor a dict or list of dimensions, as in
+            torch.export.export, with `Dim("batch", max=64)`, `Dim.DYNAMIC` or `Dim.AUTO`; None is fixed. A dimension
+            of one name has one size everywhere.
+
+    Raises:
+        SpmdirError: it is not built like the values, or an example size is 0 or 1.
+    """
+    return _Opener(mode).opened(tuple(values), dynamic_shapes, "dynamic_shapes")
+
+
+class _Opener:
+    def __init__(self, mode: FakeTensorMode):
+        self.mode = mode
+        self.named: dict[str, Any] = {}
+
+    def opened(self, value: Any, spec: Any, where: str) -> Any:
+        if spec is None:
+            return value
+        if isinstance(value, Tensor) and isinstance(spec, (Mapping, tuple, list)):
+            given = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
+            sizes = [
+                self.size(size, given.get(dim), f"{where}[{dim}]") if _is_open(given.get(dim)) else size
+                for dim, size in enumerate(value.shape)
+            ]
+            with self.mode:
+                return torch.empty(sizes, dtype=value.dtype, device=value.device)
+        if isinstance(value, Mapping) and isinstance(spec, Mapping) and set(spec) <= set(value):
+            return type(value)({k: self.opened(v, spec.get(k), f"{where}[{k!r}]") for k, v in value.items()})  # type: ignore
+        if isinstance(value, (tuple, list)) and isinstance(spec, (tuple, list)) and len(value) == len(spec):
+            pairs = enumerate(zip(value, spec, strict=True))
+            return type(value)([self.opened(v, s, f"{where}[{i}]") for i, (v, s) in pairs])
+        raise SpmdirError(f"{where} is {spec!r}; expected one built like the arguments, None for what is fixed")
+
+    def size(self, example: int, spec: Any, where: str) -> Any:
+        """A symbol for the size of a dimension."""
+        from torch._dynamo.source import ConstantSource  # slow to import
+
+        name = getattr(spec, "__name__", where)
+        if name in self.named:
+            size, before = self.named[name]
+            if before != example:
+                raise SpmdirError(f"{where} is '{name}', which is {example} here and {before} elsewhere")
+            return size
+        if example < 2:
+            raise SpmdirError(f"{where} has {example} as its example; expected at least 2 where sizes are open")
+        environment: Any = self.mode.shape_env
+        source = ConstantSource(where)
+        symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)
+        size = environment.create_symintnode(symbol, hint=example, source=source)
+        # What is asked of a symbol is what the program relies on.
+        low, high = getattr(spec, "min", None), getattr(spec, "max", None)
+        if (low is not None and not size >= low) or (high is not None and not size <= high):
+            raise SpmdirError(f"{where} has {example} as its example, which is not in the range of '{name}'")
+        self.named[name] = size, example
+        return size
+
+
+def _is_open(spec: Any) -> bool:
+    """Whether a dimension with `spec` may have other sizes."""
+    return spec is not None and type(spec) is not int and getattr(getattr(spec, "type", None), "name", "") != "STATIC"

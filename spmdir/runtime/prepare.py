@@ -1,0 +1,213 @@
+"""`parallelize`: capture, import, passes, lowering and the placing of state, for real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _pytree as pytree
+
+from spmdir.core.arguments import FLAG
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.sizes import open_sizes
+from spmdir.importer.importer import import_fx
+from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
+from spmdir.lowering.stages import bound
+from spmdir.passes import run_passes
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.capture import Capture, capture_model, capture_step
+from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
+from spmdir.runtime.parallelize import Parallel, broadcast_first, lowered
+from spmdir.runtime.signature import Argument, Signature, keep_places, read_signature
+from spmdir.simulator.distribution import held_piece
+
+
+def parallelize(
+    model: nn.Module | Callable[..., Any],
+    example_args: Sequence[Any],
+    mesh: Mesh | DeviceMesh,
+    shardings: Mapping[str, object] | None = None,
+    *,
+    out_shardings: Sequence[object] | None = None,
+    state: Any = None,
+    device_mesh: Any = None,
+    local_inputs: bool = False,
+    dynamic_shapes: Any = None,
+    missing_rule: Literal["warn", "error"] = "warn",
+    sync_state: bool = False,
+) -> Parallel:
+    """Partition a model or a training step; every rank calls this, alike, and gets its part.
+
+    Each rank keeps only its pieces of parameters, buffers and state: once the caller lets go of the originals, no
+    rank holds a whole copy of what is divided. Originals must be equal on all ranks, so seed before making them,
+    which is compared, or give `sync_state`; they may lie on the CPU whatever the ranks run on.
+
+    Args:
+        model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
+            new_state)` of tensor ops, as `training_step` makes.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        example_args: positional arguments with global shapes; numbers among them become constants.
+        shardings: as for `import_fx`; what is not named is left to the compiler. Leaves of the state go by their
+            path, `input:N` counts them before the arguments.
+        out_shardings: one entry an output; None for whole on every rank. What is given comes back as local pieces.
+        state: the pytree of tensors that a step begins with.
+        device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
+            the group has NCCL, else on the CPU.
+        local_inputs: whether calls are given this rank's pieces of the inputs instead of global inputs.
+        dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
+            of a step, one entry an argument. Shardings are decided once, for the example arguments.
+        missing_rule: as for `import_fx`.
+        sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
+
+    Raises:
+        SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
+            or partitioned; ranks would run different programs, or begin with different values. All ranks raise what
+            one of them raises, and where one does not come within the timeout of the process group.
+    """
+    device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
+    ranks = RankGroup.join(_members(device_mesh))
+    with ranks.checked("parallelize") as status:
+        _check_asked(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
+        mesh = as_mesh(mesh)
+        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
+        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
+        _check_world(mesh, device_mesh)
+        device, rank = _device(device_mesh), ranks.index
+        if isinstance(model, nn.Module) and state is None:
+            capture = capture_model(model, tuple(example_args), dynamic_shapes)
+        else:
+            capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
+        module = import_fx(
+            capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
+        )
+        run_passes(module, "propagate")
+        signature = read_signature(ir.main_function(module), capture)
+        keep_places(ir.main_function(module), signature, local_inputs)
+        examples = open_sizes(module).hints
+        program, graph = lowered(bound(module, examples) if examples else module, mesh, rank, device)
+        originals = _originals(capture, signature)
+        status |= {"sizes": examples, "program": program_digest(program, graph)}
+        if not sync_state:
+            status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
+        held = {a.name: _own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
+        largest = max((tensor.nbytes for tensor in originals.values()), default=0)
+        buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
+    with ranks.reporting():
+        timeout = ranks.timeout if device_mesh is None else None
+        device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
+        name_groups(graph, mesh, device_mesh, timeout)
+        for a in signature.held if sync_state else []:
+            whole = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
+            held[a.name].detach().copy_(held_piece(whole, a.sharding, mesh, rank))
+    ranks.agreed = tuple(examples.items())
+    return Parallel(
+        module if examples else program,
+        graph,
+        mesh,
+        rank,
+        device,
+        held,
+        device_mesh,
+        ranks,
+        signature,
+        capture.convention,
+        _aliases(capture, originals),
+        local_inputs,
+        {ranks.agreed: graph},
+    )
+
+
+def _check_asked(
+    model: Any, state: Any, example_args: Any, local_inputs: bool, sync_state: bool, dynamic_shapes: Any
+) -> None:
+    FLAG.check("local_inputs", local_inputs)
+    FLAG.check("sync_state", sync_state)
+    if state is None and not isinstance(model, nn.Module):
+        raise SpmdirError(
+            f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
+            "step(state, *args) → (outputs, new_state) together with state="
+        )
+    if not isinstance(example_args, (tuple, list)):
+        raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
+    if local_inputs and dynamic_shapes is not None:
+        raise SpmdirError("pieces of inputs do not tell the whole sizes; give global inputs with dynamic_shapes")
+    named = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, nn.Module) else []
+    paths = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(state)[0]]
+    for name, tensor in [*named, *paths]:
+        if isinstance(tensor, Tensor) and tensor.is_meta:
+            raise UnsupportedError(
+                f"'{name}' is on the meta device, so it has no values to run with; make it on the CPU, as by "
+                "model.to_empty(device='cpu') and loading its weights; import_fx and lower_to_fx compile without values"
+            )
+
+
+def _members(device_mesh: Any) -> list[int]:
+    """The global ranks of the mesh, in its order, this process among them."""
+    if not dist.is_initialized():
+        raise SpmdirError(
+            "there is no process group; start a process for each rank of the mesh, as with torchrun, "
+            "and call torch.distributed.init_process_group first"
+        )
+    if device_mesh is None:
+        return list(range(dist.get_world_size()))
+    device_rank(device_mesh)
+    return device_mesh.mesh.flatten().tolist()
+
+
+def _check_world(mesh: Mesh, device_mesh: Any) -> None:
+    if device_mesh is not None:
+        device_groups(mesh, device_mesh)
+    elif dist.get_world_size() != mesh.world_size:
+        raise SpmdirError(
+            f"the process group has {dist.get_world_size()} ranks, mesh {mesh} has {mesh.world_size}; "
+            f"start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the device_mesh of a part of them"
+        )
+
+
+def _device_mesh(mesh: Mesh, device: torch.device) -> Any:
+    return dist.device_mesh.init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
+
+
+def _device(device_mesh: Any) -> torch.device:
+    if device_mesh is not None:
+        kind = device_mesh.device_type
+    else:
+        kind = "cuda" if "nccl" in dist.get_backend_config() and torch.cuda.is_available() else "cpu"
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:
+    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
+    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    if ranks.index == 0:
+        whole.copy_(tensor.detach())
+    if tensor.nbytes:
+        broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", mesh, device_mesh, ranks)
+    return whole
+
+
+def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
+    """Return name → the unsharded tensor, of what stays with the ranks."""
+    leaves = zip(signature.state, capture.state, strict=True)
+    of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
+    return {a.name: of_state[a.name] if a.name in of_state else capture.own[a.name] for a in signature.held}
+
+
+def _own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
+    """The shard in storage of its own, so that the whole can be freed."""
+    shard = held_piece(tensor.detach(), sharding, mesh, rank).to(device)
+    shard = shard.clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(shard, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shard
+
+
+def _aliases(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
+    """Further names of tied parameters → the name that the program has for them."""
+    names = {id(tensor): name for name, tensor in originals.items()}
+    return {k: names[id(t)] for k, t in capture.own.items() if k not in originals and id(t) in names}

@@ -1,0 +1,186 @@
+"""What a step's trace must watch: random ops that run again, and parameters that are not those of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.locations import users_line
+from spmdir.importer.statistics import written
+from spmdir.torch_interop.schemas import is_mutable, is_random
+
+_aten = torch.ops.aten
+
+
+def watch_step(parameters: Mapping[int, str]) -> AbstractContextManager[Any]:
+    """Return the context in which to run a step; nothing is watched unless a tracer runs it.
+
+    Inside, a random op that starts from a state of the CPU's generator from which one started before gives the same
+    values, as activation checkpointing expects of `set_rng_state`: a graph knows no such state. The generator is
+    left as it was.
+
+    Args:
+        parameters: id → FQN of the parameters that the state has tensors for.
+
+    Raises:
+        UnsupportedError: one of them is used, which the trace would keep as a constant; or the generator was set
+            back, and another op draws from there, or the same op with other arguments.
+    """
+    stack = ExitStack()
+    if get_proxy_mode() is not None:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(_StepMode(parameters))
+    return stack
+
+
+_FIRST = 1 << 48  # far from seeds that a model may set
+
+_SHAPE_ONLY: frozenset[Any] = frozenset({
+    _aten.bernoulli.p, _aten.bernoulli_.float, _aten.bernoulli_.Tensor, _aten.cauchy_.default,
+    _aten.exponential_.default, _aten.geometric_.default, _aten.log_normal_.default, _aten.native_dropout.default,
+    _aten.normal_.default, _aten.rand_like.default, _aten.randint_like.default, _aten.randint_like.low_dtype,
+    _aten.randn_like.default, _aten.random_.default, getattr(_aten.random_, "from"), _aten.random_.to,
+    _aten.uniform_.default,
+})  # fmt: skip
+"""Random ops that draw the same whatever the elements of their first argument are."""
+
+
+class _Values:
+    """Numbers of tensors during a trace: two tensors with one number have the same elements.
+
+    A result has the number of its op and arguments. A tensor whose memory was written to through another one since
+    has a new number, as have inputs, draws and whatever else cannot be compared.
+    """
+
+    def __init__(self) -> None:
+        self._fresh = count()
+        self._by_call: dict[Hashable, int] = {}
+        self._writes: dict[Hashable, int] = {}
+        self._known = WeakTensorKeyDictionary()
+
+    def number(self, value: Tensor) -> int:
+        number, writes = self._known.get(value) or (-1, -1)
+        if writes != self._writes_to(value):
+            number = next(self._fresh)
+            self._keep(value, number)
+        return number
+
+    def keys(self, args: Any, kwargs: Any) -> list[Hashable]:
+        """Return what arguments are compared by: the structure, then each leaf's number, or type and text."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return [spec, *(self.number(x) if isinstance(x, Tensor) else (type(x), str(x)) for x in leaves)]
+
+    def record(self, call: Hashable | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Number what `func` gave, and note what it wrote to; `call` is None if it compares to no other."""
+        for target in written(func, args, kwargs):
+            if isinstance(target, Tensor):
+                storage = _storage(target)
+                self._writes[storage] = self._writes.get(storage, 0) + 1
+        for index, leaf in enumerate(pytree.tree_leaves(result)):
+            if isinstance(leaf, Tensor):
+                fresh = next(self._fresh)
+                self._keep(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
+
+    def same(self, first: Tensor, second: Tensor) -> None:
+        """Give `first` the number of `second`."""
+        self._keep(first, self.number(second))
+
+    def _keep(self, value: Tensor, number: int) -> None:
+        self._known[value] = (number, self._writes_to(value))
+
+    def _writes_to(self, value: Tensor) -> int:
+        return self._writes.get(_storage(value), 0)
+
+
+def _storage(value: Tensor) -> Hashable:
+    return StorageWeakRef(value.untyped_storage()) if torch._C._has_storage(value) else id(value)
+
+
+class _StepMode(TorchDispatchMode):
+    """Runs again what is drawn again from one state of the generator.
+
+    The states are told apart by their seed, which is saved and restored with them: each draw sets the next one.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, parameters: Mapping[int, str]):
+        super().__init__()
+        self._parameters = parameters
+        self._values = _Values()
+        self._drawn: dict[int, tuple[Any, Any]] = {}
+        torch.default_generator.manual_seed(_FIRST)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if id(leaf) in self._parameters:
+                raise UnsupportedError(
+                    f"the loss uses the parameter '{self._parameters[id(leaf)]}' itself, which the trace would keep as "
+                    "a constant that no update reaches; take it from the model that the loss is given",
+                    users_line(),
+                )
+        if is_random(func) and kwargs.get("generator") is None:
+            return self._draw(func, args, kwargs)
+        comparable = isinstance(func, torch._ops.OpOverload) and not is_random(func)
+        call = (func, *self._values.keys(args, kwargs)) if comparable else None
+        result = func(*args, **kwargs)
+        if func in (_aten.detach.default, _aten.alias.default):
+            self._values.same(result, args[0])
+        else:
+            self._values.record(call, func, args, kwargs, result)
+        return result
+
+    def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        start = torch.random.initial_seed()
+        keys = self._values.keys(args, kwargs)
+        call = (func, *keys)
+        if func in _SHAPE_ONLY:
+            spec, _, *others = keys
+            call = (func, spec, str(args[0].shape), args[0].dtype, args[0].device, *others)
+        if start in self._drawn:
+            before, values = self._drawn[start]
+            if before != call:
+                what = "from where it drew with other arguments" if before[0] is func else f"that {before[0]} drew from"
+                raise UnsupportedError(
+                    f"{func} draws from a state of the generator {what} before; a checkpointed "
+                    "function must run the same ops again, on the same values",
+                    users_line(),
+                )
+            result = _again(func, args, pytree.tree_map_only(Tensor, torch.clone, values))
+        else:
+            result = func(*args, **kwargs)
+            # Copies, for the op's results may be written to; those of draws that are not repeated are dead code.
+            self._drawn[start] = call, pytree.tree_map_only(Tensor, torch.clone, result)
+        self._values.record((start, func, *keys), func, args, kwargs, result)
+        torch.default_generator.manual_seed(start + 1)
+        return result
+
+
+def _again(func: Any, args: Any, values: Any) -> Any:
+    """Return what `func` gives on `args` when it draws what gave `values` before."""
+    if func is _aten.native_dropout.default:
+        x, p, train = args
+        mask = values[1]
+        scale = 1.0 if train is False else 0.0 if p == 1 else 1 / (1 - p)
+        return mask * x * scale, mask
+    if not is_mutable(func):
+        return values
+    if func in _SHAPE_ONLY:
+        return args[0].copy_(values)
+    raise UnsupportedError(
+        f"{func} draws again from where it drew before, and writes to its arguments; expected an op without side "
+        "effects in a checkpointed function",
+        users_line(),
+    )

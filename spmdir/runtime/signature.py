@@ -1,0 +1,125 @@
+"""What the arguments and results of a captured program's function are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.call import TensorMeta
+from spmdir.core.sharding import Sharding
+from spmdir.core.symbolic.expressions import Size, evaluate, parse_number
+from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.runtime.capture import Capture
+from spmdir.simulator.simulate import arrange_outputs
+
+
+@attrs.frozen
+class Argument:
+    """An argument of the function.
+
+    Attributes:
+        name: what the IR calls it.
+        meta: its global shape and element type.
+        sizes: its global shape, symbolic sizes as they are.
+        sharding: how the ranks hold it.
+        held: whether it stays with the ranks between calls, as state does; else every call gives it.
+    """
+
+    name: str
+    meta: TensorMeta
+    sizes: tuple[int | Size, ...]
+    sharding: Sharding
+    held: bool
+
+    def shape(self, known: Mapping[str, int]) -> tuple[int, ...]:
+        """Its global shape where symbolic sizes are as `known`."""
+        return tuple(evaluate(size, known) for size in self.sizes)
+
+
+@attrs.frozen
+class Result:
+    """Result `index` of the function."""
+
+    index: int
+
+
+@attrs.frozen
+class Signature:
+    """The arguments and results of a function.
+
+    Attributes:
+        outputs: the leaves of what the caller gets: results, numbers and sizes.
+        state: the leaves of a step's state: arguments and numbers; empty for a model.
+        renewed: (argument, result) where the result is the argument's new value.
+    """
+
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Any, ...]
+    state: tuple[Any, ...]
+    renewed: tuple[tuple[Argument, Result], ...]
+
+    @property
+    def held(self) -> list[Argument]:
+        return [argument for argument in self.arguments if argument.held]
+
+    @property
+    def inputs(self) -> list[Argument]:
+        return [argument for argument in self.arguments if not argument.held]
+
+
+def read_signature(function: FuncOp, capture: Capture) -> Signature:
+    """The signature of a function that was imported from `capture` and propagated."""
+    tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
+    arguments, of_state = [], []
+    for value in function.args:
+        given = function_attrs(function, "arg_attrs", value.index)
+        name, user = given["spmd.name"].data, given["spmd.kind"].data == "input"
+        meta, sharding = meta_of(value.type), sharding_of(value)
+        assert meta is not None and sharding is not None  # import and propagate see to it
+        stays = user and len(of_state) < tensors
+        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user))
+        if stays:
+            of_state.append(arguments[-1])
+    count = len(function.function_type.outputs.data)
+    flat: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
+    end = len(capture.outputs) + len(capture.state)
+    rest = iter(of_state)
+    state = tuple(next(rest) if isinstance(leaf, Tensor) else leaf for leaf in capture.state)
+    new = dict(_mutations(function, arguments, flat[end:]))
+    # What a step returns as its new state counts, whatever it did to the old one.
+    new.update(pair for pair in zip(state, flat[len(capture.outputs) : end], strict=True) if pair[0] in of_state)
+    renewed = tuple(new.items())
+    outputs = tuple(map(_leaf, flat[: len(capture.outputs)]))
+    return Signature(tuple(arguments), outputs, state, renewed)
+
+
+def _leaf(value: Any) -> Any:
+    return parse_number(value[1:]) if isinstance(value, str) and value.startswith("=") else value
+
+
+def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result]) -> Iterator[tuple[Argument, Result]]:
+    by_name = {argument.name: argument for argument in arguments}
+    for result in results:
+        yield by_name[function_attrs(function, "res_attrs", result.index)["spmd.name"].data], result
+
+
+def keep_places(function: FuncOp, signature: Signature, local_inputs: bool) -> None:
+    """Want each new value as its argument is held, or whole if the caller has the argument whole.
+
+    The compiler may have chosen another place for it, since it does not know that the result comes round again.
+    """
+    wanted = {
+        result.index: argument.sharding if argument.held or local_inputs else Sharding((), argument.sharding.mesh)
+        for argument, result in signature.renewed
+    }
+    assert function.res_attrs is not None  # import gives every result its name
+    function.res_attrs = ArrayAttr(
+        DictionaryAttr({**entry.data, "spmd.sharding": sharding_attr(wanted[index])}) if index in wanted else entry
+        for index, entry in enumerate(function.res_attrs.data)
+    )

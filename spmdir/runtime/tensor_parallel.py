@@ -1,0 +1,158 @@
+"""`tensor_parallel`: an exported program and the styles of its linear layers → the exported program of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
+
+from spmdir.core.arguments import TEXT, WHOLE, accepts, instance, keyed
+from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.placement.standard import Placement, R, Shard
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.sizes import open_sizes
+from spmdir.importer.importer import import_fx
+from spmdir.importer.program import exported_with_explicit_aliases, needs_retrace, torch_errors
+from spmdir.lowering.emit import emit
+from spmdir.lowering.process_groups import device_groups, device_rank, symbolic_group
+from spmdir.lowering.stages import localized
+from spmdir.runtime.exported import rank_program, user_outputs
+
+aten = torch.ops.aten
+
+STYLES: dict[str, tuple[Placement, Placement]] = {
+    "colwise": (Shard(0), Shard(0)),
+    "rowwise": (Shard(1), R),
+    "ColwiseParallel": (Shard(0), Shard(0)),
+    "RowwiseParallel": (Shard(1), R),
+}
+"""Style, as text or as the class of torch's style → placements of the weight (out, in) and the bias."""
+
+_TRANSPOSES = (aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default)
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.default)
+
+
+@accepts(
+    program=instance(ExportedProgram, expected="what torch.export.export gives"),
+    styles=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
+    rank=WHOLE,
+    axis=TEXT.optional,
+)
+def tensor_parallel(
+    program: ExportedProgram,
+    styles: Mapping[str, object],
+    mesh: Mesh,
+    rank: int,
+    *,
+    axis: str | None = None,
+    device_mesh: Any = None,
+) -> ExportedProgram:
+    """The program of one rank: the same inputs and outputs, whole on every rank, with its pieces of the weights.
+
+    Ranks that differ along other axes than `axis` are independent of each other, so they may have other inputs.
+    Where the values inside are gathered or reduced is the compiler's choice, as are layouts that torch's style
+    objects ask for.
+
+    Args:
+        program: what torch.export gives.
+        styles: FQN or glob of linear layers → "colwise" (weight and bias divided by output features), "rowwise"
+            (weight divided by input features), or torch's ColwiseParallel or RowwiseParallel.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        axis: the mesh axis that divides the weights; "tp" or the only axis if None.
+        device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
+            name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
+            that runs it makes the name known by `spmdir.lowering.connect(program, device_mesh)`.
+
+    Raises:
+        SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
+            be partitioned.
+    """
+    device_mesh = device_mesh if device_mesh is not None or isinstance(mesh, Mesh) else mesh
+    mesh = as_mesh(mesh)
+    axis = _axis(mesh, axis)
+    if not 0 <= rank < mesh.world_size:
+        raise ShardingError(
+            f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+        )
+    if device_mesh is not None and device_rank(device_mesh) != rank:
+        raise ShardingError(f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh")
+    group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)
+    if needs_retrace(program.graph_module):
+        with torch_errors("the exported program cannot be made functional"):
+            program = exported_with_explicit_aliases(program).run_decompositions({})
+    alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
+    shardings = {"*": "", **_weight_shardings(program, styles, axis)}
+    whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
+    module = import_fx(program, alone, shardings, whole)
+    if open_sizes(module).symbols:
+        raise UnsupportedError(
+            "the program has open sizes, and an exported program of one rank has none; export it without "
+            "dynamic_shapes, or use parallelize, which lowers for each choice of sizes"
+        )
+    module = localized(module)
+    return rank_program(program, module, emit(module, alone, place, group_name), place)
+
+
+def _axis(mesh: Mesh, axis: str | None) -> str:
+    if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
+        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which divides the weights by axis=")
+    axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
+    mesh.require(axis)
+    return axis
+
+
+def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], axis: str) -> dict[str, object]:
+    """Parameter name → sharding, for the layers that have a style."""
+    linear = _linear_layers(program)
+    shardings: dict[str, object] = {}
+    for key, style in styles.items():
+        kind = style if isinstance(style, str) else type(style).__name__
+        if kind not in STYLES:
+            raise ShardingError(
+                f"'{key}' has the style {kind!r}; expected colwise or rowwise, or torch's ColwiseParallel or "
+                f"RowwiseParallel{did_you_mean(kind, STYLES)}"
+            )
+        found = [key] if key in linear else [name for name in linear if fnmatchcase(name, key)]
+        if not found and f"{key}.weight" in program.state_dict:
+            raise ShardingError(f"'{key}' is no linear layer; only weights of linear layers can be {kind}")
+        if not found:
+            raise ShardingError(f"a style is given for '{key}', which is no linear layer{did_you_mean(key, linear)}")
+        for name in found:
+            for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True):
+                if f"{name}.{part}" in program.graph_signature.parameters:
+                    shardings[f"{name}.{part}"] = Sharding([(axis, placement)])
+    return shardings
+
+
+def _linear_layers(program: ExportedProgram) -> list[str]:
+    """The FQNs of modules whose weight the program uses as that of a linear layer, or not at all."""
+    parameters = program.graph_signature.inputs_to_parameters
+    nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
+    found = []
+    for name in nodes:
+        tied = [other for other in nodes if program.state_dict[other] is program.state_dict[name]]
+        layer, *others = [other.rpartition(".")[0] for other in (name, *tied)]
+        uses = [(nodes[other], user) for other in tied for user in nodes[other].users]
+        elsewhere = {other for other in others if other != layer}
+        linear = not uses or any(_is_linear(*use) for use in uses if _module(use[1]) not in elsewhere)
+        if name.endswith(".weight") and linear:
+            found.append(layer)
+    return found
+
+
+def _is_linear(weight: fx.Node, user: fx.Node) -> bool:
+    if user.target is aten.linear.default:
+        return user.args[1] is weight
+    return user.target in _TRANSPOSES and any(product.target in _PRODUCTS for product in user.users)
+
+
+def _module(node: fx.Node) -> str | None:
+    """The FQN of the module whose code made a node, where that is known."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return stack[-1][0] if stack else None

@@ -1,0 +1,143 @@
+"""The sharding search: picks one row for every node on every axis so that the whole program costs least.
+
+One axis at a time, the others fixed (`axis_search.py`), in rounds. Nodes that cannot be told apart by their
+surroundings share one decision (`repeats.py`), so that repeated layers are decided once.
+
+The cost is in bytes on the wire of one rank: reshards as the planner prices them, one for each distinct
+placement that the users of a value want, plus compute that an axis repeats instead of dividing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import attrs
+
+from spmdir.core.call import TensorMeta
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Placement
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.plan import plan_reshard
+from spmdir.search.axis_search import AxisSearch
+from spmdir.search.problem import Problem, Row
+from spmdir.search.repeats import Quotient, quotient
+
+DEPTHS = (3, 4)
+"""How far the surroundings of nodes are compared before they are merged; the best find over these counts."""
+
+
+@attrs.frozen
+class Solution:
+    """What the search found.
+
+    Attributes:
+        rows: axis → the row of each node.
+        cost: of the whole program, in bytes.
+        depth: how far surroundings were compared.
+    """
+
+    rows: dict[str, list[Row]]
+    cost: float
+    depth: int
+
+
+def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[int] = ()) -> Solution:
+    """The best decision that the search finds.
+
+    Args:
+        rounds: how often each axis is decided; later rounds see the other axes' decisions.
+        effort: neighbourhood moves tried on each axis in each round.
+        depths: of the comparison of surroundings, to try instead of DEPTHS.
+
+    Raises:
+        Unsolvable: what is fixed leaves a node without a row.
+    """
+    tries = {depth: _Try(problem, quotient(problem, depth)) for depth in depths or DEPTHS}
+    for one in tries.values():
+        one.round(effort)
+    depth = min(tries, key=lambda depth: tries[depth].cost)
+    best = tries[depth]
+    for _ in range(rounds - 1):
+        if not best.round(effort):
+            break
+    everywhere = range(len(problem.nodes))
+    classes = [best.shared.node_class[node] for node in everywhere]
+    return Solution({axis: [rows[part] for part in classes] for axis, rows in best.rows.items()}, best.cost, depth)
+
+
+class _Try:
+    """A search over the nodes that are merged in `shared`.
+
+    Attributes:
+        rows: axis → the row of each distinct node, the best so far.
+        cost: what they cost, in bytes.
+    """
+
+    def __init__(self, problem: Problem, shared: Quotient):
+        self.mesh, self.shared = problem.mesh, shared
+        self.rows = {axis: AxisSearch(self.mesh, shared, axis, {}, ()).run(0, None, set()) for axis in self.mesh.sizes}
+        self.cost = math.inf
+        self._now, self._first = self.rows, True
+        self._tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis in self.mesh.sizes}
+
+    def round(self, effort: int) -> bool:
+        """Decide each axis once more; whether anything changed."""
+        before, decided = self._now, []
+        for axis in self.mesh.sizes:
+            others = {a: rows for a, rows in self._now.items() if a != axis}
+            search = AxisSearch(self.mesh, self.shared, axis, others, decided if self._first else others)
+            self._now = {**self._now, axis: search.run(effort, self._now[axis], self._tried[axis])}
+            decided.append(axis)
+        self._first = False
+        cost = joint_cost(self.mesh, self.shared, self._now)
+        if cost < self.cost:
+            self.rows, self.cost = self._now, cost
+        return self._now != before
+
+
+def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
+    """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
+    cost, extras = 0.0, bool(shared.extras)
+    for part, node in enumerate(shared.nodes):
+        left = math.prod(rows[part].fraction for rows in chosen.values())
+        cost += shared.weight[part] * node.offer.work * left
+    for value, meta in enumerate(shared.values):
+        part, position = shared.producer[value]
+        made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()}, extras)
+        wanted = {
+            _sharding(mesh, {axis: rows[user].operands[slot] for axis, rows in chosen.items()}, extras): None
+            for user, slot in shared.users[value]
+        }
+        cost += shared.value_weight[value] * sum(_wire_bytes(meta, made, target, mesh) for target in wanted)
+    return cost
+
+
+def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
+    if made == target:
+        return 0.0
+    try:
+        made.check_shape(mesh, meta.shape)
+        target.check_shape(mesh, meta.shape)
+    except ShardingError:
+        return math.inf  # of placements that cannot divide the dimension together
+    return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
+
+
+@lru_cache(maxsize=65536)
+def _sharding_of(entries: tuple[tuple[str, Placement], ...], mesh: str) -> Sharding:
+    return Sharding(entries, mesh)
+
+
+def _sharding(mesh: Mesh, placed: Mapping[str, Placement], extras: bool) -> Sharding:
+    # The order of axes is found later; what asks for a certain size is to see the whole dimension.
+    entries = sorted(placed.items(), key=lambda entry: not entry[1].is_demanding) if extras else placed.items()
+    sharding = _sharding_of(tuple(entries), mesh.name)
+    return sharding if mesh.root is None else _merged(sharding, mesh)
+
+
+@lru_cache(maxsize=65536)
+def _merged(sharding: Sharding, mesh: Mesh) -> Sharding:
+    return sharding.merged(mesh)

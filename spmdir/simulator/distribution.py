@@ -1,0 +1,153 @@
+"""What every rank holds of a global tensor, and the global tensor from what the ranks hold.
+
+Both follow the placements' reference semantics, axis by axis: shards in nesting order, then pending reductions and
+what plug-ins hold otherwise, then copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ShardPlacement, take
+from spmdir.core.placement.standard import Placement
+from spmdir.core.sharding import Sharding
+from spmdir.lowering.plugin_lines import failing_line, first_line
+from spmdir.reshard.conditions import refinement
+from spmdir.torch_interop.values import DTYPE_NAMES
+
+_ADDENDS = 64
+"""So many times noise may be added to an element, or taken from it, before it can become infinite."""
+
+
+def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a source of noise for `Placement.distribute`: of each element's size, of the type and device of the data.
+
+    Sums with noise then round as the element does, however large the others are, and stay finite over up to `_ADDENDS`
+    ranks. Zeros, infinities and NaN get noise of the size of the least other element. Truth values get noise around
+    zero, whose sign decides.
+    """
+
+    def noise(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bool:
+            return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return torch.randint(0, 4, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        size = tensor.detach().to("cpu", wide).abs()
+        usual = size.isfinite() & (size > 0)
+        size = size.where(usual, size[usual].min() if usual.any() else 1.0)
+        room = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _ADDENDS
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).clamp(-2, 2) / 2
+        return (values * size.minimum(room)).to(tensor.device, tensor.dtype)
+
+    return noise
+
+
+def distribute(
+    tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, noise: Callable[[torch.Tensor], torch.Tensor]
+) -> list[torch.Tensor]:
+    """What each rank holds of `tensor`; `noise` hides the value of pending reductions.
+
+    Raises:
+        SpmdirError: values of this type, or these values, cannot be held so.
+    """
+    dtype = DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
+    for axis, placement in sharding.entries:
+        if not placement.holds(dtype):
+            raise UnsupportedError(f"values of type {dtype} cannot be held as {placement} on axis '{axis}'")
+    mesh = refinement(mesh, sharding)
+    held: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
+    for axis, placement in _axes(sharding, mesh):
+        held = {
+            (*where, (axis, index)): piece
+            for where, whole in held.items()
+            for index, piece in enumerate(_declared(placement, placement.distribute, whole, mesh.sizes[axis], noise))
+        }
+    by_point = {frozenset(where): piece for where, piece in held.items()}
+    return [by_point[frozenset(mesh.coordinate(rank).items())] for rank in range(mesh.world_size)]
+
+
+def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
+    """What `rank` holds of `tensor`, alone among the ranks: a view where its axes only divide.
+
+    A pending reduction is laid out without noise, so that every rank finds its addend for itself.
+    """
+    mesh = refinement(mesh, sharding)
+    coordinate = mesh.coordinate(rank)
+    for axis, placement in _axes(sharding, mesh):
+        count, index = mesh.sizes[axis], coordinate[axis]
+        if isinstance(placement, ShardPlacement):
+            tensor = take(tensor, placement.dim, placement.ranges(tensor.shape[placement.dim], count, index))
+        elif placement.trait != "replicated":
+            tensor = _declared(placement, placement.distribute, tensor, count, torch.zeros_like)[index]
+    return tensor
+
+
+def collect(pieces: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> torch.Tensor:
+    """The global tensor that the ranks hold as `sharding`.
+
+    Raises:
+        SpmdirError: ranks that hold copies disagree beyond rounding.
+    """
+    mesh = refinement(mesh, sharding)
+    axes = _axes(sharding, mesh)
+    names = [axis for axis, _ in axes]
+    held = {tuple(mesh.coordinate(rank)[axis] for axis in names): piece for rank, piece in enumerate(pieces)}
+    while axes:
+        axis, placement = axes.pop()
+        groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for where in sorted(held):
+            groups.setdefault(where[:-1], []).append(held[where])
+        for group in groups.values():
+            _check_copies(group, axis, placement)
+        held = {where: _declared(placement, placement.collect, group) for where, group in groups.items()}
+    return held[()]
+
+
+def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
+    """Every axis of the mesh with its placement, in the order of distribution."""
+    placed = dict(sharding.entries)
+    return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
+
+
+def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What a method of a placement gives."""
+    try:
+        return method(*arguments)
+    except SpmdirError:
+        raise
+    except Exception as error:
+        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        message = f"`{method.__name__}` of {placement} fails: {type(error).__name__}: {first_line(error)}"
+        raise SpmdirError(message, failing_line([placement], error)) from error
+
+
+def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement) -> None:
+    if placement.trait != "replicated":
+        return
+    for other in group[1:]:
+        if other.shape != group[0].shape or other.dtype != group[0].dtype or not _same(group[0], other):
+            raise SpmdirError(
+                f"ranks disagree along axis '{axis}' on a value that is replicated there: "
+                f"{_summary(group[0])} against {_summary(other)}; the program is wrong, or an op is not deterministic"
+            )
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if torch.equal(a, b) or not a.numel():
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    limit = 64 * torch.finfo(a.dtype).eps
+    finite = a.abs()[torch.isfinite(a)]
+    return torch.allclose(a, b, limit, limit * float(finite.max()) if finite.numel() else 0.0, equal_nan=True)
+
+
+def _summary(tensor: torch.Tensor) -> str:
+    values = ", ".join(f"{value}" for value in tensor.flatten()[:3].tolist())
+    return f"{list(tensor.shape)} [{values}{', …' if tensor.numel() > 3 else ''}]"

@@ -1,0 +1,292 @@
+"""Run a partitioned program on all ranks in one process: global tensors in, global tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from spmdir.core.arguments import MODULE, SEED, SIZES, accepts, instance, keyed
+from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
+from spmdir.core.limits import SIMULATED
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Noise
+from spmdir.core.progress import say
+from spmdir.core.sharding import Sharding
+from spmdir.core.symbolic.expressions import Size, is_symbolic
+from spmdir.core.symbolic.symbols import solve
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
+from spmdir.dialects.names import name_of
+from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import function_attrs, global_shape, sharding_of
+from spmdir.dialects.verification import is_local
+from spmdir.lowering.emit import emit
+from spmdir.lowering.process_groups import symbolic_group
+from spmdir.lowering.stages import bound, localized
+from spmdir.simulator.distribution import collect, distribute, random_like
+from spmdir.simulator.lockstep import run_alone, run_lockstep
+from spmdir.torch_interop.memory_layouts import layout_of
+from spmdir.torch_interop.values import TORCH_DTYPES
+
+Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+
+
+@accepts(
+    module=MODULE,
+    inputs=instance(list, tuple, Mapping, expected="a list of tensors, or a dict by name"),
+    state_dict=keyed("a dict of tensors by name").optional,
+    seed=SEED,
+    sizes=SIZES,
+)
+@torch.no_grad()
+def simulate(
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+) -> list[Any]:
+    """What the program computes when all ranks of its mesh run it.
+
+    Args:
+        module: at any stage after import; the passes that it still needs are run on a copy.
+        inputs: global tensors, in the order of the user inputs or by argument name.
+        state_dict: parameters and buffers by their names.
+        seed: of the random addends of inputs whose reduction is pending, and of the random ops of the program.
+        sizes: symbolic sizes that the shapes of the inputs do not tell.
+
+    Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
+
+    Raises:
+        LimitError: the mesh has more ranks than a simulation takes.
+        SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
+            issue different collectives, or disagree on a value that they all hold.
+    """
+    SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
+    module = localized(sized(module, inputs, state_dict or {}, sizes))
+    mesh, function = ir.mesh(module), ir.main_function(module)
+    noise = random_like(torch.Generator().manual_seed(seed))
+    held = [
+        _distributed(value, tensor, mesh, noise)
+        for value, tensor in bind_inputs(function, mesh, inputs, state_dict or {})
+    ]
+    programs = []
+    for rank in range(mesh.world_size):
+        say("lowering the program of rank {} of {}", rank, mesh.world_size)
+        programs.append(emit(module, mesh, rank, symbolic_group))
+    for program in programs:
+        _follow(program, held)
+    inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
+    returned = run_lockstep(programs, inputs_of, mesh, seed)
+    results = []
+    for index, value in enumerate(ir.terminator(function).operands):
+        try:
+            results.append(collect([outputs[index] for outputs in returned], _sharding(value, mesh), mesh))
+        except SpmdirError as error:
+            raise type(error)(f"result {index}: {error.message}", _place(value)) from None
+    return arrange_outputs(function, results)
+
+
+@torch.no_grad()
+def run_single(
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+) -> list[Any]:
+    """What the program computes on one device: shardings are ignored, reshards and collectives do nothing.
+
+    Arguments, result and errors are those of `simulate`.
+
+    Raises:
+        UnsupportedError: the module is localized already.
+    """
+    module = sized(module, inputs, state_dict or {}, sizes)
+    function = ir.main_function(module)
+    if is_local(function):
+        raise UnsupportedError(
+            "a localized module is no program of one device any more; give the module from before localize",
+            location_of(function),
+        )
+    mesh = ir.mesh(module)
+    alone = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
+    tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
+    program = emit(module, alone, 0, symbolic_group, ignore_shardings=True)
+    _follow(program, [tensors])
+    return arrange_outputs(function, list(run_alone(program, tensors, seed)))
+
+
+def sized(
+    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None
+) -> ModuleOp:
+    """`module` with its symbolic sizes bound to those of its inputs.
+
+    Raises:
+        SpmdirError: sizes contradict each other, are unknown, or none that the program was traced for.
+    """
+    if not open_sizes(module).symbols and not sizes:
+        return module
+    require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
+    known = dict(sizes or {})
+    named = match_inputs(ir.main_function(module), inputs, state_dict)
+    solve_shapes(known, [(name, sizes_of(value.type), tensor) for value, name, tensor in named])
+    return bound(module, known)
+
+
+def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:
+    """Add to `known` the sizes that (name, symbolic shape, tensor) triples tell.
+
+    Raises:
+        SpmdirError: sizes contradict each other.
+    """
+    sized_ones = [(name, shape, tensor) for name, shape, tensor in named if any(map(is_symbolic, shape))]
+    for _ in range(2):  # a product tells a size when the other factors are known
+        for name, shape, tensor in sized_ones:
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
+                raise SpmdirError(f"'{name}' is {_kind(tensor)}; expected a tensor of {len(shape)} dimensions")
+            solve(known, shape, tuple(tensor.shape), f"'{name}'")
+
+
+def _kind(value: Any) -> str:
+    return f"of {value.dim()} dimensions" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def bind_inputs(
+    function: FuncOp, mesh: Mesh, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+) -> list[tuple[SSAValue, torch.Tensor]]:
+    """Each argument of the function with its global tensor.
+
+    Raises:
+        SpmdirError: one is missing, left over, has the wrong shape or kind of element type, or is written to and shares
+            memory with another.
+    """
+    found: list[tuple[SSAValue, torch.Tensor]] = []
+    named: dict[str, torch.Tensor] = {}
+    for value, name, tensor in match_inputs(function, inputs, state_dict):
+        meta = meta_of(value.type)
+        assert meta is not None  # arguments are tensors
+        check_tensor(name, tensor, global_shape(value, mesh), meta.dtype)
+        found.append((value, tensor))
+        named[name] = tensor
+    results = range(len(function.function_type.outputs.data))
+    written = [i for i in results if _attr(function, "res_attrs", i, "spmd.kind", "output") == "mutation"]
+    check_memory(named, (_attr(function, "res_attrs", index, "spmd.name", "") for index in written))
+    return found
+
+
+def check_memory(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> None:
+    """Raise SpmdirError if a tensor that is written to has elements in common with another: the trace knew of none."""
+    for name in written:
+        layout = layout_of(tensors[name]) if name in tensors else None
+        for other, tensor in tensors.items():
+            shared = layout_of(tensor) if other != name and layout else None
+            if layout and shared and shared.storage == layout.storage and layout.meets(shared):
+                raise SpmdirError(
+                    f"'{name}', which the program writes to, shares memory with '{other}'; expected tensors apart, "
+                    "as in the trace: pass a clone"
+                )
+
+
+def match_inputs(
+    function: FuncOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[SSAValue, str, Any]]:
+    """Each argument of the function with its name and what is given for it.
+
+    Raises:
+        SpmdirError: one is missing or left over.
+    """
+    users = [
+        value for value in function.args if _attr(function, "arg_attrs", value.index, "spmd.kind", "input") == "input"
+    ]
+    names = {
+        value: _attr(function, "arg_attrs", value.index, "spmd.name", name_of(value) or "") for value in function.args
+    }
+    require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
+    if isinstance(inputs, Mapping):
+        keyed("a dict of tensors by the names of inputs").check("inputs", inputs)
+        given = dict(inputs)
+    elif len(inputs) == len(users):
+        given = {names[value]: tensor for value, tensor in zip(users, inputs, strict=True)}
+    else:
+        raise SpmdirError(
+            f"{len(inputs)} inputs given; the program takes {len(users)}: {_list(names[v] for v in users)}"
+        )
+    for value in function.args:
+        source, what = (given, "input") if value in users else (state_dict, "state_dict")
+        name = names[value]
+        if name not in source:
+            raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
+        yield value, name, source[name]
+    extra = [name for name in given if name not in {names[value] for value in users}]
+    if extra:
+        known = [names[value] for value in users]
+        raise SpmdirError(
+            f"the program has no input '{extra[0]}'; it takes {_list(known)}{did_you_mean(extra[0], known)}"
+        )
+
+
+def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
+    """The flat outputs of the program, from the results of its function; mutations come last."""
+    kinds = [_attr(function, "res_attrs", index, "spmd.kind", "output") for index in range(len(results))]
+    spec = function.attributes.get("spmd.outputs")
+    mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
+    if not isinstance(spec, ArgumentsAttr):
+        return [*(r for r, kind in zip(results, kinds, strict=True) if kind != "mutation"), *mutations]
+    entries: Any = dict(spec.data)["outputs"]
+    outputs = [results[int(e[1:])] if isinstance(e, str) and e.startswith("#") else e for e in entries]
+    return [*outputs, *mutations]
+
+
+def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is."""
+    if not isinstance(tensor, torch.Tensor):
+        raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
+    if tensor.layout != torch.strided:
+        raise SpmdirError(f"'{name}' has layout {tensor.layout}; expected a dense tensor")
+    if tuple(tensor.shape) != shape:
+        raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected the global shape {list(shape)}")
+    expected = TORCH_DTYPES[dtype]
+    # Another precision is a fair question to ask of a program; another kind of number is a mistake.
+    if tensor.dtype != expected and not (tensor.is_floating_point() and expected.is_floating_point):
+        raise SpmdirError(f"'{name}' has dtype {tensor.dtype}; expected {expected}")
+
+
+def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise) -> list[torch.Tensor]:
+    """What each rank holds of an argument of the program."""
+    try:
+        return distribute(tensor, _sharding(value, mesh), mesh, noise)
+    except SpmdirError as error:
+        raise error.about(name_of(value) or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
+
+
+def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Put the constants of a program where its inputs are."""
+    devices = [tensor.device for group in tensors for tensor in group]
+    if devices:
+        program.to(devices[0])
+
+
+def _sharding(value: SSAValue, mesh: Mesh) -> Sharding:
+    return sharding_of(value) or Sharding((), mesh.name)
+
+
+def _attr(function: FuncOp, which: str, index: int, key: str, default: str) -> str:
+    attribute = function_attrs(function, which, index).get(key)
+    return attribute.data if isinstance(attribute, StringAttr) else default
+
+
+def _place(value: SSAValue) -> Any:
+    owner = value.owner
+    return location_of(owner) if hasattr(owner, "location") else None  # type: ignore
+
+
+def _list(names: Any) -> str:
+    names = list(names)
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "nothing"

@@ -1,0 +1,126 @@
+"""Placements that lie are found out: the law that is broken is named, with an example, at the class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spmdir.checking.placements import LAWS, check_file, check_placement
+from spmdir.core.errors import SpmdirError
+from spmdir.tools import spmd_check_placement
+from tests.placements.lies import DEALT, EDGES, FIRST, LIES, TOTAL, TURNED, source
+
+
+def written(tmp_path: Path, text: str, name: str = "Own") -> str:
+    path = tmp_path / "own.py"
+    path.write_text(source(text, name))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_breaks_its_law(tmp_path: Path, name: str) -> None:
+    report = check_file(written(tmp_path, LIES[name].text, name))
+    named = {str(error).partition("law '")[2].partition("'")[0] for error in report.broken}
+    assert named == {LIES[name].law}, str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("HonestDealt", DEALT),
+        ("HonestTotal", TOTAL),
+        ("HonestFirst", FIRST),
+        ("HonestEdges", FIRST + EDGES),
+        ("HonestTurned", TURNED),
+    ],
+)
+def test_what_the_lies_are_made_from_is_honest(tmp_path: Path, name: str, text: str) -> None:
+    report = check_file(written(tmp_path, text, name))
+    assert report.sound, str(report)
+
+
+def test_what_is_refused_for_some_numbers_of_ranks_is_not_tried_with_them(tmp_path: Path) -> None:
+    picky = """
+    def check(self, shape, count):
+        if count != 3:
+            raise SpmdirError(f"{self} is for 3 ranks; found {count}")
+    """
+    report = check_file(written(tmp_path, "from spmdir import SpmdirError\n\n" + DEALT + picky, "ThreeOnly"))
+    assert report.sound, str(report)
+
+
+@pytest.mark.parametrize("name", ["cyclic", "strided", "ragged", "masked", "norm", "quantised"])
+def test_shipped_placements_hold_every_law(name: str) -> None:
+    report = check_file(f"spmdir/placements/{name}.py")
+    assert report.sound, str(report)
+
+
+def test_standard_placements_hold_every_law() -> None:
+    report = check_placement("R", "S(0)", "S(2)", *(f"P({op})" for op in ("sum", "avg", "max", "any")))
+    assert report.sound, str(report)
+
+
+def test_the_tool_prints_a_line_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_check_placement.main([written(tmp_path, TOTAL, "LineByLine")]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("LineByLine: ") and " laws hold (" in out and not err
+
+
+def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, TOTAL + "\n    def collect(self, pieces):\n        return undefined\n", "Told")
+    assert spmd_check_placement.main([path]) == 1
+    err = capsys.readouterr().err
+    line = Path(path).read_text().splitlines().index("        return undefined") + 1
+    assert err.startswith(f"{path}:{line}:1: error: Told: law 'inverse' (`collect` of what")
+    assert "is broken on tensor<f64> of random values, 1 rank: raises NameError" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("x = 1\n", None, "no placement is declared here; expected a class"),
+        ("class NAME(Placement):\n    text: ClassVar[str] = 'NAME'\n", "class", "NAME is no attrs class"),
+        (
+            "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME({n})'\n"
+            "    n: int = attrs.field(validator=attrs.validators.ge(100))\n",
+            "@attrs",
+            "NAME: law 'examples' (its `examples` are texts of it, or it takes usual values) is broken: NAME ",
+        ),
+        ("1 / 0\n", "1 / 0", "plug-in failed: ZeroDivisionError"),
+        (
+            "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'S({n})'\n    n: int\n",
+            "class",
+            "placement 'S' is declared by spmdir.core.placement.standard.Shard and by",
+        ),
+        (
+            "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME<{n}>'\n    n: int\n",
+            "class",
+            "the text of spmdir_plugin_",
+        ),
+    ],
+    ids=["none", "undecorated", "picky", "failing", "conflict", "angular"],
+)
+def test_a_file_that_cannot_be_checked_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str | None, message: str
+) -> None:
+    path = written(tmp_path, text, f"Bare{len(text)}")
+    assert spmd_check_placement.main([path]) == 1
+    lines = Path(path).read_text().splitlines()
+    number = next((at for at, found in enumerate(lines, 1) if line and found.startswith(line)), 1)
+    assert capsys.readouterr().err.startswith(
+        f"{path}:{number}:1: error: {message.replace('NAME', f'Bare{len(text)}')}"
+    )
+
+
+def test_laws_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_check_placement.main(["--list-laws"]) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [law.name for law in LAWS]
+
+
+@pytest.mark.parametrize("given", [3, None, int])
+def test_what_is_no_placement_is_refused(given: Any) -> None:
+    with pytest.raises(SpmdirError, match="expected a class, a value or the text"):
+        check_placement(given)

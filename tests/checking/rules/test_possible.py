@@ -1,0 +1,76 @@
+"""What would be right, found by trying: known answers."""
+
+from __future__ import annotations
+
+import torch
+
+from spmdir.checking.rules.call_checks import left_out
+from spmdir.checking.rules.possible import Possible, Trial
+from spmdir.checking.rules.sample import Sample, b, f, i, sample
+from spmdir.checking.rules.soundness import call_of, prepare
+from spmdir.core.placement.standard import Partial, R
+from spmdir.rules import default
+
+
+def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:
+    torch.manual_seed(0)
+    trial = Trial(*call_of(case), sized)
+    return [found for operands in trial.assignments() if (found := trial.right(operands, (2, 3)))]
+
+
+def texts(case: Sample, sized: tuple[str, ...] = ()) -> set[str]:
+    return set(map(str, possible(case, sized)))
+
+
+def test_a_product_of_matrices():
+    assert texts(sample("mm", f(5, 6), f(6, 4))) == {
+        "(R, R) -> (R)",
+        "(S(0), R) -> (S(0))",
+        "(S(1), S(0)) -> (P(sum))",
+        "(R, S(1)) -> (S(1))",
+        "(P(sum), R) -> (P(sum))",
+        "(R, P(sum)) -> (P(sum))",
+    }
+
+
+def test_two_maxima_may_lie_on_different_ranks():
+    assert "(P(max), P(max)) -> (P(max))" not in texts(sample("add.Tensor", f(5, 4), f(5, 4)))
+    assert "(P(max), P(max)) -> (P(max))" in texts(sample("maximum", f(5, 4), f(5, 4)))
+
+
+def test_truth_values():
+    found = texts(sample("logical_or", b(5, 4), b(5, 4)))
+    assert {"(P(any), P(any)) -> (P(any))", "(R, P(all)) -> (P(all))"} <= found
+    assert "(P(all), P(all)) -> (P(all))" not in found
+
+
+def test_results_are_placed_each_for_itself():
+    ((index, values),) = [
+        p.results for p in possible(sample("max.dim", f(5, 4), dim=1)) if str(p.operands[0]) == "S(0)"
+    ]
+    assert str(index[0]) == str(values[0]) == "S(0)"
+
+
+def test_arguments_that_hold_sizes_may_be_local():
+    case = sample("view", f(6, 4), size=(6, 2, 2))
+    assert texts(case, ()) == {t for t in texts(case, ("size",)) if "S(" not in t}
+    assert "(S(0)) -> (S(0))" in texts(case, ("size",))
+
+
+def test_operands_whose_values_do_not_matter():
+    call, operands, expected = call_of(sample("zeros_like", f(5, 4)))
+    assert Trial(call, operands, expected).ignored() == {0}
+    call, operands, expected = call_of(sample("gather", f(5, 4), i(5, 5, 4), dim=0))
+    assert Trial(call, operands, expected).ignored() == frozenset()
+
+
+def test_many_operands_are_tried_in_part():
+    trial = Trial(*call_of(sample("cat", [f(3, 2, 2, 2) for _ in range(3)])))
+    assert len(trial.assignments()) == 8
+    assert (R, R, R) in trial.assignments() and (Partial("sum"),) * 3 in trial.assignments()
+
+
+def test_what_a_pending_maximum_offers_is_offered_for_replicated_operands_too():
+    case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
+    assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
+    assert not [p for p in left_out(case, ()) if any(o.op == "max" for o in p.operands)]

@@ -1,0 +1,168 @@
+"""Arguments of the wrong kind are refused by every public function with a SpmdirError that says what is expected."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import spmdir
+from spmdir.core.call import TensorMeta
+from spmdir.passes import PASSES
+
+MESH = spmdir.Mesh({"dp": 2, "tp": 2})
+X = torch.ones(4, 6)
+GRAPH = make_fx(lambda x: x + 1)(X)
+META = (TensorMeta((4, 6), "f32"),)
+
+
+def imported(**given: Any) -> Any:
+    return spmdir.import_fx(GRAPH, **{"mesh": MESH, **given})
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "axes that are a list of sizes": (lambda: spmdir.Mesh([2, 4]), r"axes \[2, 4\]; expected names and whole sizes"),
+    "a size that is no whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and whole sizes"),
+    "an axis that no sharding can name": (lambda: spmdir.Mesh({"dp-1": 2}), "'dp-1' has a name that text cannot give"),
+    "a mesh that is a dict": (
+        lambda: imported(mesh={"dp": 2}),
+        "mesh is {'dp': 2} of type dict; expected a spmdir.Mesh",
+    ),
+    "shardings that are a list": (lambda: imported(shardings=["dp: S(0)"]), "shardings is .*expected a dict"),
+    "a key that is a number": (lambda: imported(shardings={0: "dp: S(0)"}), "a key of shardings is 0 .*'input:N'"),
+    "one sharding for all outputs": (lambda: imported(out_shardings="dp: S(0)"), "expected a list with one entry"),
+    "a placement that is a number": (lambda: imported(shardings={"x": {"dp": 0}}), "placement 0 has no counterpart"),
+    "a dimension below the first": (
+        lambda: imported(shardings={"x": [Shard(-3), Replicate()]}),
+        r"sharding of 'x_1' \(4x6xf32\): S\(-3\) divides no dimension",
+    ),
+    "a pipeline that is a list": (lambda: spmdir.run_passes(imported(), ["propagate"]), "expected pass names"),  # type: ignore
+    "passes on a graph": (lambda: spmdir.run_passes(GRAPH, "propagate"), "expected a module, as import_fx"),  # type: ignore
+    "simulation of a text": (lambda: spmdir.simulate(spmdir.print_ir(imported()), [X]), "expected a module"),
+    "a report on a graph": (lambda: spmdir.comm_report(GRAPH), "expected a module"),
+    "the text of a graph": (lambda: spmdir.print_ir(GRAPH), "expected a module"),
+    "text that is a file": (lambda: spmdir.parse(open), "expected the text of a module"),
+    "inputs that are a tensor": (lambda: spmdir.simulate(imported(), X), "expected a list of tensors"),
+    "a sparse input": (lambda: spmdir.simulate(imported(), [X.to_sparse()]), "'x_1' has layout torch.sparse_coo"),
+    "sizes that are a list": (lambda: spmdir.lower_to_fx(imported(), sizes=[8]), r"sizes is \[8\] .*expected a dict"),  # type: ignore
+    "sizes that inputs are given": (lambda: spmdir.simulate(imported(), [X], sizes=8), "sizes is 8 .*expected a dict"),  # type: ignore
+    "a size that is a number": (lambda: spmdir.lower_to_fx(imported(), sizes={0: 8}), "name of a size is 0"),  # type: ignore
+    "a size of half an element": (lambda: spmdir.lower_to_fx(imported(), sizes={"s0": 0.5}), "size 's0' is 0.5"),  # type: ignore
+    "sizes of a program that has none": (lambda: spmdir.simulate(imported(), [X], sizes={"s0": 4}), "no size 's0'"),
+    "a rank that is a text": (lambda: spmdir.lower_to_fx(imported(), "0"), "rank is '0' of type str; expected a whole"),  # type: ignore
+    "a device mesh that is a mesh": (lambda: spmdir.lower_to_fx(imported(), 0, MESH), "expected a torch DeviceMesh"),
+    "a shape with a negative size": (
+        lambda: spmdir.plan_reshard((-1, 4), "f32", "", "", MESH),
+        "expected sizes from 0",
+    ),
+    "a shape that is a number": (lambda: spmdir.plan_reshard(4, "f32", "", "", MESH), "shape is 4"),  # type: ignore
+    "an axis without ranks": (lambda: spmdir.strategies("aten.relu", META, {}, 0), "axis_size is 0"),
+    "operands that are tensors": (
+        lambda: spmdir.strategies("aten.relu", (X,), {}, 2),
+        "expected one such as TensorMeta",
+    ),
+    "a mesh without a name": (lambda: spmdir.Mesh({"a": 2}, None), "name is None .*expected a text"),  # type: ignore
+    "entries that are a text": (lambda: spmdir.Sharding("dp: S(0)"), "entries 'dp: S.0.'; expected pairs"),  # type: ignore
+    "rules that are a number": (lambda: spmdir.load_rules(0), "path is 0 of type int; expected the path"),  # type: ignore
+    "a topology that is a number": (lambda: spmdir.comm_report(imported(), 0), "topology is 0 .*one of flat"),  # type: ignore
+    "a seed that is a text": (lambda: spmdir.simulate(imported(), [X], seed="x"), "seed is 'x' .*a whole number"),  # type: ignore
+    "operands of a shape that is a text": (
+        lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
+        "expected one such as TensorMeta",
+    ),
+    "an op that is no text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_is_refused(case: str):
+    call, message = WRONG[case]
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        call()
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def right() -> dict[str, dict[str, Any]]:
+    """Public name → right arguments; those of `check_rules` and `parallelize` end early, for another reason."""
+    module, mesh = imported(), {"mesh": MESH}
+    given = {"shardings": None, "out_shardings": None, "missing_rule": "warn"}
+    return {
+        "Edge": {"lower": len, "target": None, "source": None, "by": None, "itemsize": None},
+        "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
+        "Sharding": {"entries": (), "mesh": "mesh"},
+        "SpmdirError": {"message": "", "location": None},
+        "check_rules": {
+            "ops": ("aten.none",), "world_sizes": (), "rules": None, "samples": None, "placements": (), "plugins": (),
+            "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
+        },
+        "comm_report": {"module": module, "topology": None},
+        "constrain": {"x": X, "sharding": "dp: S(0)"},
+        "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
+        "load_rules": {"path": "none.rules"},
+        "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None},
+        "parallelize": {
+            "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
+            "local_inputs": False, "dynamic_shapes": None, "sync_state": False,
+        },
+        "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
+        "plan_reshard": {"shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None},
+        "print_ir": {"module": module, "generic": False, "debuginfo": False},
+        "run_passes": {
+            "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None, "passes": PASSES,
+            "after": lambda name, module: None,
+        },
+        "simulate": {"module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None},
+        "strategies": {"name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": ()},
+        "tensor_parallel": {
+            "program": torch.export.export(Linear(), (X,)), "styles": {"layer": "colwise"}, **mesh, "rank": 0,
+            "axis": "tp", "device_mesh": None,
+        },
+        "training_step": {"model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "lr": 0.1},
+    }  # fmt: skip
+
+
+ODD: tuple[Any, ...] = (
+    None, 0, -1, 1.5, math.nan, True, 10**5000, "x", "\0", b"x", object(), torch.ones(2),
+    [], {}, (0,), [None], {0: 1}, {"x": None}, (("dp", 0),), (TensorMeta("x", "f32"),), (TensorMeta((4,), "é∞"),),  # type: ignore
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
+    others = {"Placement", "ShardPlacement", "PartialPlacement", "check_placement"}  # have no arguments, or others
+    calls = right()
+    assert set(calls) | others == set(spmdir.__all__)
+    for name, arguments in calls.items():
+        parameters = inspect.signature(getattr(spmdir, name)).parameters.values()
+        assert {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} <= set(arguments), name
+        for parameter in arguments:
+            for value in ODD:
+                attempt(name, **{**arguments, parameter: value})
+    for value in ODD:
+        attempt("check_placement", value)
+
+
+def attempt(function: str, /, *args: Any, **arguments: Any) -> None:
+    with contextlib.suppress(spmdir.SpmdirError):
+        getattr(spmdir, function)(*args, **arguments)
+
+
+def test_dtensor_placements_count_dimensions_from_the_end_too():
+    module = imported(shardings={"x": [Shard(-1), Replicate()]}, out_shardings=[{"tp": Shard(-2)}])
+    assert "dp: S(1)" in spmdir.print_ir(module)
+    assert "tp: S(0)" in spmdir.print_ir(module)

@@ -1,0 +1,87 @@
+"""What the communication report adds up."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.dialects import ir
+from spmdir.passes import run_passes
+from spmdir.report.communication import Share, comm_report
+from spmdir.reshard.plan import plan_reshard
+
+PROGRAM = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: S(0)>})
+    -> (tensor<16x8xf32>, tensor<16x8xf32>) {
+  %a = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <dp: P(sum)>
+  %b = spmd.all_reduce %a on [dp] op sum : tensor<16x8xf32> <>
+  %c = spmd.slice %b on [dp] dim 0 : tensor<16x8xf32> <dp: S(0)>
+  %d = aten.relu(%c) : tensor<16x8xf32> <dp: S(0)>
+  %e = spmd.all_to_all %d on [dp] from 0 to 1 : tensor<16x8xf32> <dp: S(1)>
+  return %b, %e : tensor<16x8xf32>, tensor<16x8xf32>
+}
+"""
+S = 16 * 8 * 4
+
+
+def test_collectives_add_up_by_kind_and_by_axis_and_local_ops_are_free() -> None:
+    report = comm_report(ir.parse(PROGRAM))
+    gathered, reduced, exchanged = 3 / 4 * S, 2 * 1 / 2 * S, 1 / 2 * S / 2
+    assert report.count == 3
+    assert report.wire_bytes == gathered + reduced + exchanged
+    assert {kind: share.wire_bytes for kind, share in report.by_kind.items()} == {
+        "all_gather": gathered, "all_reduce": reduced, "all_to_all": exchanged,
+    }  # fmt: skip
+    assert {axes: share.count for axes, share in report.by_axis.items()} == {("dp",): 2, ("tp",): 1}
+    assert sum(report.by_kind.values(), Share()).seconds == pytest.approx(report.seconds)
+
+
+def test_the_bound_counts_each_resharded_value_once_with_what_it_needs_most() -> None:
+    bounds = [
+        plan_reshard((16, 8), "f32", "dp: P(sum), tp: S(0)", "", ir.mesh(ir.parse(PROGRAM))).lower_bound,
+        plan_reshard((16, 8), "f32", "dp: S(0)", "dp: S(1)", ir.mesh(ir.parse(PROGRAM))).lower_bound,
+    ]
+    assert comm_report(ir.parse(PROGRAM)).lower_bound == sum(bounds)
+
+
+def test_the_report_is_the_same_after_localize() -> None:
+    before, after = comm_report(ir.parse(PROGRAM)), comm_report(run_passes(ir.parse(PROGRAM), "localize"))
+    assert before == after
+
+
+def test_uneven_pieces_count_as_the_largest_and_the_report_is_the_same_after_localize() -> None:
+    text = """spmd.mesh @mesh <dp = 3>
+func.func @main(%x: tensor<10xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<10xf32> {
+  %a = spmd.all_gather %x on [dp] dim 0 : tensor<10xf32> <>
+  return %a : tensor<10xf32>
+}
+"""
+    assert comm_report(ir.parse(text)).wire_bytes == 2 * 4 * 4
+    assert comm_report(run_passes(ir.parse(text), "localize")) == comm_report(ir.parse(text))
+
+
+def test_the_text_is_a_table() -> None:
+    assert str(comm_report(ir.parse(PROGRAM), "cpu-gloo")).splitlines() == [
+        "collective  axes  count      sent      ms",
+        "all_gather            1     384 B  0.4005",
+        "all_reduce            1     512 B  0.3007",
+        "all_to_all            1     128 B  0.2002",
+        "            dp        2     640 B   0.501",
+        "            tp        1     384 B  0.4005",
+        "total                 3  1.024 kB  0.9015",
+        "lower bound for these reshards 640 B, 1.60x",
+    ]
+
+
+def test_a_topology_by_name_changes_seconds_only() -> None:
+    fast, slow = comm_report(ir.parse(PROGRAM), "h100x8"), comm_report(ir.parse(PROGRAM), "cpu-gloo")
+    assert fast.seconds < slow.seconds
+    assert fast.wire_bytes == slow.wire_bytes
+    with pytest.raises(UnsupportedError, match=r"unknown topology 'h100'; expected one of .*did you mean 'h100x8'"):
+        comm_report(ir.parse(PROGRAM), "h100")
+
+
+def test_what_is_not_lowered_yet_is_said() -> None:
+    text = PROGRAM.replace("spmd.all_to_all %d on [dp] from 0 to 1", "spmd.reshard %d")
+    assert str(comm_report(ir.parse(text))).endswith("not counted: 1 spmd.reshard; run lower-reshard")

@@ -1,0 +1,215 @@
+"""What each of two ranks does in `test_agreement`, where one of them does something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.export import Dim
+
+import spmdir
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.runtime import parallelize as parallel_module
+from spmdir.runtime import prepare
+from tests.runtime.parallel_cases import error_of
+
+MESH = Mesh({"tp": 2})
+PLAN = {"up.weight": "tp: S(0)", "up.bias": "tp: S(0)", "down.weight": "tp: S(1)"}
+SOON = 2.0
+"""Seconds after which a rank gives up on one that does not come at all."""
+
+
+class Model(nn.Module):
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).relu())
+
+
+class Numbers(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * x.sum().item()
+
+
+class Tied(Model):
+    """A model whose layers have one weight."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__(seed)
+        self.down.weight = self.up.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+        self.up.bias = self.down.bias
+
+
+X = torch.ones(3, 4, dtype=torch.float64)
+
+
+def parallel(model: nn.Module | None = None, mesh: Any = MESH, **options: Any) -> spmdir.lowering.Parallel:  # type: ignore
+    return spmdir.parallelize(model or Model(), (X,), mesh, options.pop("shardings", PLAN), **options)
+
+
+def fresh_mesh() -> DeviceMesh:
+    """A device mesh with a group of its own, since one that has failed is of no use any more."""
+    group: Any = dist.new_group([0, 1])
+    return DeviceMesh.from_group(group, "cpu", mesh_dim_names=("tp",))
+
+
+def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
+    """The program, which from now on gives up soon on a rank that does not come at all."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), program._device_mesh.get_group())
+    program._ranks.timeout = SOON
+    return program
+
+
+def agreement(rank: int) -> dict[str, Any]:
+    """Errors before a run, on one rank or by comparison."""
+    meta = Model().to("meta") if rank else Model()
+    found: dict[str, Any] = {
+        "import": error_of(lambda: parallel(shardings={"nope": "tp: S(0)"} if rank else PLAN)),
+        "trace": error_of(lambda: parallel(Model() if rank else Numbers())),
+        "meta": error_of(lambda: parallel(meta)),
+        "mesh": error_of(lambda: parallel(mesh=Mesh({"dp": 2}) if rank else MESH, shardings={})),
+        "program": error_of(lambda: parallel(shardings={} if rank else PLAN)),
+        "weights": error_of(lambda: parallel(Model(rank))),
+        "sync_state": error_of(lambda: parallel(Model(rank), sync_state=bool(rank))),
+        "local_inputs": error_of(lambda: parallel(local_inputs=bool(rank))),
+    }
+    state = error_of_raw(rank)
+    synchronised = parallel(Model(rank), sync_state=True)
+    by_device_mesh = parallel(mesh=fresh_mesh())
+    return {
+        **found,
+        "raw": state,
+        "synchronised": synchronised(X),
+        "device mesh": by_device_mesh(X),
+        "expected": Model()(X).detach(),
+        "precision": error_of(lambda: by_device_mesh(X.float())),
+        "again": by_device_mesh(X),
+    }
+
+
+def error_of_raw(rank: int) -> str:
+    """What rank 0 is told of an error of rank 1 that is not spmdir's."""
+    broken = mock.patch.object(prepare, "_own_shard", side_effect=MemoryError("no memory for it"))
+    try:
+        with broken if rank else nullcontext():
+            parallel()
+    except MemoryError as error:
+        return f"own: {error}"
+    except spmdir.SpmdirError as error:
+        return error.message
+    return "no error"
+
+
+def tied(rank: int) -> dict[str, Any]:
+    """The state of a tied model as rank 0 made it, and in how many places the ranks receive it."""
+    with mock.patch.object(dist, "broadcast", wraps=dist.broadcast) as broadcast:
+        program = parallel(Tied(rank), sync_state=True)
+        places = {call.args[0].untyped_storage().data_ptr() for call in broadcast.call_args_list}
+    return {"state": program.state_dict(), "expected": Tied().state_dict(), "places": len(places)}
+
+
+def placing(rank: int) -> str:
+    """An error of rank 1 while rank 0 waits to give it the state."""
+    device_mesh = fresh_mesh()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), device_mesh.get_group())
+    store, first_ranks = dist.distributed_c10d._get_default_store(), prepare._first_ranks
+
+    def late(*arguments: Any) -> Tensor:
+        if rank:
+            raise UnsupportedError("no place for it")
+        store.wait(["rank 1 has no place"])
+        return first_ranks(*arguments)
+
+    with mock.patch.object(prepare, "_first_ranks", late):
+        found = error_of(lambda: parallel(device_mesh=device_mesh, sync_state=True))
+    if rank:
+        store.set("rank 1 has no place", "")
+    return found
+
+
+def sizes(rank: int) -> dict[str, Any]:
+    """Sizes that are not those of the other rank, new and known."""
+    program = parallel(dynamic_shapes=({0: Dim("batch", max=64)},))
+    two, five = X[:2], torch.ones(5, 4, dtype=torch.float64)
+    program(two)
+    program(five)
+    broken = mock.patch.object(parallel_module, "lowered", side_effect=UnsupportedError("no program for it"))
+    with nullcontext() if rank else broken:
+        rejected = error_of(lambda: program(X[:1]))
+    return {
+        "rejected": rejected,
+        "known": error_of(lambda: program(two if rank else X)),
+        "one is new": error_of(lambda: program(torch.ones(7 + rank, 4, dtype=torch.float64))),
+        "outputs": [program(x) for x in (two, X, five)],
+        "expected": [Model()(x).detach() for x in (two, X, five)],
+    }
+
+
+def call_error(rank: int) -> str:
+    """An error of rank 1 in a call whose sizes are known, where rank 0 waits in a collective."""
+    program = impatient(parallel(device_mesh=fresh_mesh()))
+    store = dist.distributed_c10d._get_default_store()
+    if rank:
+        found = error_of(lambda: program(X[:2]))
+        store.set("rank 1 has raised", "")
+        return found
+    store.wait(["rank 1 has raised"])
+    return error_of(lambda: program(X))
+
+
+def stall(rank: int) -> str:
+    """Rank 1 does not come until rank 0 has given up."""
+    program = impatient(parallel(device_mesh=fresh_mesh()))
+    store = dist.distributed_c10d._get_default_store()
+    if rank:
+        store.wait(["rank 0 has given up"])
+        return ""
+    found = error_of(lambda: program(X))
+    store.set("rank 0 has given up", "")
+    return found
+
+
+def absence(rank: int) -> str:
+    """Rank 1 does not come to agree on new sizes until rank 0 has given up."""
+    program = parallel(device_mesh=fresh_mesh(), dynamic_shapes=({0: Dim("batch", max=64)},))
+    store = dist.distributed_c10d._get_default_store()
+    if rank:
+        found = error_of(lambda: program(X[0]))
+        store.set("rank 1 had an error", "")
+        store.wait(["rank 0 had one too"])
+        return found
+    store.wait(["rank 1 had an error"])
+    found = error_of(lambda: impatient(program)(X[:2]))
+    store.set("rank 0 had one too", "")
+    return found
+
+
+def death(rank: int) -> str:
+    """Rank 1 ends without a word, as `run` makes it, while rank 0 runs."""
+    program = parallel(device_mesh=fresh_mesh())
+    return "" if rank else error_of(lambda: program(X))
+
+
+CASES: dict[str, Callable[[int], Any]] = {
+    "agreement": agreement, "tied": tied, "placing": placing, "sizes": sizes, "call": call_error, "stall": stall,
+    "absence": absence, "death": death,
+}  # fmt: skip
+
+
+def run(rank: int, folder: str) -> None:
+    """Leave the results of all cases for `on_ranks`; the process ends here, without what others would wait for."""
+    torch.save({name: case(rank) for name, case in CASES.items()}, f"{folder}/{rank}.pt")
+    os._exit(0)

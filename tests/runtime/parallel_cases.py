@@ -1,0 +1,287 @@
+"""What each rank does in `test_parallel`, and the small models it does it with; all in float64."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import checkpoint
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+import spmdir
+from spmdir.core.mesh import Mesh
+from spmdir.lowering.process_groups import connect
+
+WIDTH, HEADS, VOCABULARY = 16, 4, 24
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.between = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = (t.view(batch, length, HEADS, -1).transpose(1, 2) for t in self.qkv(self.before(x)).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.down(nn.functional.silu(self.up(self.between(x))))
+
+
+class Transformer(nn.Module):
+    """A one-block language model with tied embeddings."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.block = nn.Embedding(VOCABULARY, WIDTH), Block()
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.block(self.embed(ids)))
+
+
+SHARDINGS = {
+    "embed.weight": "tp: S(0), dp: S(1)",
+    "block.out.weight": "dp: S(0), tp: S(1)",
+    "block.up.*": "tp: S(0), dp: S(0)",
+    "block.down.weight": "dp: S(0), tp: S(1)",
+}
+"""Weights divided by both axes; norms, the attention's projection and a bias are left to the compiler."""
+
+
+def transformer() -> tuple[Transformer, Tensor, Tensor]:
+    """The model, token ids and targets; equal on all ranks."""
+    torch.manual_seed(0)
+    model = Transformer().double()
+    return model, torch.randint(VOCABULARY, (4, 6)), torch.randint(VOCABULARY, (4, 6))
+
+
+def loss_of(model: nn.Module, ids: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(ids).flatten(0, 1), target.flatten())
+
+
+class Counted(nn.Module):
+    """Dropout, a buffer that is replaced, one that is exchanged with another, and outputs that are not all tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 12)
+        self.register_buffer("mean", torch.zeros(12))
+        self.register_buffer("first", torch.ones(12))
+        self.register_buffer("second", torch.full((12,), 2.0))
+
+    def forward(self, x: dict[str, Tensor], scale: float) -> dict[str, Any]:
+        y = nn.functional.dropout(self.up(x["value"]) * scale, 0.5, training=True)
+        before = self.mean.clone()
+        self.mean.copy_(0.9 * self.mean + 0.1 * y.mean(0))
+        first = self.first.clone()
+        self.first.copy_(self.second)
+        self.second.copy_(first)
+        x["seen"].add_(1)
+        return {"y": y, "mean": before, "scale": scale, "nothing": None}
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """The refusal that `call` ends in."""
+    try:
+        call()
+    except spmdir.SpmdirError as error:
+        return error.message
+    return "no refusal"
+
+
+def local(held: Any) -> Tensor:
+    """The shard of this rank."""
+    return held.to_local() if isinstance(held, DTensor) else held.tensor
+
+
+def forward(mesh: Mesh) -> dict[str, Any]:
+    model, ids, _ = transformer()
+    parallel = spmdir.parallelize(model, (ids,), mesh, {**SHARDINGS, "ids": "dp: S(0)"})
+    whole = parallel.state_dict()
+    return {
+        "outputs": parallel(ids),
+        "expected": model(ids),
+        "local": {name: local(tensor).numel() for name, tensor in parallel.state.items()},
+        "storage": sum(local(tensor).untyped_storage().nbytes() for tensor in parallel.state.values()),
+        "parameters": all(isinstance(tensor, nn.Parameter) for tensor in parallel.state.values()),
+        "state": whole,
+        "model_state": dict(model.state_dict()),
+    }
+
+
+def divided(mesh: Mesh) -> dict[str, Any]:
+    """Local pieces in, local pieces out."""
+    model, ids, _ = transformer()
+    shardings = {**SHARDINGS, "ids": "dp: S(0)"}
+    outputs = ["dp: S(0), tp: S(2)"]
+    parallel = spmdir.parallelize(model, (ids,), mesh, shardings, out_shardings=outputs, local_inputs=True)
+    place = mesh.coordinate(parallel.rank)
+    batch, vocabulary = ids.shape[0] // mesh.sizes["dp"], VOCABULARY // mesh.sizes["tp"]
+    rows = slice(place["dp"] * batch, (place["dp"] + 1) * batch)
+    columns = slice(place["tp"] * vocabulary, (place["tp"] + 1) * vocabulary)
+    return {"outputs": parallel(ids[rows]), "expected": model(ids)[rows, :, columns]}
+
+
+def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
+    """Three updates, of all parameters but one."""
+    model, ids, target = transformer()
+    model.block.before.requires_grad_(False)
+    step, state = spmdir.training_step(model, loss_of, optimizer, lr=0.05)
+    parallel = spmdir.parallelize(step, (ids, target), mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, state=state)
+    full = sum(tensor.numel() for tensor in pytree.tree_leaves(state))
+    kept = {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()}
+    losses, expected = [], []
+    for _ in range(3):
+        losses.append(parallel(ids, target))
+        value, state = step(state, ids, target)
+        expected.append(value)
+    return {
+        "losses": losses,
+        "expected": expected,
+        "state": parallel.gather_state(),
+        "expected_state": state,
+        "share": sum(local(tensor).numel() for tensor in parallel.state.values()) / full,
+        "in_place": kept == {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()},
+    }
+
+
+def effects(mesh: Mesh) -> dict[str, Any]:
+    """Buffers and inputs that change, and random numbers from generators that stand apart."""
+    torch.manual_seed(0)
+    model = Counted().double()
+    x = {"value": torch.randn(4, 8, dtype=torch.float64), "seen": torch.zeros(3, dtype=torch.float64)}
+    example = {name: tensor.clone() for name, tensor in x.items()}
+    parallel = spmdir.parallelize(model, (example, 0.5), mesh, {"up.*": "tp: S(0)", "mean": "tp: S(0)"})
+    torch.manual_seed(parallel.rank + 7)
+    outputs = [parallel(x, 0.5) for _ in range(2)]
+    torch.manual_seed(7)
+    seen = x["seen"].clone()
+    expected = [model(x, 0.5) for _ in range(2)]
+    shared = torch.zeros(40, dtype=torch.float64)
+    return {
+        "outputs": outputs,
+        "expected": expected,
+        "seen": seen,
+        "state": parallel.state_dict(),
+        "expected_state": dict(model.state_dict()),
+        "number": error_of(lambda: parallel(x, 2.0)),
+        "structure": error_of(lambda: parallel(x["value"], 0.5)),
+        "shape": error_of(lambda: parallel({"value": torch.zeros(5, 8), "seen": x["seen"]}, 0.5)),
+        "memory": error_of(lambda: parallel({"value": shared[:32].view(4, 8), "seen": shared[30:33]}, 0.5)),
+    }
+
+
+class Odd(nn.Module):
+    """Sizes that four ranks cannot share evenly, and a count."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.up, self.down = nn.Linear(8, 7), nn.Linear(7, 8)
+        self.register_buffer("count", torch.tensor(float(seed)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x)) * self.count
+
+
+ODD: list[tuple[dict[str, int], dict[str, object]]] = [
+    (
+        {"dp": 2, "tp": 2},
+        {"up.weight": "dp: S(0), tp: S(0)", "down.weight": "tp: S(0), dp: S(0)", "up.bias": "tp: S(0)"},
+    ),
+    ({"dp": 4, "tp": 1}, {"up.weight": "dp: S(0)", "down.weight": "dp: S(1)", "down.bias": "dp: S(0)"}),
+]
+"""Mesh and plan: of who saves, with uneven shards, nested in mesh order and against it, and of who loads."""
+
+
+def saved(mesh: Mesh) -> dict[str, Any]:
+    """A state that torch saves from one mesh and loads into another."""
+    folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    x = torch.ones(2, 8, dtype=torch.float64)
+    first, second = (
+        spmdir.parallelize(Odd(seed).double(), (x,), Mesh(axes), plan)
+        for seed, (axes, plan) in zip((1, 2), ODD, strict=True)
+    )
+    whole = {name: held.full_tensor() for name, held in first.state.items()}  # type: ignore
+    checkpoint.save({"model": first.state}, checkpoint_id=folder[0])
+    checkpoint.load({"model": second.state}, checkpoint_id=folder[0])
+    cyclic = spmdir.parallelize(Odd(1).double(), (x,), mesh, {"up.weight": "tp: Cyclic(1, 1)"})
+    try:
+        checkpoint.save({"model": cyclic.state}, checkpoint_id=folder[0] + "/cyclic")
+        unsaved = "no error"
+    except checkpoint.api.CheckpointException as error:
+        unsaved = str(error)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
+    return {
+        "kinds": {type(placement).__name__ for held in first.state.values() for placement in held.placements},  # type: ignore
+        "states": [whole, second.state_dict()],
+        "expected": dict(Odd(1).double().state_dict()),
+        "outputs": second(x),
+        "expected outputs": Odd(1).double()(x),
+        "unsaved": unsaved,
+    }
+
+
+def exported(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """`tensor_parallel` run by each group along tp, on inputs of its own."""
+    model, ids, _ = transformer()
+    styles = {"block.up": "colwise", "block.down": "rowwise", "block.out": "rowwise"}
+    ids = ids.roll(mesh.coordinate(rank)["dp"], 0)
+    device_mesh = torch.distributed.device_mesh.init_device_mesh(
+        "cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names
+    )
+    program = torch.export.export(model, (ids,))
+    named = spmdir.tensor_parallel(program, styles, mesh, rank, device_mesh=device_mesh)
+    portable = spmdir.tensor_parallel(program, styles, mesh, rank)
+    for _ in range(2):  # a second program finds the names taken
+        connect(portable, device_mesh)
+    return {
+        "outputs": [named.module()(ids), portable.module()(ids)],
+        "expected": model(ids),
+        "local": {name: tuple(tensor.shape) for name, tensor in named.state_dict.items()},
+        "rank": error_of(
+            lambda: spmdir.tensor_parallel(program, styles, mesh, (rank + 1) % 4, device_mesh=device_mesh)
+        ),
+    }
+
+
+def refusals(mesh: Mesh, rank: int) -> dict[str, str]:
+    model, ids, _ = transformer()
+    uneven = {"block.up.weight": "tp: S(0)"} if rank else {}
+    return {
+        "size": error_of(lambda: spmdir.parallelize(model, (ids,), Mesh({"dp": 3, "tp": mesh.world_size}))),
+        "programs": error_of(lambda: spmdir.parallelize(model, (ids,), mesh, uneven)),
+    }
+
+
+CASES: dict[str, Callable[[Mesh, int], Any]] = {
+    "forward": lambda mesh, rank: forward(mesh),
+    "divided": lambda mesh, rank: divided(mesh),
+    "adamw": lambda mesh, rank: training(mesh, "adamw"),
+    "sgd": lambda mesh, rank: training(mesh, "sgd"),
+    "effects": lambda mesh, rank: effects(mesh),
+    "saved": lambda mesh, rank: saved(mesh),
+    "exported": exported,
+    "refusals": refusals,
+}
+
+
+def run(rank: int, mesh: Mesh, names: tuple[str, ...]) -> dict[str, Any]:
+    """The results of some cases on this rank."""
+    with torch.no_grad():
+        return {name: CASES[name](mesh, rank) for name in names}

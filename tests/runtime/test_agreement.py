@@ -1,0 +1,144 @@
+"""Ranks that differ, or of which one has an error, ends or stalls: all of them say why."""
+
+import pickle
+
+import pytest
+import torch
+
+import spmdir
+from spmdir.core.sharding import parse_sharding
+from spmdir.runtime.agreement import COMPARED, verdict_of
+from spmdir.runtime.local_state import LocalShard
+from tests.lowering.ranks import on_ranks
+from tests.runtime import agreement_cases
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    return on_ranks(2, agreement_cases.run, folder, str(folder))
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("case", "bad", "message"),
+    [
+        ("import", 1, "sharding is given for 'nope'"),
+        ("trace", 0, "'item' calls aten.item, which reads a number"),
+        ("meta", 1, "'up.weight' is on the meta device"),
+    ],
+)
+def test_an_error_on_one_rank_is_raised_on_all(ranks, case, bad, message):
+    own, others = ranks[bad]["agreement"][case], ranks[1 - bad]["agreement"][case]
+    assert own.startswith(message)
+    assert others == f"rank {bad}: {own}"
+
+
+@pytest.mark.gloo
+def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is(ranks):
+    assert [result["agreement"]["raw"] for result in ranks] == [
+        "rank 1: MemoryError: no memory for it",
+        "own: no memory for it",
+    ]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("mesh", "ranks 0 and 1 give the meshes <tp = 2> and <dp = 2>"),
+        ("program", "ranks 0 and 1 of the mesh would run different programs"),
+        ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
+        ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
+        ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
+    ],
+)
+def test_ranks_that_differ_are_an_error_on_all(ranks, case, message):
+    for result in ranks:
+        assert message in result["agreement"][case]
+
+
+@pytest.mark.gloo
+def test_weights_of_the_first_rank_and_device_meshes_can_be_asked_for(ranks):
+    for result in ranks:
+        found = result["agreement"]
+        for name in ("synchronised", "device mesh", "again"):
+            torch.testing.assert_close(found[name], found["expected"])
+
+
+@pytest.mark.gloo
+def test_the_first_ranks_state_has_all_tied_names_and_comes_in_one_buffer(ranks):
+    for result in ranks:
+        found = result["tied"]
+        torch.testing.assert_close(found["state"], dict(found["expected"]), rtol=0, atol=0)
+        assert found["places"] == 1
+
+
+@pytest.mark.gloo
+def test_a_rank_that_waits_to_place_the_state_is_told_why(ranks):
+    own, others = ranks[1]["placing"], ranks[0]["placing"]
+    assert own == "no place for it"
+    assert others.startswith("the broadcast of 'up.weight' from the first rank on mesh axes [tp] fails on rank 0: ")
+    assert "fails on rank 0: rank 1: no place for it; " in others
+
+
+@pytest.mark.gloo
+def test_an_error_of_the_first_rank_with_new_sizes_is_raised_on_all(ranks):
+    assert [result["sizes"]["rejected"] for result in ranks] == ["no program for it", "rank 0: no program for it"]
+
+
+@pytest.mark.gloo
+def test_arguments_of_another_precision_are_an_error(ranks):
+    for result in ranks:
+        assert "has dtype torch.float32; expected torch.float64" in result["agreement"]["precision"]
+
+
+@pytest.mark.gloo
+def test_sizes_are_compared_whenever_they_change(ranks):
+    for result in ranks:
+        found = result["sizes"]
+        assert "call with the sizes s0 = 3 and s0 = 2" in found["known"]
+        assert "call with the sizes s0 = 7 and s0 = 8" in found["one is new"]
+        torch.testing.assert_close(found["outputs"], found["expected"])
+
+
+PLACE = "all_reduce of 'linear_1' in 'down' on mesh axes [tp] fails on rank 0: "
+
+
+@pytest.mark.gloo
+def test_a_rank_that_waits_for_one_with_an_error_is_told_of_it(ranks):
+    assert ranks[1]["call"].startswith("'x' has shape [2, 4]; expected the global shape [3, 4]")
+    assert ranks[0]["call"].startswith(f"{PLACE}rank 1: {ranks[1]['call']}; ")
+
+
+@pytest.mark.gloo
+def test_a_rank_that_waits_in_vain_is_told_where(ranks):
+    assert ranks[0]["stall"].startswith(PLACE)
+    assert "has ended, is stuck, or runs something else" in ranks[0]["stall"]
+
+
+@pytest.mark.gloo
+def test_a_rank_that_does_not_come_to_agree_is_named_with_what_it_said(ranks):
+    message = "rank 1 has not come to a run with new sizes within 2 s, the timeout of the process group"
+    assert ranks[0]["absence"].startswith(f"rank 1: {ranks[1]['absence']}; {message}")
+
+
+@pytest.mark.gloo
+def test_a_rank_that_ends_is_an_error_on_the_others_with_the_place(ranks):
+    assert ranks[0]["death"].startswith(PLACE)
+
+
+@pytest.mark.parametrize("field", COMPARED)
+def test_the_first_thing_that_differs_is_named(field):
+    values = {"state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}], "sizes": [{"s0": 1}, {"s0": 2}]}
+    before = dict.fromkeys(list(COMPARED)[: list(COMPARED).index(field)], "same")
+    one, other = values.get(field, ["one", "other"])
+    verdict = verdict_of([{**before, field: one}, {**before, field: one}, {**before, field: other}])
+    assert verdict["message"].startswith("ranks 0 and 2 ")
+    assert verdict_of([{field: one}, {field: other}, {"error": {"message": "m"}}]) == {"message": "m", "rank": 2}
+
+
+def test_what_dtensor_cannot_say_cannot_be_saved():
+    held = LocalShard("w", torch.zeros(2), parse_sharding("tp: Cyclic(0, 1)"), (4,))
+    with pytest.raises(spmdir.SpmdirError, match=r"'w' is held as <tp: Cyclic\(0, 1\)>, which DTensor cannot say"):
+        pickle.dumps(held)

@@ -1,0 +1,107 @@
+"""Steps and models as traced programs, and their calling convention."""
+
+import re
+
+import pytest
+import torch
+
+from spmdir.core.errors import SpmdirError
+from spmdir.runtime.capture import capture_model, capture_step
+from spmdir.runtime.training import training_step
+
+CPU = torch.device("cpu")
+X = torch.ones(3)
+
+
+def capture(step, state, *args):
+    return capture_step(step, state, args, CPU)
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "message"),
+    [
+        (lambda state, x: (x, {"n": state["n"] + 1}), {"n": 1}, "the state holds 1, which the step replaces by 2"),
+        (lambda state, x: (x, {"n": x}), {"n": 1}, "which the step replaces by a tensor"),
+        (lambda state, x: x, {"n": X}, "expected (outputs, new_state)"),
+        (lambda state, x: (x, {}), {"n": X}, "new_state built like state"),
+    ],
+)
+def test_a_step_whose_state_could_not_go_round_is_refused(step, state, message):
+    with pytest.raises(SpmdirError, match=re.escape(message)):
+        capture(step, state, X)
+
+
+def test_outputs_and_state_are_told_apart():
+    found = capture(lambda state, x: ({"y": x + state[0], "n": 2}, [state[0] * 2]), [X], X)
+    assert [getattr(leaf, "name", leaf) for leaf in found.outputs] == ["add", 2]
+    assert found.state == [X]
+    assert found.convention.state_spec is not None
+
+
+def test_tracing_neither_runs_nor_changes_the_state():
+    def step(state, x):
+        state["n"].add_(x)
+        return x, {"n": state["n"] * 2}
+
+    state = {"n": X.clone()}
+    capture(step, state, X)
+    assert torch.equal(state["n"], X)
+
+
+def test_a_parameter_in_the_state_can_be_differentiated():
+    def step(state, x):
+        loss = (state["p"] * x).sum()
+        (gradient,) = torch.autograd.grad(loss, [state["p"]])
+        return loss, {"p": state["p"] - gradient}
+
+    found = capture(step, {"p": torch.nn.Parameter(X)}, X)
+    assert any(node.target is torch.ops.aten.sub.Tensor for node in found.program.graph.nodes)
+
+
+def test_tensors_that_a_step_reads_from_outside_are_its_own():
+    table = torch.ones(600, 600, dtype=torch.float64)  # too large for a constant of the text
+    found = capture(lambda state, x: (x + table.sum(), state), [X], X)
+    assert any(value is table for value in found.own.values())
+
+
+def test_outputs_come_back_whole_unless_told_otherwise():
+    found = capture(lambda state, x: ((x, 3, x + 1), [state[0]]), [X], X)
+    assert found.result_shardings(None) == ["", None, "", None]
+    assert found.result_shardings(["a: S(0)", None, None]) == ["a: S(0)", None, "", None]
+    with pytest.raises(SpmdirError, match="has 1 entries; the program returns 3 values"):
+        found.result_shardings([None])
+
+
+def test_a_model_that_cannot_be_exported_is_refused():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(SpmdirError, match="the model cannot be exported"):
+        capture_model(Branches(), (X,))
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda state, x: (x.sum().item(), state),
+            "the step cannot be traced: it reads a number out of a tensor; keep",
+        ),
+        (lambda state, x: (x.nonzero(), state), "the step cannot be traced: the size of a result depends on data"),
+        (
+            training_step(torch.nn.Linear(4, 4), lambda model, x: model(x))[0],
+            r"the loss is of shape \[2, 4\]; expected a",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, message):
+    _, state = training_step(torch.nn.Linear(4, 4), lambda model, x: model(x).sum())
+    with pytest.raises(SpmdirError, match=message):
+        capture_step(step, state, (torch.ones(2, 4),), torch.device("cpu"))
+
+
+def test_a_call_with_another_number_of_arguments_says_how_many():
+    capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_args"):
+        capture.convention.tensors((torch.ones(2), torch.ones(2)))

@@ -1,0 +1,183 @@
+"""`parallelize` on real ranks is the single-device program, with divided state."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+import spmdir
+from spmdir.core.mesh import Mesh
+from tests.lowering.ranks import LIMIT, on_ranks
+from tests.runtime import parallel_cases
+
+ROOT = Path(__file__).parents[2]
+TWO = Mesh({"dp": 1, "tp": 2})
+FOUR = Mesh({"dp": 2, "tp": 2})
+CASES = {
+    TWO: ("forward", "sgd", "refusals"),
+    FOUR: ("forward", "divided", "adamw", "effects", "saved", "exported"),
+}
+"""Mesh → what its ranks do."""
+
+
+@pytest.fixture(scope="module")
+def ranks(request, tmp_path_factory) -> tuple[Mesh, list[dict[str, Any]]]:
+    """The mesh, and what each of its ranks returns from `parallel_cases.run`."""
+    mesh = request.param
+    folder = tmp_path_factory.mktemp("ranks")
+    return mesh, on_ranks(mesh.world_size, parallel_cases.run, folder, mesh, CASES[mesh])
+
+
+def on(*meshes: Mesh):
+    """The test is about the results of real ranks of `meshes`."""
+    parametrized = pytest.mark.parametrize("ranks", meshes, ids=str, indirect=True)
+    return lambda test: pytest.mark.gloo(parametrized(test))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    leaves, spec = pytree.tree_flatten(expected)
+    found_leaves, found_spec = pytree.tree_flatten(found)
+    assert found_spec == spec
+    for leaf, wanted in zip(found_leaves, leaves, strict=True):
+        if isinstance(wanted, torch.Tensor):
+            torch.testing.assert_close(leaf, wanted, rtol=1e-9, atol=1e-9)
+        else:
+            assert leaf == wanted
+
+
+def assert_same_state(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert_same(dict(sorted(found.items())), dict(sorted(expected.items())))
+
+
+@on(TWO, FOUR)
+def test_a_forward_gives_every_rank_the_whole_output(ranks):
+    for result in ranks[1]:
+        assert_same(result["forward"]["outputs"], result["forward"]["expected"])
+
+
+@on(TWO, FOUR)
+def test_ranks_keep_only_their_pieces_of_the_parameters(ranks):
+    mesh, results = ranks
+    for result in results:
+        found = result["forward"]
+        assert found["parameters"]
+        whole = {name: tensor.numel() for name, tensor in found["model_state"].items()}
+        for name in ("head.weight", "block.out.weight", "block.up.weight", "block.down.weight"):
+            assert found["local"][name] * mesh.world_size == whole[name]
+        assert found["storage"] == sum(found["local"].values()) * 8, "a piece keeps the whole storage alive"
+        assert sum(found["local"].values()) < sum(whole.values()) - whole["embed.weight"], "tied weights are held once"
+
+
+@on(TWO, FOUR)
+def test_the_gathered_state_is_that_of_the_model_tied_names_included(ranks):
+    for result in ranks[1]:
+        assert_same_state(result["forward"]["state"], result["forward"]["model_state"])
+
+
+@on(FOUR)
+def test_inputs_and_outputs_may_be_local_pieces(ranks):
+    for result in ranks[1]:
+        assert_same(result["divided"]["outputs"], result["divided"]["expected"])
+
+
+@on(FOUR)
+def test_three_updates_of_adamw_have_the_losses_and_the_final_state_of_one_device(ranks):
+    for result in ranks[1]:
+        assert_trained(result["adamw"])
+
+
+@on(TWO)
+def test_three_updates_of_sgd_have_the_losses_and_the_final_state_of_one_device(ranks):
+    for result in ranks[1]:
+        assert_trained(result["sgd"])
+
+
+def assert_trained(found: dict[str, Any]) -> None:
+    assert_same(found["losses"], found["expected"])
+    assert_same(found["state"], found["expected_state"])
+    assert found["losses"][0] != found["losses"][2]
+    assert found["in_place"]
+    assert found["share"] < 0.75
+
+
+@on(FOUR)
+def test_mutations_and_random_numbers_are_those_of_one_device(ranks):
+    for result in ranks[1]:
+        found = result["effects"]
+        assert_same(found["outputs"], found["expected"])
+        assert_same_state(found["state"], found["expected_state"])
+        assert found["seen"].tolist() == [2, 2, 2]
+
+
+@on(FOUR)
+def test_arguments_that_do_not_fit_are_refused(ranks):
+    found = ranks[1][0]["effects"]
+    assert "2.0; the program was traced with 0.5" in found["number"]
+    assert "as in example_args" in found["structure"]
+    assert "shape [5, 8]; expected the global shape [4, 8]" in found["shape"]
+    assert "which the program writes to, shares memory with" in found["memory"]
+
+
+@on(FOUR)
+def test_a_state_that_torch_saves_is_whole_and_loads_into_another_mesh(ranks):
+    for result in ranks[1]:
+        found = result["saved"]
+        assert found["kinds"] == {"Shard", "_StridedShard", "Replicate"}
+        for state in found["states"]:
+            assert_same_state(state, found["expected"])
+        assert_same(found["outputs"], found["expected outputs"])
+        assert "'up.weight' is held as <tp: Cyclic(1, 1)>, which DTensor cannot say" in found["unsaved"]
+
+
+@on(FOUR)
+def test_an_exported_program_runs_in_each_group_along_its_axis(ranks):
+    mesh, results = ranks
+    size = mesh.sizes["tp"]
+    for result in results:
+        found = result["exported"]
+        assert_same(found["outputs"], [found["expected"]] * 2)
+        assert found["local"]["block.up.weight"] == (4 * parallel_cases.WIDTH // size, parallel_cases.WIDTH)
+        assert "of the device mesh" in found["rank"]
+
+
+@on(TWO)
+def test_ranks_that_disagree_are_refused(ranks):
+    mesh, results = ranks
+    for result in results:
+        assert f"has {mesh.world_size} ranks" in result["refusals"]["size"]
+        assert f"has {3 * mesh.world_size};" in result["refusals"]["size"]
+        assert "would run different programs" in result["refusals"]["programs"]
+
+
+@pytest.mark.gloo
+def test_the_training_example_agrees_with_one_device_under_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    script = str(ROOT / "examples" / "train_torchrun.py")
+    done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "mesh <dp = 1, tp = 2> on cpu" in done.stdout
+
+
+def test_a_process_without_a_group_is_told_how_to_make_one():
+    model, ids, _ = parallel_cases.transformer()
+    with pytest.raises(spmdir.SpmdirError, match="init_process_group"):
+        spmdir.parallelize(model, (ids,), Mesh({"dp": 2}))
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_function_without_state_is_an_error(alone):
+    with pytest.raises(spmdir.SpmdirError, match="together with state="):
+        spmdir.parallelize(lambda state, x: (x, state), (torch.zeros(2),), Mesh({"dp": 1}))

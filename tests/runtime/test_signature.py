@@ -1,0 +1,50 @@
+"""What the arguments and results of a captured program are for."""
+
+import torch
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
+from spmdir.dialects import ir
+from spmdir.importer.importer import import_fx
+from spmdir.passes import run_passes
+from spmdir.runtime.capture import capture_step
+from spmdir.runtime.signature import keep_places, read_signature
+
+MESH = Mesh({"a": 2})
+X = torch.ones(4)
+
+
+def signature_of(step, state, shardings):
+    capture = capture_step(step, state, (X,), torch.device("cpu"))
+    module = import_fx(capture.program, MESH, shardings, capture.result_shardings(None))
+    function = ir.main_function(run_passes(module, "propagate"))
+    return function, read_signature(function, capture)
+
+
+def step(state, x):
+    """The old state and an argument change in place; only the new state counts for the state."""
+    state["n"].add_(1)
+    x.mul_(2)
+    return {"x": x + 1, "number": 5}, {"n": state["n"] * 3, "k": state["k"]}
+
+
+def test_results_are_outputs_or_renew_an_argument_once():
+    _, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)"})
+    assert [argument.name for argument in signature.held] == ["n"]
+    (given,) = signature.inputs
+    assert signature.state == (signature.held[0], 7)
+    output, number = signature.outputs
+    assert number == 5
+    renewed = {argument.name: result.index for argument, result in signature.renewed}
+    assert len(signature.renewed) == len(renewed) == 2
+    assert renewed["n"] not in (output.index, renewed[given.name])
+    assert signature.held[0].sharding == parse_sharding("a: S(0)")
+
+
+def test_a_new_value_is_wanted_where_the_old_one_is_held_and_inputs_are_whole_for_their_caller():
+    for local, wanted in ((False, ""), (True, "a: S(0)")):
+        function, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)", "x": "a: S(0)"})
+        keep_places(function, signature, local)
+        renewed = {argument.name: result.index for argument, result in signature.renewed}
+        shardings = {name: function.res_attrs.data[index].data["spmd.sharding"].data for name, index in renewed.items()}
+        assert shardings == {"n": parse_sharding("a: S(0)"), signature.inputs[0].name: parse_sharding(wanted)}

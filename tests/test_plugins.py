@@ -1,0 +1,172 @@
+"""Plug-ins of `spmd-opt`: passes in Python, rules as text, and errors at their place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.base import parse_placement
+from spmdir.passes import PASSES, parse_pipeline
+from spmdir.plugins import load_module, load_plugins
+from spmdir.tools import spmd_opt, spmd_plan
+
+RENAME = '''\
+from __future__ import annotations
+from dataclasses import dataclass
+from xdsl.dialects.builtin import StringAttr
+from xdsl.passes import ModulePass
+
+@dataclass(frozen=True)
+class RenamePass(ModulePass):
+    """Renames every function."""
+
+    name = "rename"
+    to: str = "g"
+
+    def apply(self, ctx, op):
+        for function in op.body.block.ops:
+            function.properties["sym_name"] = StringAttr(self.to)
+'''
+
+
+def write(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_pass_of_a_plugin_has_a_flag_with_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = write(tmp_path, "rename.py", RENAME)
+    program = write(tmp_path, "in.mlir", "func.func @f() {\n  return\n}\n")
+    assert spmd_opt.main([program, "--load-plugin", plugin, "--rename=to=h"]) == 0
+    assert capsys.readouterr().out == "func.func @h() {\n  return\n}\n"
+
+
+def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:
+    session = load_plugins([write(tmp_path, "rename.py", RENAME)])
+    assert [step.name for step in parse_pipeline("rename", session.passes)] == ["rename"]
+    assert "rename" not in PASSES
+
+
+def test_register_is_called_with_the_context(tmp_path: Path) -> None:
+    session = load_plugins([write(tmp_path, "p.py", "def register(context):\n    context.rules = 'mine'\n")])
+    assert session.context.rules == "mine"
+
+
+def test_rules_of_a_plugin_replace_those_of_the_same_op(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine.rules", "mine.relu(self: *) -> *\n")
+    assert "mine.relu" in load_plugins([path]).context.rules.names
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.py", "x = (\n", "{path}:1:5: error: plug-in: '(' was never closed"),
+        ("p.py", "\n1 / 0\n", "{path}:2:1: error: plug-in failed: ZeroDivisionError: division by zero"),
+        ("p.py", "def register(context):\n    raise KeyError('k')\n", "{path}:2:1: error: plug-in failed: KeyError"),
+        ("p.txt", "", "error: '{path}' is no plug-in; expected a .rules or a .py file"),
+    ],
+)
+def test_a_broken_plugin_is_refused_at_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(SpmdirError) as refusal:
+        load_plugins([path])
+    assert str(refusal.value).startswith(message.format(path=path))
+
+
+@pytest.mark.parametrize("name", ["missing.py", "missing.rules"])
+def test_a_missing_plugin_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpmdirError, match="cannot read"):
+        load_plugins([str(tmp_path / name)])
+
+
+def test_rules_that_expand_into_each_other_are_refused_at_their_place(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path,
+        "own.rules",
+        "mylib.a(x: *) -> * expand *\n    return mylib.b(x)\nmylib.b(x: *) -> * expand *\n    return mylib.a(x)\n",
+    )
+    text = """spmd.mesh @mesh <tp = 2>
+        func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8xf32> {
+          %0 = mylib.a(%x) : tensor<8xf32>
+          return %0 : tensor<8xf32>
+        }"""
+    assert spmd_opt.main([write(tmp_path, "in.mlir", text), "--load-plugin", "own.rules", "--propagate"]) == 1
+    assert capsys.readouterr().err.startswith("own.rules:1:1: error: mylib.a expands into itself")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit(3)", "own.py:2:1: error: plug-in failed: SystemExit: 3"),
+        (
+            "from xdsl.passes import ModulePass\nclass P(ModulePass):\n    pass",
+            "error: the pass P of plug-in 'own.py' has no name; give it",
+        ),
+    ],
+)
+def test_a_plugin_neither_ends_the_tool_nor_adds_a_pass_without_a_name(
+    tmp_path, monkeypatch, capsys, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "own.py", text)
+    assert spmd_opt.main(["--list-passes", "--load-plugin", "own.py"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(message)
+
+
+def test_a_rule_file_that_is_no_text_is_refused_at_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "own.rules"
+    path.write_bytes(b"# one\n#\xff")
+    with pytest.raises(SpmdirError, match="no UTF-8 text") as caught:
+        load_plugins([str(path)])
+    assert str(caught.value.location) == f"{path}:2:2"
+
+
+PLACED = """\
+from typing import ClassVar
+import attrs
+from spmdir.core.placement.base import ShardPlacement
+
+@attrs.frozen
+class Halved(ShardPlacement):
+    text: ClassVar[str] = "Halved({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        return ((0, size),) if index == 0 else ()
+"""
+
+
+def test_what_a_placement_raises_is_told_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = PLACED.replace("Halved", "Startless").replace("((0, size),) if index == 0 else ()", "((), ())[count]")
+    path = write(tmp_path, "startless.py", failing)
+    arguments = ["Startless(0)", "S(0)", "--mesh", "4", "--shape", "8", "--load-plugin", path, "--no-dtensor"]
+    assert spmd_plan.main(arguments) == 1
+    assert capsys.readouterr().err == f"{path}:11:1: error: plug-in failed: IndexError: tuple index out of range\n"
+
+
+def test_placements_of_a_plugin_are_made_once_and_anew_when_it_changes(tmp_path: Path) -> None:
+    path = write(tmp_path, "halved.py", PLACED)
+    load_plugins([path])
+    first = parse_placement("Halved(0)")
+    load_plugins([str(tmp_path / "." / "halved.py")])
+    assert parse_placement("Halved(0)") == first
+    write(tmp_path, "halved.py", PLACED + "\n")
+    load_plugins([path])
+    assert type(parse_placement("Halved(0)")) is not type(first)
+
+
+def test_a_plugin_that_comes_with_the_package_is_the_package_s() -> None:
+    assert load_module("spmdir/placements/cyclic.py") is sys.modules["spmdir.placements.cyclic"]
+
+
+def test_two_plugins_that_declare_one_name_are_refused_at_the_second(tmp_path: Path) -> None:
+    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "Twice"))])
+    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as refusal:
+        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
+    assert str(refusal.value.location) == f"{tmp_path / 'two.py'}:6:1"
