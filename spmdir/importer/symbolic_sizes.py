@@ -23,6 +23,7 @@ from spmdir.core.symbolic.expressions import (
     symbol,
 )
 from spmdir.core.symbolic.symbols import Sizes, Symbol
+from spmdir.torch_interop.symbolic_numbers import is_open
 
 _FUNCTIONS = {
     "Add": "add", "Mul": "mul", "Pow": "pow", "PowByNatural": "pow", "FloatPow": "pow",
