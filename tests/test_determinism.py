@@ -17,7 +17,7 @@ PARTITION = f"""
 import sys
 from spmdir.dialects import ir
 from spmdir.passes import run_passes
-from spmdir.planner import comm_report
+from spmdir.report.communication import comm_report
 
 text = sys.stdin.read()
 print(ir.print_ir(run_passes(ir.parse(text), "print-rules")))
