@@ -29,7 +29,7 @@ _HOMES = {
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes",
     "simulate": "spmdir.simulator.simulate",
-    "strategies": "spmdir.rules",
+    "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",
     "training_step": "spmdir.runtime.training",
 }

@@ -21,8 +21,8 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.type_check.type_check import divided_factors, required, strategies_of
 from spmdir.rules import OpRule, RuleSet
-from spmdir.rules.expansion import Expansion, Placed, Value
-from spmdir.rules.placing import place
+from spmdir.rules.local.expansion import Expansion, Placed, Value
+from spmdir.rules.strategies.expansion_layout import place
 
 
 def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:

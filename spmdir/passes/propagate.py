@@ -38,7 +38,7 @@ from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
 from spmdir.passes.stage import global_function
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
-from spmdir.rules.strategy import divided_by
+from spmdir.rules.strategies.strategy import divided_by
 from spmdir.search.axis_search import Unsolvable
 from spmdir.search.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
 from spmdir.search.solve import Solution, solve

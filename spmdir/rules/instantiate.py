@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spmdir.core.call import Call, Literal, TensorMeta
-from spmdir.rules.binding import Binding, bind
-from spmdir.rules.dividing import Factor
-from spmdir.rules.dtypes import refused_dtype, result_dtype
-from spmdir.rules.expressions import evaluate, holds
-from spmdir.rules.functions import SINGLE
-from spmdir.rules.layout import Layout
+from spmdir.rules.language.binding import Binding, bind
+from spmdir.rules.language.expressions import evaluate, holds
+from spmdir.rules.language.functions import SINGLE
+from spmdir.rules.language.promotion import refused_dtype, result_dtype
+from spmdir.rules.language.scope import Scope
+from spmdir.rules.language.syntax_tree import Function, Rule, Statement, walk
 from spmdir.rules.op_rule import OpRule
-from spmdir.rules.scope import Scope
-from spmdir.rules.syntax import Function, Rule, Statement, walk
-from spmdir.rules.windows import slide
+from spmdir.rules.shapes.layout import Layout
+from spmdir.rules.shapes.sliding_windows import slide
+from spmdir.rules.strategies.divisibility import Factor
 
 if TYPE_CHECKING:
     from spmdir.rules.rule_set import RuleSet

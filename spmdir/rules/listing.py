@@ -9,7 +9,7 @@ from spmdir.core.call import DTYPE_BYTES, DType, Literal, TensorMeta
 from spmdir.core.errors import RuleError, require_type, shown
 from spmdir.core.placement.standard import Placement, parse_placement
 from spmdir.rules.rule_set import default
-from spmdir.rules.strategy import Strategy
+from spmdir.rules.strategies.strategy import Strategy
 
 
 def _is_meta(value: object) -> bool:

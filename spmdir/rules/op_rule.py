@@ -12,21 +12,21 @@ import attrs
 from spmdir.core.call import Call, Local, TensorMeta
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement, R
-from spmdir.rules.added import added_rows, combining_rows
-from spmdir.rules.binding import Binding
-from spmdir.rules.dividing import Factor
-from spmdir.rules.dtypes import is_finite
-from spmdir.rules.expansion import Expansion, Placed, Reduced
-from spmdir.rules.expressions import holds
-from spmdir.rules.extras import Extras, extras_of
-from spmdir.rules.layout import Dims, Layout
-from spmdir.rules.lifting import lifted_rows
-from spmdir.rules.placing import place
-from spmdir.rules.rewrite import expand, localize
-from spmdir.rules.rows import PENDING, divide, factor_rows, pending_rows, replicated
-from spmdir.rules.scope import Scope
-from spmdir.rules.strategy import Strategy
-from spmdir.rules.syntax import Clause, Rule
+from spmdir.rules.language.binding import Binding
+from spmdir.rules.language.expressions import holds
+from spmdir.rules.language.promotion import is_finite
+from spmdir.rules.language.scope import Scope
+from spmdir.rules.language.syntax_tree import Clause, Rule
+from spmdir.rules.local.expansion import Expansion, Placed, Reduced
+from spmdir.rules.local.replacement import expand, localize
+from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.strategies.divisibility import Factor
+from spmdir.rules.strategies.expansion_layout import place
+from spmdir.rules.strategies.per_axis import PENDING, divide, factor_rows, pending_rows, replicated
+from spmdir.rules.strategies.plugin_declared import added_rows, combining_rows
+from spmdir.rules.strategies.plugin_placements import Extras, extras_of
+from spmdir.rules.strategies.plugin_shards import lifted_rows
+from spmdir.rules.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from spmdir.rules.rule_set import RuleSet

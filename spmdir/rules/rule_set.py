@@ -16,13 +16,13 @@ from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal, TensorMeta
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
 from spmdir.core.text_file import read_text_file
-from spmdir.rules.binding import suggestion
-from spmdir.rules.check import check, check_calls
 from spmdir.rules.instantiate import fits, infer, instantiate
-from spmdir.rules.maps import MAPS
+from spmdir.rules.language.binding import suggestion
+from spmdir.rules.language.checks import check, check_calls
+from spmdir.rules.language.syntax_tree import Rule
 from spmdir.rules.op_rule import OpRule
-from spmdir.rules.syntax import Rule
-from spmdir.rules.windows import BORDERS
+from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.sliding_windows import BORDERS
 
 PACKAGED = Path(__file__).parent / "aten"
 
@@ -182,7 +182,7 @@ class RuleSet:
 
 
 def _checked(record: Record) -> Rule:
-    from spmdir.rules.parser import parse_rule  # lark costs most of the start-up, and many tools need no rule
+    from spmdir.rules.language.parser import parse_rule  # lark costs most of the start-up, and many tools need no rule
 
     rule = parse_rule(record.text, record.file, record.line)
     check(rule)

@@ -14,7 +14,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
-from spmdir.rules.strategy import divided_by
+from spmdir.rules.strategies.strategy import divided_by
 from spmdir.search.edge_costs import Bills
 from spmdir.search.problem import Node, Row
 from spmdir.search.repeats import Quotient

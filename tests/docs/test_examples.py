@@ -22,7 +22,7 @@ import attrs
 import pytest
 
 from spmdir.passes import PASSES, load_pass, pass_options
-from spmdir.rules.check import KEYWORDS
+from spmdir.rules.language.checks import KEYWORDS
 from spmdir.rules.rule_set import split_records
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from spmdir.rules.grammar import load_grammar
+from spmdir.rules.language.grammar import load_grammar
 
 GRAMMAR = 'start: "a" NUMBER+\nNUMBER: /\\d+/\n%ignore " "\n'
 

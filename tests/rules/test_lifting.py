@@ -22,7 +22,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.rules import OpRule, Strategy, default
-from spmdir.rules.strategy import divided_by
+from spmdir.rules.strategies.strategy import divided_by
 
 
 @attrs.frozen

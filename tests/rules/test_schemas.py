@@ -4,8 +4,8 @@ import sys
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
 from spmdir.rules import default
-from spmdir.rules.kinds import KINDS
-from spmdir.rules.syntax import Constant
+from spmdir.rules.language.argument_types import KINDS
+from spmdir.rules.language.syntax_tree import Constant
 from spmdir.torch_interop.schemas import torch_op
 
 

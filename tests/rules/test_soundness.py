@@ -9,7 +9,7 @@ from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
 from spmdir.rules.instantiate import fits
-from spmdir.rules.rows import PENDING
+from spmdir.rules.strategies.per_axis import PENDING
 
 SAMPLES = all_samples(default())
 

@@ -5,7 +5,8 @@ import pytest
 
 from spmdir.core.call import DType, Local, TensorMeta
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.rules import OpRule, Value, default, strategies
+from spmdir.rules import OpRule, Value, default
+from spmdir.rules.listing import strategies
 
 
 def tensor(text: str) -> TensorMeta:

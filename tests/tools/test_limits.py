@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.symbolic.expressions import parse_condition, parse_number
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.reshard.topology import find_topology
-from spmdir.rules.parser import parse_rule
+from spmdir.rules.language.parser import parse_rule
 from spmdir.tools import spmd_opt, spmd_plan
 from spmdir.tools.plan_file import read_plan
 

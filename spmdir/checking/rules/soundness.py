@@ -19,8 +19,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
-from spmdir.rules.extras import extras_of
-from spmdir.rules.strategy import divided_by
+from spmdir.rules.strategies.plugin_placements import extras_of
+from spmdir.rules.strategies.strategy import divided_by
 from spmdir.torch_interop.schemas import is_random, torch_op
 
 DTYPES = {

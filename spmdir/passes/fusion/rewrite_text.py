@@ -14,7 +14,7 @@ from lark.exceptions import VisitError
 from spmdir.core.errors import Location, ParseError, did_you_mean
 from spmdir.core.limits import check_nesting
 from spmdir.core.text_file import read_text_file
-from spmdir.rules.grammar import load_grammar
+from spmdir.rules.language.grammar import load_grammar
 
 CLAUSES: dict[str, tuple[str, ...]] = {
     "slice": ("on", "dim"),

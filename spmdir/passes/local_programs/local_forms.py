@@ -23,7 +23,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingsAttr, StructureAttr, shardings_attr, type_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.rules.expansion import Expansion, Value
+from spmdir.rules.local.expansion import Expansion, Value
 
 NOTE = "spmd.form"
 """The attribute of the first op of a local form."""

@@ -22,7 +22,7 @@ from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
-from spmdir.rules.strategy import divided_by
+from spmdir.rules.strategies.strategy import divided_by
 
 ROWS_SHOWN = 8
 """How many of an op's strategies an error lists."""

@@ -1,0 +1,71 @@
+"""Fills the parameters of a rule with the operands and arguments of one call."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from spmdir.core.call import Literal
+from spmdir.core.errors import RuleError
+from spmdir.rules.language.argument_types import check_kind
+from spmdir.rules.language.syntax_tree import Constant, Rule
+
+Slot = int | None | tuple["int | None", ...]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing if no known name is close."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+@attrs.frozen
+class Binding:
+    """The parameters of a rule filled by one call.
+
+    Attributes:
+        tensors: tensor parameter → its operand's number, a tuple of these for a list, or None.
+        arguments: literal argument → value; also a tensor parameter that was given as a Python scalar.
+    """
+
+    tensors: Mapping[str, Slot]
+    arguments: Mapping[str, Literal]
+
+    def operands(self, name: str) -> tuple[int, ...]:
+        """The numbers of the operands that fill tensor parameter `name`."""
+        slot = self.tensors.get(name)
+        if slot is None:
+            return ()
+        return tuple(s for s in slot if s is not None) if isinstance(slot, tuple) else (slot,)
+
+
+def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mapping[str, Literal]) -> Binding:
+    """Fill the parameters of `rule`; `positional` says that `slots` leave out the parameters given as scalars.
+
+    Raises:
+        RuleError: an argument that the op does not have or of another kind, or more operands than it takes.
+    """
+    known = [p.name for p in rule.parameters]
+    for name, value in arguments.items():
+        if name not in known:
+            raise RuleError(f"{rule.op} has no argument '{name}'{suggestion(name, known)}; it takes {', '.join(known)}")
+        check_kind(rule.op, name, value)
+    tensors = [p for p in rule.tensors if not (positional and p.name in arguments)]
+    if len(slots) > len(tensors):
+        raise RuleError(f"{rule.op} was given {len(slots)} tensor operands; it takes {len(tensors)}")
+    filled: dict[str, Slot] = dict.fromkeys((p.name for p in rule.tensors), None)
+    filled.update((p.name, slot) for p, slot in zip(tensors, slots, strict=False))
+    for parameter in rule.tensors:
+        slot = filled[parameter.name]
+        if isinstance(slot, tuple) != parameter.is_list and slot is not None:
+            form = "a list of tensors" if parameter.is_list else "one tensor"
+            raise RuleError(f"operand '{parameter.name}' of {rule.op} must be {form}")
+        if slot == () and not parameter.optional:
+            raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
+        if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
+            raise RuleError(f"{rule.op} was given no operand '{parameter.name}'")
+    defaults = {p.name: p.default.value for p in rule.parameters if isinstance(p.default, Constant)}
+    given = {name: value for name, value in arguments.items() if value is not None or name not in defaults}
+    return Binding(filled, {**defaults, **given})

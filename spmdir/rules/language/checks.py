@@ -1,0 +1,263 @@
+"""What can be wrong with a rule before it meets any call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, raise_all
+from spmdir.rules.language.binding import suggestion
+from spmdir.rules.language.expressions import ELEMENT_TYPES
+from spmdir.rules.language.functions import FUNCTIONS
+from spmdir.rules.language.promotion import DERIVED
+from spmdir.rules.language.syntax_tree import (
+    Clause,
+    Expression,
+    Function,
+    Name,
+    OpCall,
+    Pattern,
+    Rule,
+    Term,
+    parts,
+    walk,
+)
+from spmdir.rules.shapes.maps import MAPS
+
+KEYWORDS = (
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max",
+    "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps",
+    "when", "whole",
+)  # fmt: skip
+"""The words that begin a clause; misspelt, they read as factors of the result."""
+
+LISTED = 10
+"""How many of the names that there are a message lists."""
+
+COMBINING = ("reduce", "same", "whole", "expand", "slides")
+"""The clauses that say what becomes of a factor that a result lacks."""
+
+
+def check(rule: Rule) -> None:
+    """Refuse a rule that names what it does not have or leaves open how a factor combines.
+
+    Raises:
+        ParseError: one thing is wrong. SpmdirErrors: several are.
+    """
+    errors: list[SpmdirError] = sorted(
+        (ParseError(message, where) for message, where in _problems(rule)),
+        key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0),
+    )
+    raise_all(errors)
+
+
+class Signatures(Protocol):
+    """Where the parameters of ops are known."""
+
+    def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
+        """(name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""
+        ...
+
+
+def check_calls(rule: Rule, signatures: Signatures) -> None:
+    """Refuse a rule whose rewrites call ops that have no rule, or with parameters that these do not have.
+
+    Raises:
+        ParseError: one such call. SpmdirErrors: several.
+    """
+    values = [value for clause in rule.clauses for statement in clause.body for value in statement.values]
+    errors: list[SpmdirError] = []
+    for call in (call for value in values for call in _calls(value)):
+        try:
+            known = [name for name, _ in signatures.parameters(call.op)]
+        except RuleError as error:
+            errors.append(ParseError(error.message, call.location))
+            continue
+        if len(call.arguments) > len(known):
+            message = f"{call.op} takes {len(known)} arguments, found {len(call.arguments)}"
+            errors.append(ParseError(message, call.location))
+        unknown = [name for name, _ in call.arguments if name is not None and name not in known]
+        errors += [ParseError(_unknown("parameter", name, known), call.location) for name in unknown]
+    raise_all(errors)
+
+
+def _calls(expression: Expression) -> Iterator[OpCall]:
+    return (part for part in walk(expression) if isinstance(part, OpCall))
+
+
+Problem = tuple[str, Location]
+
+
+def _problems(rule: Rule) -> Iterator[Problem]:
+    yield from _parameters(rule)
+    patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
+    for pattern in patterns:
+        yield from _pattern(rule, pattern)
+    for clause in rule.clauses:
+        yield from _clause(rule, clause)
+    if rule.replicated is None:
+        yield from _combining(rule)
+    else:
+        yield from (
+            (f"`{clause.kind}` beside `replicated`; expected no other clause but `when`", clause.location)
+            for clause in rule.clauses
+            if clause.kind not in ("replicated", "when")
+        )
+    for result in rule.results:
+        if result.dtype and result.dtype not in (*ELEMENT_TYPES, *DERIVED) and rule.parameter(result.dtype) is None:
+            known = [*ELEMENT_TYPES, *DERIVED, *(p.name for p in rule.parameters)]
+            hint = suggestion(result.dtype, known)
+            yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
+
+
+def _parameters(rule: Rule) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for parameter in rule.parameters:
+        if parameter.name in seen:
+            yield f"parameter '{parameter.name}' stands twice", parameter.location
+        seen.add(parameter.name)
+
+
+def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
+    spreads = [t for t in pattern if t.kind == "spread"]
+    for term in spreads[1:]:
+        yield (
+            f"a second spread `{term}` in one pattern; expected at most one, since its rank would be open",
+            term.location,
+        )
+    for term in pattern:
+        if term.argument and rule.parameter(term.argument) is None:
+            yield _unknown("argument", term.argument, [p.name for p in rule.parameters]), term.location
+        if term.kind == "map" and term.names[0] not in MAPS:
+            yield _unknown("dimension map", term.names[0], MAPS), term.location
+        elif term.kind == "map":
+            for name in term.names[1:]:
+                if rule.parameter(name) is None:
+                    yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
+            if not _accepts(MAPS[term.names[0]].build, len(term.names) - 1):
+                yield f"`{term}` has the wrong number of arguments", term.location
+
+
+def _unknown(what: str, name: str, known: object) -> str:
+    names = list(known)  # type: ignore[call-overload]
+    listed = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
+    return f"unknown {what} '{name}'; expected one of {listed}{suggestion(name, names)}"
+
+
+def _factors(pattern: Pattern | None) -> dict[str, Term]:
+    """What a clause may call the factors of `pattern` → the term they come from."""
+    found: dict[str, Term] = {}
+    for term in pattern or ():
+        if term.kind in ("factor", "group"):
+            found.update(dict.fromkeys(term.names, term))
+        elif term.kind == "spread":
+            found[f"*{term.names[0]}"] = term
+            if term.modifier == "~":
+                found[f"~{term.argument}"] = term
+        elif term.kind == "map" and term.names[0] in MAPS:
+            found.update({f"~{name}": term for name in term.names[1:] if name in MAPS[term.names[0]].apart})
+    return found
+
+
+def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
+    tensors = [p.name for p in rule.tensors]
+    literals = [p.name for p in rule.parameters if not p.is_tensor]
+    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "ignores", "commutes", "swaps"):
+        for name in clause.names:
+            if name not in tensors:
+                yield _unknown("operand", name, tensors), clause.location
+    elif clause.kind == "sizes":
+        for name in clause.names:
+            if name not in literals:
+                yield _unknown("argument", name, literals), clause.location
+    else:
+        known: list[str] = []
+        for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
+            known += [f for f in _factors(pattern) if f not in known]
+        for name in clause.names:
+            if name not in known and name.lstrip("^~") not in literals:
+                yield _unknown("factor", name, known + literals), clause.location
+    if clause.kind in ("expand", "local") and not any(not s.targets for s in clause.body):
+        yield (
+            f"`{clause.kind} {' '.join(clause.names)}` returns nothing; end it with a `return …` line",
+            clause.location,
+        )
+    expressions: list[Expression] = [clause.value] if clause.value else []
+    expressions += [clause.condition.expression] if clause.condition else []
+    names = {p.name for p in rule.parameters}
+    factors = {f for p in rule.parameters for f in _factors(p.pattern)} | {
+        f for r in rule.results for f in _factors(r.pattern)
+    }
+    for expression in expressions:
+        yield from _expression(expression, names, factors)
+    for statement in clause.body:
+        for value in statement.values:
+            yield from _expression(value, names, factors)
+        if statement.condition:
+            yield from _expression(statement.condition.expression, names, factors)
+        names |= set(statement.targets)
+
+
+def _accepts(function: Callable[..., object], count: int) -> bool:
+    """Whether `function` takes `count` arguments after its first."""
+    try:
+        inspect.signature(function).bind(None, *range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _expression(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
+    if isinstance(expression, Name) and expression.name not in names and expression.name not in ELEMENT_TYPES:
+        yield _unknown("name", expression.name, sorted(names)), expression.location
+    if isinstance(expression, Function):
+        if expression.name not in FUNCTIONS:
+            yield _unknown("function", expression.name, FUNCTIONS), expression.location
+        elif not _accepts(FUNCTIONS[expression.name], len(expression.arguments)):
+            yield f"function '{expression.name}' has the wrong number of arguments", expression.location
+        for name in expression.arguments:
+            if name.lstrip("^") not in names | factors | {"result"}:
+                yield _unknown("name", name, sorted(names | factors)), expression.location
+    for part in parts(expression):
+        yield from _expression(part, names, factors)
+
+
+def _combining(rule: Rule) -> Iterator[Problem]:
+    if any(t.kind == "map" for r in rule.results for t in r.pattern):
+        return
+    combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
+    sources: dict[str, Term] = {}
+    unread = {name for clause in rule.of_kind("ignores") for name in clause.names}
+    for parameter in (p for p in rule.tensors if p.name not in unread):
+        for name, term in _factors(parameter.pattern).items():
+            sources.setdefault(name, term)
+    kept = [_factors(result.pattern) for result in rule.results]
+    for name, term in sources.items():
+        if name[0] != "~" and name not in combined and not all(name in result for result in kept):
+            yield (
+                f"factor '{name}' is missing from a result; say how it combines, as in `sum {name}`, or `whole {name}`",
+                term.location,
+            )
+    for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
+        if name in sources and all(name in result for result in kept) and name[0] != "*":
+            clause = next(c for c in rule.of_kind("reduce") if name in c.names)
+            yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
+    combined |= {name for clause in rule.of_kind("local") for name in clause.names}
+    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
+    chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
+    for argument, term in chosen.items():
+        if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):
+            yield (
+                f"the dimensions `{argument}` are lost or changed; say how they combine, as in `sum {argument}`, "
+                f"or `whole {argument}`",
+                term.location,
+            )
+    for result in rule.results:
+        for name, term in _factors(result.pattern).items():
+            local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent", "slides"))
+            if name not in sources and name[0] not in "~*" and not local:
+                yield (
+                    f"factor '{name}' of the result is in no operand{suggestion(name, [*sources, *KEYWORDS])}",
+                    term.location,
+                )

@@ -1,0 +1,78 @@
+"""Arithmetic of the small expressions in rules: conditions, extents, and the arguments of rewrites."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from spmdir.core.call import DTYPE_BYTES, DType, Local
+from spmdir.core.errors import RuleError
+from spmdir.rules.language.functions import FUNCTIONS
+from spmdir.rules.language.scope import Scope
+from spmdir.rules.language.syntax_tree import Binary, Condition, Constant, Expression, Function, Name, Sequence
+
+ELEMENT_TYPES = frozenset(DTYPE_BYTES)
+
+
+def _ratio(left: Any, right: Any) -> float:
+    return left / right if right else math.inf
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _ratio, "==": operator.eq,
+    "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+    "and": lambda a, b: a and b,
+}  # fmt: skip
+
+
+def _local_arithmetic(symbol: str, left: Any, right: Any) -> Local:
+    if symbol == "*" and isinstance(left, int):
+        left, right = right, left
+    if symbol in "+-" and isinstance(left, int) and isinstance(right, Local):
+        sign = 1 if symbol == "+" else -1
+        return attrs.evolve(right, times=sign * right.times, plus=left + sign * right.plus)
+    if isinstance(left, Local) and isinstance(right, int):
+        if symbol == "*":
+            return attrs.evolve(left, times=left.times * right, plus=left.plus * right)
+        if symbol in "+-":
+            return attrs.evolve(left, plus=left.plus + (right if symbol == "+" else -right))
+    raise RuleError(f"a rank's own integers cannot be combined as {left} {symbol} {right}")
+
+
+def evaluate(expression: Expression, scope: Scope) -> Any:
+    """The value of `expression`, which calls no op.
+
+    Raises:
+        RuleError: it combines the integers of ranks in a way that no Local can hold.
+    """
+    if isinstance(expression, Constant):
+        return expression.value
+    if isinstance(expression, Sequence):
+        return tuple(evaluate(item, scope) for item in expression.items)
+    if isinstance(expression, Function):
+        return FUNCTIONS[expression.name](scope, *expression.arguments)
+    if isinstance(expression, Name):
+        if expression.name in scope.names:
+            return scope.names[expression.name]
+        default = DType(expression.name) if expression.name in ELEMENT_TYPES else None
+        return scope.binding.arguments.get(expression.name, default)
+    assert isinstance(expression, Binary)
+    left = evaluate(expression.left, scope)
+    if expression.operator == "and" and not left:
+        return left
+    right = evaluate(expression.right, scope)
+    if isinstance(left, Local) or isinstance(right, Local):
+        return _local_arithmetic(expression.operator, left, right)
+    try:
+        return OPERATORS[expression.operator](left, right)
+    except TypeError:
+        raise RuleError(f"no value for {left!r} {expression.operator} {right!r}", expression.location) from None
+
+
+def holds(condition: Condition | None, scope: Scope) -> bool:
+    """Whether `condition` is true; none is."""
+    return condition is None or bool(evaluate(condition.expression, scope)) != condition.negated

@@ -1,0 +1,219 @@
+"""The functions that expressions in rules may call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from spmdir.core.call import DType
+from spmdir.core.errors import RuleError
+from spmdir.rules.language.local_functions import (
+    around,
+    begin,
+    column,
+    inner,
+    margins,
+    pick,
+    piece,
+    position,
+    put,
+    size,
+    tail,
+    until,
+)
+from spmdir.rules.language.promotion import is_finite, sums_exactly
+from spmdir.rules.language.scope import Scope
+
+
+def count(scope: Scope, *references: str) -> int:
+    """count(f, …): the elements along these factors over all ranks."""
+    return math.prod(extent for reference in references for extent, _ in scope.factors(reference))
+
+
+def root(scope: Scope, reference: str) -> float:
+    """root(f): the square root of count(f)."""
+    return math.sqrt(count(scope, reference))
+
+
+def dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    """dims(x, f, …): the dimensions of tensor x that these factors make up."""
+    return scope.dims(tensor, references)
+
+
+def others(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    """others(x, f, …): the dimensions that `dims` leaves."""
+    chosen = scope.dims(tensor, references)
+    return tuple(d for d in range(scope.operand(tensor).rank) if d not in chosen)
+
+
+def along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
+    """along(x, f, …): a shape that broadcasts against x: its own sizes along these factors, 1 elsewhere."""
+    chosen = scope.dims(tensor, references)
+    return tuple(extent if d in chosen else 1 for d, extent in enumerate(scope.operand(tensor).shape))
+
+
+def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
+    """ones(x), ones(x, dim): the dimensions of size 1 over all ranks, among those that argument dim lists."""
+    shape = scope.operand(name).shape
+    given: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
+    return tuple(d for d in (given if isinstance(given, tuple) else (given,)) if shape[d] == 1)
+
+
+def given(scope: Scope, name: str) -> bool:
+    """given(x): tensor x is present."""
+    return bool(scope.binding.operands(name))
+
+
+def rank(scope: Scope, name: str) -> int:
+    """rank(x): how many dimensions it has."""
+    return scope.meta(name).rank
+
+
+def shape(scope: Scope, name: str) -> tuple[int, ...]:
+    """shape(x), shape(result): its sizes."""
+    meta = scope.tensor(name)
+    assert meta is not None
+    return meta.shape
+
+
+def elements(scope: Scope, name: str) -> int:
+    """elements(x): the product of its sizes."""
+    return math.prod(scope.meta(name).shape)
+
+
+def end_size(at: int) -> Callable[[Scope, str], int]:
+    """first(x), last(x): its first or last size; 1 of a tensor without dimensions."""
+    return lambda scope, name: scope.meta(name).shape[at] if scope.meta(name).rank else 1
+
+
+def dtype(scope: Scope, name: str) -> DType:
+    """dtype(x), dtype(result): its element type."""
+    meta = scope.tensor(name)
+    assert meta is not None
+    return DType(meta.dtype)
+
+
+def of_type(*letters: str) -> Callable[[Scope, str], bool]:
+    """floating(x), integral(x), also of `result`: its element type is such; truth values count as integral."""
+
+    def value(scope: Scope, name: str) -> bool:
+        meta = scope.tensor(name)
+        return meta is not None and meta.dtype[0] in letters
+
+    return value
+
+
+def half(scope: Scope, name: str) -> bool:
+    """half(x): it is f16 or bf16."""
+    return scope.meta(name).dtype in ("f16", "bf16")
+
+
+def exact_cast(scope: Scope, name: str) -> bool:
+    """exact_cast(x): no sum of x comes out otherwise for being cast to the result's type before it is taken."""
+    source, result = scope.meta(name).dtype, scope.result
+    return result is not None and source != "i1" and sums_exactly(source, result.dtype)
+
+
+def ordered_cast(scope: Scope, name: str) -> bool:
+    """ordered_cast(x): no maximum of x comes out otherwise for such a cast: nothing wraps or becomes NaN."""
+    result = scope.result
+    if result is None or scope.meta(name).dtype == result.dtype:
+        return result is not None
+    # It has no infinity, so that what is too large becomes its largest number or NaN, as torch's version has it.
+    return result.dtype[0] in "fb" and result.dtype != "f8E4M3FN"
+
+
+def finite(scope: Scope, name: str) -> bool:
+    """finite(a): a is a number, no tensor, and finite in the result's type."""
+    value, result = scope.argument(name), scope.result
+    return isinstance(value, (int, float)) and result is not None and is_finite(value, result.dtype)
+
+
+def positive(scope: Scope, name: str) -> bool:
+    """positive(a): a is finite and above 0."""
+    return finite(scope, name) and scope.argument(name) > 0
+
+
+def negative(scope: Scope, name: str) -> bool:
+    """negative(a): a is finite and below 0."""
+    return finite(scope, name) and scope.argument(name) < 0
+
+
+def invertible(scope: Scope, name: str) -> bool:
+    """invertible(a): a is a tensor, or a number whose inverse is finite in the result's type."""
+    value, result = scope.argument(name), scope.result
+    return value is None or bool(value and result is not None and is_finite(1 / value, result.dtype))
+
+
+def truncated(scope: Scope, name: str) -> int:
+    """truncated(a): the integer part of number a."""
+    return math.trunc(scope.argument(name))
+
+
+def volume(scope: Scope, name: str) -> int:
+    """volume(a): the product of the numbers that argument a lists."""
+    listed = scope.argument(name)
+    return math.prod(listed) if isinstance(listed, tuple) else listed
+
+
+def steps(scope: Scope, *names: str) -> int:
+    """steps(end), steps(start, end), steps(start, end, step): the elements of a range."""
+    values: list[Any] = [scope.argument(name) for name in names]
+    start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
+    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
+        raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
+    if scope.argument("dtype") == DType("i64"):  # for other integers torch does not count by the truncated numbers
+        start, end, step = int(start), int(end), int(step) or 1
+    return max(0, math.ceil((end - start) / step))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    # Factors and dimensions, over all ranks.
+    "count": count,
+    "root": root,
+    "dims": dims,
+    "others": others,
+    "along": along,
+    "ones": ones,
+    # Tensors.
+    "given": given,
+    "rank": rank,
+    "shape": shape,
+    "elements": elements,
+    "first": end_size(0),
+    "last": end_size(-1),
+    # Element types.
+    "dtype": dtype,
+    "floating": of_type("f", "b"),
+    "integral": of_type("i", "u"),
+    "half": half,
+    "exact_cast": exact_cast,
+    "ordered_cast": ordered_cast,
+    # Numbers.
+    "finite": finite,
+    "positive": positive,
+    "negative": negative,
+    "invertible": invertible,
+    "truncated": truncated,
+    "volume": volume,
+    "steps": steps,
+    # In a local form, of one rank.
+    "size": size,
+    "offset": piece("offset"),
+    "end": piece("end"),
+    "position": position,
+    "column": column,
+    "pick": pick,
+    "put": put,
+    "tail": tail,
+    "begin": begin,
+    "until": until,
+    "margins": margins,
+    "around": around,
+    "inner": inner,
+}
+"""Function in a rule → (scope, names) → value; each function's text says how a rule calls it."""
+
+SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")
+"""The functions that speak of one divided dimension: a local form with them divides one of several at a time."""

@@ -1,0 +1,106 @@
+"""Functions of local forms: what one rank has of a divided dimension, and what it must do along it.
+
+A name of several dimensions means those that are divided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from spmdir.core.call import Local
+from spmdir.rules.language.scope import Scope, rank_integer
+
+
+def piece(kind: str) -> Callable[[Scope, str], int | Local]:
+    """offset(f), end(f): where a rank's piece of a dimension begins, and the place behind it."""
+
+    def value(scope: Scope, reference: str) -> int | Local:
+        return rank_integer(kind, *scope.one(kind, reference))
+
+    return value
+
+
+def size(scope: Scope, *references: str) -> int | Local:
+    """size(f, …): the length of a rank's piece of a dimension that is the product of these factors, major first."""
+    found = [scope.one("size", reference) for reference in references]
+    axes = tuple(axis for _, axes in found for axis in axes)
+    return rank_integer("size", math.prod(extent for extent, _ in found), axes)
+
+
+def position(scope: Scope, tensor: str, reference: str) -> int:
+    """position(x, f): the number of the dimension of tensor x."""
+    return scope.position(tensor, reference)
+
+
+def column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
+    """column(x, f): the sizes that lay a vector along this dimension of tensor x, for a view."""
+    chosen = scope.dims(tensor, (reference,))
+    return tuple(-1 if d in chosen else 1 for d in range(scope.meta(tensor).rank))
+
+
+def pick(scope: Scope, tensors: str, reference: str) -> Any:
+    """pick(xs, f): of a list with one tensor for each dimension of self, the one for this dimension."""
+    return scope.names[tensors][scope.position("self", reference)]
+
+
+def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]:
+    """put(xs, f, y): the list xs with y in the place of what `pick` gives."""
+    values = list(scope.names[tensors])
+    values[scope.position("self", reference)] = scope.names[new]
+    return tuple(values)
+
+
+def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
+    """tail(x, xs): the sizes into which the last dimension of an index among xs unfolds, to lie along x[xs]."""
+    at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
+    adjacent = at[-1] - at[0] == len(at) - 1
+    return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
+
+
+def begin(scope: Scope, name: str, reference: str) -> int:
+    """begin(a, f): the first element that argument a leaves of a dimension, counted from 0; a may be none."""
+    return _cut(scope, name, reference, missing=0)
+
+
+def until(scope: Scope, name: str, reference: str) -> int:
+    """until(a, f): the place behind the last element that argument a leaves; a may be none."""
+    return _cut(scope, name, reference, missing=_extent(scope, reference))
+
+
+def _cut(scope: Scope, name: str, reference: str, missing: int) -> int:
+    """As Python's slices cut: negative numbers count from the end, and those beyond an end mean the end."""
+    value, extent = scope.argument(name), _extent(scope, reference)
+    if value is None:
+        return missing
+    assert isinstance(value, int)
+    return min(max(value + extent if value < 0 else value, 0), extent)
+
+
+def _extent(scope: Scope, reference: str) -> int:
+    return math.prod(extent for extent, _ in scope.factors(reference))
+
+
+def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
+    """margins(pad, x, f): the padding `pad`, pairs from the last dimension on, around a rank's piece of x."""
+    pad: list[Any] = list(scope.argument(name))
+    last = scope.meta(tensor).rank - 1
+    for dim, (extent, axes) in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
+        if axes:
+            low = 2 * (last - dim)
+            pad[low] = Local("offset", extent, axes, 1, pad[low])
+            pad[low + 1] = Local("end", extent, axes, -1, extent + pad[low + 1])
+    return tuple(pad)
+
+
+def around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tuple[int | Local, ...]:
+    """around(x, f, a, b): padding of x by a in front and b behind, along f alone."""
+    rank, at = scope.meta(tensor).rank, scope.position(tensor, reference)
+    return (*(0,) * (2 * (rank - 1 - at)), scope.names[low], scope.names[high])
+
+
+def inner(scope: Scope, name: str) -> Any:
+    """inner(padding): what of the padding is left to the op where `spmd.halo` has put the rest."""
+    found = scope.inner()
+    return scope.argument(name) if found is None else found

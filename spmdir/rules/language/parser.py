@@ -1,0 +1,255 @@
+"""Text of rules → Rule values, with every error of a file located."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from spmdir.core.errors import Location, ParseError, SpmdirError
+from spmdir.core.limits import NESTING, OPERATORS, check_nesting
+from spmdir.rules.language.grammar import load_grammar
+from spmdir.rules.language.syntax_tree import (
+    Binary,
+    Clause,
+    Condition,
+    Constant,
+    Expression,
+    Function,
+    Name,
+    OpCall,
+    Parameter,
+    Pattern,
+    Result,
+    Rule,
+    Sequence,
+    Statement,
+    Term,
+)
+
+FRIENDLY = {
+    "OP": "an op name such as aten.mm", "NAME": "a name", "FUNCTION": "a function", "SPREAD": "a spread such as *b",
+    "APART": "~argument", "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
+    "NUMBER": "a number", "STRING": "a string", "COMPARE": "a comparison", "PLUS": "'+'", "MINUS": "'-'", "STAR": "'*'",
+    "SLASH": "'/'", "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
+    "SEMICOLON": "';'", "EQUAL": "'='", "ARROW": "'->'", "_NEWLINE": "a new line", "$END": "the end of the rule",
+}  # fmt: skip
+"""Terminal of the grammar → how a message calls it; keywords stand for themselves."""
+
+CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
+
+
+class _Builder(Transformer[Token, Rule]):
+    """Parse tree → Rule, inner nodes first."""
+
+    def __init__(self, file: str, first_line: int):
+        super().__init__()
+        self.file, self.offset = file, first_line - 1
+        self.operators = 0
+
+    def at(self, token: Token) -> Location:
+        return Location(self.file, (token.line or 1) + self.offset, token.column or 1)
+
+    def count(self, operators: int) -> None:
+        """Raise LimitError where the rule has so many operators that expressions nest too deeply to be evaluated."""
+        self.operators += operators
+        OPERATORS.check(self.operators, Location(self.file, self.offset + 1, 1))
+
+    def factor(self, items: list[Token]) -> Term:
+        return Term("factor", (str(items[0]),), self.at(items[0]))
+
+    def one(self, items: list[Token]) -> Term:
+        return Term("one", ("1",), self.at(items[0]))
+
+    def group(self, items: list[Token]) -> Term:
+        return Term("group", tuple(map(str, items)), self.at(items[0]))
+
+    def spread(self, items: list[Token]) -> Term:
+        name, modifier, argument = re.fullmatch(r"\*(\w*)([-~]?)(\w*)", items[0]).groups()  # type: ignore[union-attr]
+        return Term("spread", (name,), self.at(items[0]), modifier, argument)
+
+    def map(self, items: list[Token | None]) -> Term:
+        head = items[0]
+        assert head is not None
+        return Term("map", (str(head)[:-1], *(str(i) for i in items[1:] if i)), self.at(head))
+
+    def pattern(self, items: list[Term | Token]) -> Pattern:
+        return tuple(item for item in items if isinstance(item, Term))
+
+    def tensor_list(self, items: list[Pattern]) -> list[Pattern]:
+        return items
+
+    def parameter(self, items: list[Any]) -> Parameter:
+        name, optional, pattern, default = items
+        is_list = isinstance(pattern, list)
+        return Parameter(str(name), pattern[0] if is_list else pattern, is_list, bool(optional), default, self.at(name))
+
+    def result(self, items: list[Any]) -> tuple[Pattern, str | None]:
+        pattern, dtype = items
+        return pattern, None if dtype is None else str(dtype)
+
+    def results(self, items: list[Any]) -> tuple[list[Any], bool]:
+        return items, False
+
+    def result_list(self, items: list[Any]) -> tuple[list[Any], bool]:
+        return items, True
+
+    def condition(self, items: list[Any]) -> Condition:
+        return Condition(items[1], negated=items[0].type == "UNLESS")
+
+    def factor_clause(self, items: list[Any]) -> Clause:
+        keyword, *names, condition = items
+        reductions = (str(keyword),) if keyword.type == "REDUCTION" else ()
+        kind = "reduce" if reductions else str(keyword)
+        return Clause(kind, tuple(map(str, names)), self.at(keyword), reductions, condition)
+
+    def operand_clause(self, items: list[Any]) -> Clause:
+        keyword, *names, condition = items
+        return Clause(str(keyword), tuple(map(str, names)), self.at(keyword), condition=condition)
+
+    def monotone_clause(self, items: list[Any]) -> Clause:
+        keyword, *rest, condition = items
+        reductions = tuple(str(t) for t in rest if t is not None and t.type == "REDUCTION")
+        names = tuple(str(t) for t in rest if t is not None and t.type == "NAME")
+        return Clause(str(keyword), names, self.at(keyword), reductions, condition)
+
+    def slid(self, items: list[Token]) -> tuple[str, ...]:
+        return tuple(map(str, items))
+
+    def slide_clause(self, items: list[Any]) -> Clause:
+        keyword, kernel, _, over, _, to, condition = items
+        return Clause("slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to))
+
+    def extent_clause(self, items: list[Any]) -> Clause:
+        keyword, name, value = items
+        return Clause("extent", (str(name),), self.at(keyword), value=value)
+
+    def when_clause(self, items: list[Any]) -> Clause:
+        return Clause("when", (), self.at(items[0]), value=items[1])
+
+    def replicated_clause(self, items: list[Any]) -> Clause:
+        return Clause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
+
+    def clause(self, items: list[Clause]) -> Clause:
+        return items[0]
+
+    def assign(self, items: list[Any]) -> Statement:
+        *targets, value, condition = items
+        location = value.location if isinstance(value, OpCall) else self.at(targets[0])
+        return Statement(tuple(map(str, (t for t in targets if t))), (value,), condition, location)
+
+    def give(self, items: list[Any]) -> Statement:
+        return Statement((), tuple(i for i in items if i is not None), None, Location(self.file, self.offset + 1, 1))
+
+    def call(self, items: list[Any]) -> OpCall:
+        return OpCall(str(items[0]), tuple(i for i in items[1:] if i), self.at(items[0]))
+
+    def argument(self, items: list[Any]) -> tuple[str | None, Expression]:
+        name, value = items
+        return (None if name is None else str(name)), value
+
+    def number(self, items: list[Token]) -> Constant:
+        return Constant(float(items[0]) if re.search(r"[.e]", items[0]) else int(items[0]))
+
+    def negation(self, items: list[Any]) -> Expression:
+        self.count(1)
+        if isinstance(items[1], Constant) and isinstance(items[1].value, (int, float)):
+            return Constant(-items[1].value)
+        return Binary("-", Constant(0), items[1], self.at(items[0]))
+
+    def string(self, items: list[Token]) -> Constant:
+        return Constant(str(items[0])[1:-1])
+
+    def name(self, items: list[Token]) -> Expression:
+        text = str(items[0])
+        return Constant(CONSTANTS[text]) if text in CONSTANTS else Name(text, self.at(items[0]))
+
+    def function(self, items: list[Any]) -> Function:
+        return Function(str(items[0])[:-1], tuple(str(i) for i in items[1:] if i), self.at(items[0]))
+
+    def list(self, items: list[Any]) -> Sequence:
+        return Sequence(tuple(i for i in items if i is not None))
+
+    def parenthesis(self, items: list[Expression]) -> Expression:
+        return items[0]
+
+    def conjunction(self, items: list[Expression]) -> Expression:
+        self.count(len(items) - 1)
+        return functools.reduce(lambda a, b: Binary("and", a, b, None), items)
+
+    def _left_to_right(self, items: list[Any]) -> Expression:
+        left, rest = items[0], items[1:]
+        self.count(len(rest) // 2)
+        for operator, right in zip(rest[::2], rest[1::2], strict=True):
+            if operator is not None:
+                left = Binary(str(operator), left, right, self.at(operator))
+        return left
+
+    comparison = sum = product = _left_to_right
+
+    def rule(self, items: list[Any]) -> Rule:
+        op = items[0]
+        rest: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
+        parameters = tuple(i for i in rest if isinstance(i, Parameter))
+        (results, is_list), *lines = (i for i in rest if i is not None and not isinstance(i, Parameter))
+        clauses: list[Clause] = []
+        for line in lines:
+            if isinstance(line, Clause):
+                clauses.append(line)
+            elif clauses and clauses[-1].kind in ("expand", "local"):
+                clauses[-1] = attrs.evolve(clauses[-1], body=(*clauses[-1].body, line))
+            else:
+                raise ParseError(
+                    "a statement stands under no rewrite; expected `expand …` or `local …` before it", line.location
+                )
+        at = self.at(op)
+        outcomes = tuple(Result(p, d, p[0].location if p else at) for p, d in results)
+        return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), at)
+
+
+@functools.cache
+def _grammar() -> Lark:
+    return load_grammar(Path(__file__).with_name("rules.lark"), "rule")
+
+
+def _friendly(terminals: set[str]) -> str:
+    names = sorted({FRIENDLY.get(t, f"'{t.lower()}'") for t in terminals})
+    return names[0] if len(names) == 1 else "one of " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+
+
+def parse_rule(text: str, file: str, first_line: int) -> Rule:
+    """One record of a .rules file → its Rule; `first_line` is the 1-based line where the record begins.
+
+    Raises:
+        ParseError: located; the text is no rule.
+    """
+    check_nesting(text, file, first_line)
+    try:
+        tree = _grammar().parse(text)
+    except UnexpectedToken as error:
+        found = "the end of the rule" if error.token.type == "$END" else f"'{str(error.token).strip() or 'a new line'}'"
+        expected = error.accepts or error.expected
+        last = text.rstrip().splitlines()
+        line, column = (error.line, error.column) if error.token.type != "$END" else (len(last), len(last[-1]) + 1)
+        where = Location(file, line + first_line - 1, column)
+        raise ParseError(f"found {found}, expected {_friendly(set(expected))}", where) from None
+    except UnexpectedCharacters as error:
+        where = Location(file, error.line + first_line - 1, error.column)
+        raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", where) from None
+    except UnexpectedInput as error:
+        raise ParseError(f"no rule: {error}", Location(file, first_line, 1)) from None
+    from lark.exceptions import VisitError
+
+    try:
+        return _Builder(file, first_line).transform(tree)
+    except VisitError as error:
+        if isinstance(error.orig_exc, SpmdirError):
+            raise error.orig_exc from None
+        raise
+    except RecursionError:
+        raise NESTING.error("more than can be read", Location(file, first_line, 1)) from None

@@ -1,0 +1,223 @@
+"""What a rule says: the values that the text of a rule parses to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal as OneOf
+
+import attrs
+
+from spmdir.core.errors import Location
+
+Number = int | float | bool | str | None
+
+
+@attrs.frozen
+class Term:
+    """One term of a dimension pattern.
+
+    Attributes:
+        kind: "factor" (`m`), "one" (`1`), "group" (`(h g)`), "spread" (`*b`) or "map" (`reshape(size)`).
+        names: the factors of a group; the factor or the spread; the function of a map and its arguments.
+        modifier: what follows a spread: "-" (without these dimensions), "~" (these stand apart) or "".
+        argument: the literal argument that names the dimensions of the modifier.
+    """
+
+    kind: OneOf["factor", "one", "group", "spread", "map"]
+    names: tuple[str, ...]
+    location: Location
+    modifier: str = ""
+    argument: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "spread":
+            return f"*{self.names[0]}{self.modifier}{self.argument}"
+        if self.kind == "group":
+            return f"({' '.join(self.names)})"
+        if self.kind == "map":
+            return f"{self.names[0]}({', '.join(self.names[1:])})"
+        return self.names[0]
+
+
+Pattern = tuple[Term, ...]
+
+
+@attrs.frozen
+class Constant:
+    """A number, string, truth value or `none`."""
+
+    value: Number
+
+
+@attrs.frozen
+class Name:
+    """A literal argument, a tensor operand, or a value named by an earlier statement."""
+
+    name: str
+    location: Location
+
+
+@attrs.frozen
+class Function:
+    """`count(dim)`, `offset(v)`, …: one of spmdir.rules.language.functions.FUNCTIONS."""
+
+    name: str
+    arguments: tuple[str, ...]
+    location: Location
+
+
+@attrs.frozen
+class Binary:
+    """Arithmetic, a comparison or `and`."""
+
+    operator: str
+    left: Expression
+    right: Expression
+    location: Location | None
+
+
+@attrs.frozen
+class Sequence:
+    """`[a, b]`."""
+
+    items: tuple[Expression, ...]
+
+
+@attrs.frozen
+class OpCall:
+    """An ordinary op inside a rewrite: (argument name or None, expression) in order."""
+
+    op: str
+    arguments: tuple[tuple[str | None, Expression], ...]
+    location: Location
+
+
+Expression = Constant | Name | Function | Binary | Sequence | OpCall
+
+
+def parts(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions directly inside `expression`."""
+    if isinstance(expression, Binary):
+        return (expression.left, expression.right)
+    if isinstance(expression, Sequence):
+        return expression.items
+    if isinstance(expression, OpCall):
+        return tuple(value for _, value in expression.arguments)
+    return ()
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """`expression` and all expressions inside it."""
+    yield expression
+    for part in parts(expression):
+        yield from walk(part)
+
+
+@attrs.frozen
+class Condition:
+    """`if expression` or, negated, `unless expression`."""
+
+    expression: Expression
+    negated: bool
+
+
+@attrs.frozen
+class Statement:
+    """`a, b = op(…)`, or `return x, y` when there are no targets."""
+
+    targets: tuple[str, ...]
+    values: tuple[Expression, ...]
+    condition: Condition | None
+    location: Location
+
+
+@attrs.frozen
+class Clause:
+    """One clause.
+
+    Attributes:
+        kind: its keyword; "reduce" for `sum k`, `max dim` and the like.
+        names: the factors, spreads, arguments or operands it is about.
+        reductions: the reductions of a reduce or commutes clause.
+        condition: when it holds; always, if None.
+        value: the size that an extent clause gives; the condition of a when clause; why an op is replicated.
+        body: the statements of an expand or local clause.
+        groups: of a slides clause, the names of the window's sizes, of what it slides over, and of the outcome.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    location: Location
+    reductions: tuple[str, ...] = ()
+    condition: Condition | None = None
+    value: Expression | None = None
+    body: tuple[Statement, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+@attrs.frozen
+class Parameter:
+    """A parameter of the op's schema.
+
+    Attributes:
+        pattern: the dimensions of a tensor parameter; None for a literal one.
+        is_list: a list of tensors, each of that pattern.
+        optional: a tensor that may be absent.
+        default: the schema's default of a literal parameter, where the rule depends on it.
+    """
+
+    name: str
+    pattern: Pattern | None
+    is_list: bool
+    optional: bool
+    default: Expression | None
+    location: Location
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.pattern is not None
+
+
+@attrs.frozen
+class Result:
+    """A result: its dimensions, and its element type if that is not the operands'."""
+
+    pattern: Pattern
+    dtype: str | None
+    location: Location
+
+
+@attrs.define(frozen=True, slots=False, eq=False)
+class Rule:
+    """What one line of a .rules file says about an op.
+
+    Attributes:
+        op: the op's name, as in Call.name.
+        parameters: all parameters of its schema, in order.
+        results: its results; one if result_list.
+        result_list: the op returns a list, each entry like the one result.
+        clauses: what holds of its factors and operands.
+    """
+
+    op: str
+    parameters: tuple[Parameter, ...]
+    results: tuple[Result, ...]
+    result_list: bool
+    clauses: tuple[Clause, ...]
+    location: Location
+
+    @property
+    def tensors(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.is_tensor)
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((p for p in self.parameters if p.name == name), None)
+
+    def of_kind(self, *kinds: str) -> tuple[Clause, ...]:
+        return tuple(c for c in self.clauses if c.kind in kinds)
+
+    @property
+    def replicated(self) -> str | None:
+        """Why the op can only run replicated; None if it can be divided."""
+        reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
+        return next((str(reason) for reason in reasons), None)

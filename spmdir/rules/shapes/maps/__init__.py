@@ -1,0 +1,89 @@
+"""Dimension maps: how the view and index families place the factors of their operands in their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.rules.shapes.maps.diagonals import diagonal, embedded, undiagonal, unwindowed, windows
+from spmdir.rules.shapes.maps.given_shapes import drawn, drawn_like, front, leading, new, reduced, trailing, unused
+from spmdir.rules.shapes.maps.indexing import index, take
+from spmdir.rules.shapes.maps.joining import concatenated, grid, interleave, join, repeat, tiled
+from spmdir.rules.shapes.maps.products import outer, product, scores, subscripts
+from spmdir.rules.shapes.maps.rearrange import expand, move, permute, reverse, rotated, squeeze, transpose, unsqueeze
+from spmdir.rules.shapes.maps.reshape import flatten, reshape, reshape_like, unflatten
+from spmdir.rules.shapes.maps.slicing import keep_equal, narrowed, padded, sliced
+
+if TYPE_CHECKING:
+    from spmdir.rules.shapes.layout import Dims
+
+
+@attrs.frozen
+class DimensionMap:
+    """A function named in a rule, as in `-> reshape(self, size)`.
+
+    Attributes:
+        build: (layout, names in the rule) → the dimensions.
+        sized: its last name is a literal argument that holds the sizes of the result.
+        apart: the parameters for which it sets dimensions apart, so that clauses know `~dim`, `~indices` and the like.
+    """
+
+    build: Callable[..., Dims]
+    sized: bool = False
+    apart: tuple[str, ...] = ()
+
+
+MAPS: dict[str, DimensionMap] = {
+    # Dimensions split, joined, and put in another order.
+    "reshape": DimensionMap(reshape, sized=True),
+    "reshape_like": DimensionMap(reshape_like),
+    "flatten": DimensionMap(flatten),
+    "unflatten": DimensionMap(unflatten),
+    "permute": DimensionMap(permute),
+    "transpose": DimensionMap(transpose),
+    "reverse": DimensionMap(reverse),
+    "move": DimensionMap(move),
+    "rotated": DimensionMap(rotated),
+    "unsqueeze": DimensionMap(unsqueeze),
+    "squeeze": DimensionMap(squeeze),
+    "expand": DimensionMap(expand, sized=True),
+    # Elements in strides.
+    "diagonal": DimensionMap(diagonal),
+    "undiagonal": DimensionMap(undiagonal),
+    "embedded": DimensionMap(embedded),
+    "windows": DimensionMap(windows),
+    "unwindowed": DimensionMap(unwindowed),
+    # Pieces, and what is put together.
+    "sliced": DimensionMap(sliced, apart=("dim",)),
+    "narrowed": DimensionMap(narrowed, apart=("dim",)),
+    "padded": DimensionMap(padded, apart=("pad",)),
+    "keep_equal": DimensionMap(keep_equal),
+    "concatenated": DimensionMap(concatenated, apart=("dim",)),
+    "join": DimensionMap(join),
+    "grid": DimensionMap(grid),
+    "repeat": DimensionMap(repeat),
+    "tiled": DimensionMap(tiled),
+    "interleave": DimensionMap(interleave),
+    # Elements looked up.
+    "index": DimensionMap(index, apart=("indices",)),
+    "take": DimensionMap(take),
+    # Products.
+    "product": DimensionMap(product),
+    "outer": DimensionMap(outer),
+    "subscripts": DimensionMap(subscripts),
+    "scores": DimensionMap(scores),
+    # Shapes that an argument gives, or an operand in part.
+    "new": DimensionMap(new, sized=True),
+    "drawn": DimensionMap(drawn, sized=True),
+    "drawn_like": DimensionMap(drawn_like),
+    "unused": DimensionMap(unused),
+    "same": DimensionMap(front(0)),
+    "rows": DimensionMap(front(1)),
+    "batch": DimensionMap(front(2)),
+    "leading": DimensionMap(leading),
+    "trailing": DimensionMap(trailing),
+    "reduced": DimensionMap(reduced),
+}
+"""Function in a rule → its dimension map."""

@@ -1,0 +1,45 @@
+"""Products of matrices, einsum equations and attention scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spmdir.rules.shapes.layout import Dims, Layout
+
+
+def product(layout: Layout, left: str, right: str) -> Dims:
+    """The dimensions of the product of matrices, or of a matrix and a vector."""
+    return (*layout.dims(left)[:-1], *layout.dims(right)[1:][-1:])
+
+
+def outer(layout: Layout, left: str, right: str) -> Dims:
+    return (*layout.dims(left), *layout.dims(right))
+
+
+def scores(layout: Layout, query: str, key: str) -> Dims:
+    """The dimensions of the attention scores: those of the query, over the positions of the key."""
+    return (*layout.dims(query)[:-1], layout.dims(key)[-2])
+
+
+def subscripts(layout: Layout, operands: str, argument: str) -> Dims:
+    """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
+    equation = layout.argument(argument)
+    terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
+    if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
+        layout.fail(f"equation '{equation}' is not of the form ab,bc->ac")
+    found = layout.binding.operands(operands)
+    if len(terms.split(",")) != len(found):
+        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(found)} tensors")
+    if layout.operand is None:
+        return tuple(layout.refer(letter) for letter in result)
+    sizes: dict[str, int] = {}
+    for index, letters in zip(found, terms.split(","), strict=True):
+        shape = layout.operands[index].shape
+        if len(letters) != len(shape):
+            layout.fail(f"'{letters}' of equation '{equation}' stands for a tensor of rank {len(shape)}")
+        for letter, size in zip(letters, shape, strict=True):
+            # Size 1 broadcasts against the other dimensions of its letter.
+            sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+    letters = terms.split(",")[found.index(layout.operand)]
+    return tuple((layout.letter(one, sizes[one], None if one in result else argument),) for one in letters)

@@ -1,0 +1,137 @@
+"""Fits a rule's dimension patterns to the shapes of one call."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from spmdir.rules.language.syntax_tree import Parameter, Pattern, Term
+from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.sliding_windows import size_outcomes
+from spmdir.rules.shapes.variadic_dims import check_dims, is_mapped, match_spread, size_spreads, split_shape
+
+if TYPE_CHECKING:
+    from spmdir.rules.shapes.layout import Dims, Layout
+
+
+def fit(layout: Layout) -> None:
+    """Give `layout` its factors and the dimensions of operands and results.
+
+    Raises:
+        RuleError: the shapes do not fit the patterns.
+    """
+    if layout.rule.replicated is not None:
+        _leave_open(layout, layout.rule.replicated)
+        return
+    operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
+    size_spreads(layout, operands)
+    _fit_operands(layout, operands)
+    if layout.given is None:
+        size_outcomes(layout)
+    for index in range(len(layout.rule.results if layout.given is None else layout.given)):
+        layout.result_dims.append(_result_dims(layout, index))
+    _solve_groups(layout)
+
+
+def _leave_open(layout: Layout, reason: str) -> None:
+    """No dimension is made up of factors, so none can be divided."""
+    if layout.given is None:
+        layout.fail(f"its results cannot be inferred, for it only runs replicated: {reason}")
+    layout.operand_dims = [((),) * meta.rank for meta in layout.operands]
+    layout.result_dims = [None if meta is None else ((),) * meta.rank for meta in layout.given]
+
+
+def _fit_operands(layout: Layout, operands: list[tuple[int, Parameter]]) -> None:
+    """Those that maps compute come last, for they look at the others."""
+    mapped = [(index, p) for index, p in operands if is_mapped(p.pattern)]
+    for index, parameter in operands:
+        if not is_mapped(parameter.pattern):
+            shape, what = layout.operands[index].shape, f"operand '{parameter.name}'"
+            layout.operand_dims[index] = _match(layout, parameter.pattern or (), shape, what, operand=True)
+    _solve_groups(layout)
+    for index, parameter in mapped:
+        assert parameter.pattern
+        layout.operand = index
+        dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
+        dims = ((),) * (len(shape) - len(dims)) + dims[max(0, len(dims) - len(shape)) :]
+        layout.operand_dims[index] = tuple(
+            check_dims(layout, d, size, f"operand '{parameter.name}'", broadcast=True)
+            for d, size in zip(dims, shape, strict=True)
+        )
+    layout.operand = None
+
+
+def _result_dims(layout: Layout, index: int) -> Dims | None:
+    pattern, shape, what = layout.result_pattern(index), layout.result_shape(index), f"result {index}"
+    if layout.given is not None and shape is None:
+        return None
+    if is_mapped(pattern):
+        dims = _map(layout, pattern[0])
+        if shape is None:
+            return dims
+        sizes = layout.same_rank(dims, shape)
+        return tuple(check_dims(layout, d, size, what) for d, size in zip(dims, sizes, strict=True))
+    return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, what, operand=False)
+
+
+def _map(layout: Layout, term: Term) -> Dims:
+    dims = MAPS[term.names[0]].build(layout, *term.names[1:])
+    if MAPS[term.names[0]].sized:
+        layout.sized.append(term.names[-1])
+    return dims
+
+
+def _match(layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str, operand: bool) -> Dims:
+    dims: list[tuple[int, ...]] = []
+    for term, sizes in split_shape(layout, pattern, shape, what):
+        if term.kind == "spread":
+            dims += match_spread(layout, term, sizes, what, operand)
+        elif term.kind == "one":
+            if sizes[0] != 1:
+                layout.fail(f"{what} has a dimension of size {sizes[0]} where 1 is expected")
+            dims.append(())
+        elif term.kind == "factor":
+            index = layout.named_factor(term.names[0])
+            if layout.sizes[index] is None:
+                layout.sizes[index] = sizes[0]
+            if layout.sizes[index] != sizes[0]:
+                layout.fail(f"{what} has {term.names[0]} = {sizes[0]}, but another operand has {layout.sizes[index]}")
+            dims.append((index,))
+        else:
+            group = tuple(layout.named_factor(n) for n in term.names)
+            layout.open_groups.append((group, sizes[0], what))
+            dims.append(group)
+    return tuple(dims)
+
+
+def _predict(layout: Layout, pattern: Pattern) -> Dims:
+    """The dimensions of a result whose shape is still to be inferred."""
+    dims: list[tuple[int, ...]] = []
+    for term in pattern:
+        if term.kind == "spread":
+            base = layout.spreads.get(term.names[0])
+            if base is None:
+                layout.fail(f"the sizes of `{term}` cannot be inferred")
+            chosen = layout.positions(term.argument, len(base)) if term.modifier else ()
+            if term.modifier == "~":
+                layout.fail(f"the size of `{term}` cannot be inferred")
+            keep = bool(layout.argument("keepdim"))
+            dims += [() if p in chosen else (f,) for p, f in enumerate(base) if p not in chosen or keep]
+        else:
+            dims.append(tuple(layout.named_factor(n) for n in term.names) if term.kind != "one" else ())
+    for factor in (f for d in dims for f in d):
+        if layout.sizes[factor] is None:
+            layout.fail(f"the size of {layout.names[factor]} in the result cannot be inferred")
+    return tuple(dims)
+
+
+def _solve_groups(layout: Layout) -> None:
+    for group, size, what in layout.open_groups:
+        unknown = [f for f in group if layout.sizes[f] is None]
+        known = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)
+        if len(unknown) > 1 or (unknown and (not known or size % known)) or (not unknown and known != size):
+            names = " ".join(layout.names[f] for f in group)
+            layout.fail(f"{what} has a dimension of size {size} that does not factor into ({names})")
+        for factor in unknown:
+            layout.sizes[factor] = size // known
+    layout.open_groups = []
