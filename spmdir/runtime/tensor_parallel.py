@@ -67,7 +67,7 @@ def tensor_parallel(
         axis: the mesh axis that divides the weights; "tp" or the only axis if None.
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
             name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
-            that runs it makes the name known by `spmdir.lowering.connect(program, device_mesh)`.
+            that runs it makes the name known by `spmdir.lowering.process_groups.connect(program, device_mesh)`.
 
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
