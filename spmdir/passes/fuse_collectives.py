@@ -39,6 +39,8 @@ Index = dict[str, list[tuple[str | None, Rewrite]]]
 class FuseCollectivesPass(ModulePass):
     """Drops and merges collectives by rewrites that keep the program well typed and never send more bytes.
 
+    Rewrites of plug-ins are those of the context: `context.rewrites += read_rewrites(Path("mine.rewrites"))`.
+
     Options:
         rewrites: a file of rewrites to use beside the built-in ones.
         only: the names of the rewrites to use; all when empty.
@@ -53,7 +55,7 @@ class FuseCollectivesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         function = sized_function(op, self.name)
-        rewrites = self._chosen()
+        rewrites = self._chosen(ctx)
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
         block = function.body.block
         engine = Engine(ir.mesh(op), ctx.rules, Names(block))
@@ -65,8 +67,9 @@ class FuseCollectivesPass(ModulePass):
                 return
             waiting = _sweep(block, engine, index, waiting, reach)
 
-    def _chosen(self) -> list[Rewrite]:
-        rewrites = read_rewrites(REWRITES) + (read_rewrites(Path(self.rewrites)) if self.rewrites else ())
+    def _chosen(self, context: IRContext) -> list[Rewrite]:
+        own = read_rewrites(Path(self.rewrites)) if self.rewrites else ()
+        rewrites: list[Rewrite] = [*read_rewrites(REWRITES), *context.rewrites, *own]
         names = [rewrite.name for rewrite in rewrites]
         for name in self.only:
             if name not in names:

@@ -44,9 +44,16 @@ class IRContext(Context):
     Attributes:
         rules: the rules of the torch ops; the packaged ones unless set.
         objective: what propagate minimised when it last ran in this context, in bytes; None if it did not.
+        rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
+        conditions: what plug-ins add to the conditions that rewrites may ask of `f`; see fusion/conditions.py.
     """
 
     objective: float | None = None
+    rewrites: tuple[Any, ...] = ()
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        return {}
 
     @cached_property
     def rules(self) -> RuleSet:

@@ -211,7 +211,7 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
 
 @functools.cache
 def read_rewrites(path: Path) -> tuple[Rewrite, ...]:
-    """The rewrites in a file.
+    """Return the rewrites in a file, in order; add them to `IRContext.rewrites` for fuse-collectives to use them.
 
     Raises:
         ParseError: it cannot be read, or does not parse.
