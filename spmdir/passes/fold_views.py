@@ -229,7 +229,7 @@ def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, 
     value = view.results[0] if forward else view.operands[0]
     sizes = _factor_sizes(view, rule)
     near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
-    if sizes is None or near is None or far is None or any(f.kind == "whole" for f in rule.factors):
+    if sizes is None or near is None or far is None or any(f.kind == "unsharded" for f in rule.factors):
         return False
     before = {letter: work.sizes[letter] for letter in work.sizes}
     saved = [list(map(list, tensor.dims)) for tensor in work.tensors], dict(work.split)

@@ -21,7 +21,7 @@ from spmdir.rules.strategies.divisibility import Factor
 if TYPE_CHECKING:
     from spmdir.rules.rule_set import RuleSet
 
-FACTOR_CLAUSES = ("reduce", "same", "whole", "nonempty", "aligned", "expand", "local")
+FACTOR_CLAUSES = ("reduce", "same", "unsharded", "nonempty", "aligned", "expand", "local")
 
 
 def instantiate(rule: Rule, call: Call, rules: RuleSet) -> OpRule:
@@ -117,12 +117,12 @@ def _kinds(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.whole:
-        said[factor] = {"kind": "whole"} if said[factor].get("rewrite") != "local" else said[factor]
+        said[factor] = {"kind": "unsharded"} if said[factor].get("rewrite") != "local" else said[factor]
     for factor, window in layout.windows.items():
-        said[factor].update({"least": window.least} if window else {"kind": "whole", "rewrite": None})
+        said[factor].update({"least": window.least} if window else {"kind": "unsharded", "rewrite": None})
     for factor in layout.apart:
         if "rewrite" not in said[factor]:
-            said[factor].setdefault("kind", "whole")
+            said[factor].setdefault("kind", "unsharded")
     if any(size is None for size in layout.sizes):
         layout.fail(f"the size of {layout.names[layout.sizes.index(None)]} is not determined by the operands")
     return tuple(

@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
 
 def test_rules_of_a_file_replace_the_packaged_ones_and_leave_these_alone(tmp_path: Path):
     path = tmp_path / "own.rules"
-    path.write_text("aten.relu(self: *) -> *    whole *\nours.scale(x: *, by) -> *    linear x\n")
+    path.write_text("aten.relu(self: *) -> *    unsharded *\nours.scale(x: *, by) -> *    linear x\n")
     rules = default().with_file(path)
     relu = rules.instantiate(rules.infer_call("aten.relu", (TensorMeta((4,), "f32"),), {}))
     assert relu is not None and len(relu.strategies(2)) == 1

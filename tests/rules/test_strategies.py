@@ -166,7 +166,7 @@ CASES = [
         """),
     ("aten.scaled_dot_product_attention", "4x8x6x16xf32 4x2x6x16xf32 4x2x6x16xf32", {'enable_gqa': True, 'is_causal': True},
      """
-        ([b0, (h g), l, e], [b0, h, s, e], [b0, h, s, v]) -> ([b0, (h g), l, v]) {b0 = 4, h = 2, g = 4, l = 6, e = 16, s = 6, v = 16} whole {e, s} local {l} linear {value}
+        ([b0, (h g), l, e], [b0, h, s, e], [b0, h, s, v]) -> ([b0, (h g), l, v]) {b0 = 4, h = 2, g = 4, l = 6, e = 16, s = 6, v = 16} unsharded {e, s} local {l} linear {value}
         (R, R, R) -> (R)
         (S(0), S(0), S(0)) -> (S(0))
         (S(1), S(1), S(1)) -> (S(1))

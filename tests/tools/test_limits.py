@@ -85,7 +85,7 @@ DEEP = "(" * 10_000 + "a" + ")" * 10_000
 )
 def test_a_rule_nested_too_deeply_is_an_error_at_its_place(condition: str) -> None:
     with pytest.raises(SpmdirError) as caught:
-        parse_rule(f"mylib.f(x: a, k: scalar) -> a  whole a if {condition}", "own.rules", 7)
+        parse_rule(f"mylib.f(x: a, k: scalar) -> a  unsharded a if {condition}", "own.rules", 7)
     assert caught.value.location
     assert caught.value.location.line == 7
 

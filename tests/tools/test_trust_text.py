@@ -101,8 +101,8 @@ def test_a_program_touches_nothing(line: str, touched: list[str], capsys: pytest
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"mylib.f(x: a) -> a  whole a if {CODE}", "found"),
-        ("mylib.f(x: a) -> a  whole a if mkdir(x)", "mkdir"),
+        (f"mylib.f(x: a) -> a  unsharded a if {CODE}", "found"),
+        ("mylib.f(x: a) -> a  unsharded a if mkdir(x)", "mkdir"),
         ("mylib.f(x: a) -> a\n    local a\n    y = os.mkdir(x)\n    return y", "os.mkdir"),
         ("mylib.f(x: a) -> __import__(a)", "__import__"),
     ],

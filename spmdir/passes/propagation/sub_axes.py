@@ -55,7 +55,7 @@ def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
         for factors in dims or ():
             major = 1
             for factor in [f for f in factors if rule.factors[f].size > 1][:-1]:
-                if rule.factors[factor].kind == "whole":
+                if rule.factors[factor].kind == "unsharded":
                     break
                 major *= rule.factors[factor].size
                 common = math.gcd(major, size)

@@ -28,14 +28,14 @@ from spmdir.rules.shapes.maps import MAPS
 KEYWORDS = (
     "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max",
     "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum", "swaps",
-    "when", "whole",
+    "unsharded", "when",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
 LISTED = 10
 """How many of the names that there are a message lists."""
 
-COMBINING = ("reduce", "same", "whole", "expand", "slides")
+COMBINING = ("reduce", "same", "unsharded", "expand", "slides")
 """The clauses that say what becomes of a factor that a result lacks."""
 
 
@@ -120,10 +120,10 @@ def _parameters(rule: Rule) -> Iterator[Problem]:
 
 
 def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
-    spreads = [t for t in pattern if t.kind == "spread"]
-    for term in spreads[1:]:
+    variadic = [t for t in pattern if t.kind == "variadic"]
+    for term in variadic[1:]:
         yield (
-            f"a second spread `{term}` in one pattern; expected at most one, since its rank would be open",
+            f"a second variadic term `{term}` in one pattern; expected at most one, since its rank would be open",
             term.location,
         )
     for term in pattern:
@@ -151,7 +151,7 @@ def _factors(pattern: Pattern | None) -> dict[str, Term]:
     for term in pattern or ():
         if term.kind in ("factor", "group"):
             found.update(dict.fromkeys(term.names, term))
-        elif term.kind == "spread":
+        elif term.kind == "variadic":
             found[f"*{term.names[0]}"] = term
             if term.modifier == "~":
                 found[f"~{term.argument}"] = term
@@ -236,7 +236,8 @@ def _combining(rule: Rule) -> Iterator[Problem]:
     for name, term in sources.items():
         if name[0] != "~" and name not in combined and not all(name in result for result in kept):
             yield (
-                f"factor '{name}' is missing from a result; say how it combines, as in `sum {name}`, or `whole {name}`",
+                f"factor '{name}' is missing from a result; "
+                f"say how it combines, as in `sum {name}`, or `unsharded {name}`",
                 term.location,
             )
     for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
@@ -250,12 +251,12 @@ def _combining(rule: Rule) -> Iterator[Problem]:
         if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):
             yield (
                 f"the dimensions `{argument}` are lost or changed; say how they combine, as in `sum {argument}`, "
-                f"or `whole {argument}`",
+                f"or `unsharded {argument}`",
                 term.location,
             )
     for result in rule.results:
         for name, term in _factors(result.pattern).items():
-            local = any(name in clause.names for clause in rule.of_kind("local", "whole", "extent", "slides"))
+            local = any(name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides"))
             if name not in sources and name[0] not in "~*" and not local:
                 yield (
                     f"factor '{name}' of the result is in no operand{suggestion(name, [*sources, *KEYWORDS])}",

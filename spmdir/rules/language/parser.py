@@ -33,7 +33,7 @@ from spmdir.rules.language.syntax_tree import (
 )
 
 FRIENDLY = {
-    "OP": "an op name such as aten.mm", "NAME": "a name", "FUNCTION": "a function", "SPREAD": "a spread such as *b",
+    "OP": "an op name such as aten.mm", "NAME": "a name", "FUNCTION": "a function", "VARIADIC": "dimensions such as *b",
     "APART": "~argument", "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
     "NUMBER": "a number", "STRING": "a string", "COMPARE": "a comparison", "PLUS": "'+'", "MINUS": "'-'", "STAR": "'*'",
     "SLASH": "'/'", "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
@@ -69,9 +69,9 @@ class _Builder(Transformer[Token, Rule]):
     def group(self, items: list[Token]) -> Term:
         return Term("group", tuple(map(str, items)), self.at(items[0]))
 
-    def spread(self, items: list[Token]) -> Term:
+    def variadic(self, items: list[Token]) -> Term:
         name, modifier, argument = re.fullmatch(r"\*(\w*)([-~]?)(\w*)", items[0]).groups()  # type: ignore[union-attr]
-        return Term("spread", (name,), self.at(items[0]), modifier, argument)
+        return Term("variadic", (name,), self.at(items[0]), modifier, argument)
 
     def map(self, items: list[Token | None]) -> Term:
         head = items[0]

@@ -17,20 +17,20 @@ class Term:
     """One term of a dimension pattern.
 
     Attributes:
-        kind: "factor" (`m`), "one" (`1`), "group" (`(h g)`), "spread" (`*b`) or "map" (`reshape(size)`).
-        names: the factors of a group; the factor or the spread; the function of a map and its arguments.
-        modifier: what follows a spread: "-" (without these dimensions), "~" (these stand apart) or "".
+        kind: "factor" (`m`), "one" (`1`), "group" (`(h g)`), "variadic" (`*b`) or "map" (`reshape(size)`).
+        names: the factors of a group; the factor or the variadic name; the function of a map and its arguments.
+        modifier: what follows `*b`: "-" (without these dimensions), "~" (these are separate factors) or "".
         argument: the literal argument that names the dimensions of the modifier.
     """
 
-    kind: OneOf["factor", "one", "group", "spread", "map"]
+    kind: OneOf["factor", "one", "group", "variadic", "map"]
     names: tuple[str, ...]
     location: Location
     modifier: str = ""
     argument: str = ""
 
     def __str__(self) -> str:
-        if self.kind == "spread":
+        if self.kind == "variadic":
             return f"*{self.names[0]}{self.modifier}{self.argument}"
         if self.kind == "group":
             return f"({' '.join(self.names)})"
@@ -137,7 +137,7 @@ class Clause:
 
     Attributes:
         kind: its keyword; "reduce" for `sum k`, `max dim` and the like.
-        names: the factors, spreads, arguments or operands it is about.
+        names: the factors, variadic names, arguments or operands it is about.
         reductions: the reductions of a reduce or commutes clause.
         condition: when it holds; always, if None.
         value: the size that an extent clause gives; the condition of a when clause; why an op is replicated.

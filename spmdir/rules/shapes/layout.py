@@ -158,7 +158,7 @@ class Layout:
         terms = [t for p in self.rule.tensors for t in p.pattern or ()] + [
             t for r in self.rule.results for t in r.pattern
         ]
-        spreads = [t for t in terms if t.kind == "spread"]
+        spreads = [t for t in terms if t.kind == "variadic"]
         chosen = [t for t in spreads if t.argument == argument] or spreads
         return chosen[0].names[0] if chosen else ""
 

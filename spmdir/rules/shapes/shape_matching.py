@@ -84,7 +84,7 @@ def _map(layout: Layout, term: Term) -> Dims:
 def _match(layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str, operand: bool) -> Dims:
     dims: list[tuple[int, ...]] = []
     for term, sizes in split_shape(layout, pattern, shape, what):
-        if term.kind == "spread":
+        if term.kind == "variadic":
             dims += match_spread(layout, term, sizes, what, operand)
         elif term.kind == "one":
             if sizes[0] != 1:
@@ -108,7 +108,7 @@ def _predict(layout: Layout, pattern: Pattern) -> Dims:
     """The dimensions of a result whose shape is still to be inferred."""
     dims: list[tuple[int, ...]] = []
     for term in pattern:
-        if term.kind == "spread":
+        if term.kind == "variadic":
             base = layout.spreads.get(term.names[0])
             if base is None:
                 layout.fail(f"the sizes of `{term}` cannot be inferred")

@@ -34,7 +34,7 @@ def size_spreads(layout: Layout, operands: list[tuple[int, Parameter]]) -> None:
         for pattern, shape, what, of_result in tensors
         if not is_mapped(pattern)
         for term, sizes in split_shape(layout, pattern, shape, what)
-        if term.kind == "spread"
+        if term.kind == "variadic"
     ]
     seen.sort(key=lambda one: (one.of_result, one.term.modifier != ""))
     for name in dict.fromkeys(one.term.names[0] for one in seen):
@@ -113,15 +113,15 @@ def split_shape(
     layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
     """Each term of `pattern` with the sizes it stands for."""
-    free = len(shape) - sum(t.kind != "spread" for t in pattern)
-    spreads = sum(t.kind == "spread" for t in pattern)
+    free = len(shape) - sum(t.kind != "variadic" for t in pattern)
+    spreads = sum(t.kind == "variadic" for t in pattern)
     if free < 0 or (free and not spreads):
         layout.fail(
             f"{what} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
         )
     pieces, at = [], 0
     for term in pattern:
-        length = free if term.kind == "spread" else 1
+        length = free if term.kind == "variadic" else 1
         pieces.append((term, shape[at : at + length]))
         at += length
     return pieces

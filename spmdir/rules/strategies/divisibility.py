@@ -22,8 +22,8 @@ class Factor:
 
     Attributes:
         name, size: the size is global.
-        kind: "plain", "whole" (never divided), "same" (results without it do not depend on it), or the reduction that
-            is pending in the results without it.
+        kind: "plain", "unsharded" (never sharded), "same" (results without it do not depend on it), or the reduction
+            that results without it are partial by.
         rewrite: "expand" or "local" when dividing it replaces the op.
         least: how much of it every rank must hold.
         aligned: every rank must hold whole rows of 16 bytes of it.
@@ -64,7 +64,7 @@ def dividable(rule: OpRule, index: int, count: int, divided: Mapping[int, int], 
 def goes_with(rule: OpRule, index: int, divided: Mapping[int, int]) -> bool:
     """Whether the factor can be divided at all, in any way, where other axes divide factors already."""
     factor = rule.factors[index]
-    if factor.size <= 1 or factor.kind == "whole":
+    if factor.size <= 1 or factor.kind == "unsharded":
         return False
     others = [rule.factors[f].clause for f in divided if f >= 0 and f != index]
     if factor.rewrite and any(clause not in (None, factor.clause) for clause in others):
