@@ -1,29 +1,22 @@
 """Golden files, and what the markers mean.
 
-A golden file `tests/golden/**/*.mlir` is a test of `spmd-opt`: its first line is `// RUN: <arguments>`, then
-comes the input, and the comments that end it are the expectation, `// | ` before each line of stdout and
-`// ! ` before each line of stderr. `pytest --update-golden` writes the expectation. Files run with
-`--verify-diagnostics` have none: their `expected-error` comments say it all.
+Every `.mlir` file in `tests/golden` is a golden file of `spmd-opt`, as docs/golden-tests.md describes them, and a test;
+`pytest --update-golden` writes the expectations.
 """
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import io
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from spmdir.tools import spmd_opt
+from spmdir.core.errors import SpmdirError
+from spmdir.tools.command import write_text
+from spmdir.tools.golden import check_files
+from spmdir.tools.spmd_opt import run_on
 
 GOLDEN = Path(__file__).parent / "golden"
-RUN = "// RUN:"
-STREAMS = ("// |", "// !")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,61 +48,16 @@ class GoldenFile(pytest.File):
         yield GoldenTest.from_parent(self, name=self.path.stem)
 
 
-class GoldenMismatch(Exception):
-    """What spmd-opt printed is not what the file says."""
-
-
 class GoldenTest(pytest.Item):
     def runtest(self) -> None:
-        text = self.path.read_text()
-        arguments = shlex.split(text.partition("\n")[0].removeprefix(RUN))
-        if not text.startswith(RUN):
-            raise GoldenMismatch(f"{self.path}: expected `{RUN} <spmd-opt arguments>` on the first line")
-        source, expected = split(text)
-        status, stdout, stderr = spmd_opt_on(source, arguments)
-        if status == 2 or (status and "--verify-diagnostics" in arguments):
-            raise GoldenMismatch(stderr)
-        actual = "".join(
-            f"{mark} {line}".rstrip() + "\n"
-            for mark, stream in zip(STREAMS, (stdout, stderr), strict=True)
-            for line in stream.splitlines()
-        )
-        if actual == expected:
-            return
-        if self.config.getoption("--update-golden"):
-            self.path.write_text(source.rstrip("\n") + "\n\n" + actual)
-            return
-        diff = difflib.unified_diff(
-            expected.splitlines(), actual.splitlines(), "expected", "actual", lineterm="", n=max(len(expected), 1)
-        )
-        raise GoldenMismatch("\n".join(["run pytest --update-golden if the change is meant", *diff]))
+        update = write_text if self.config.getoption("--update-golden") else None
+        for error in check_files([str(self.path)], run_on, update):
+            raise error
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: str | None = None) -> str:
-        if isinstance(excinfo.value, GoldenMismatch):
-            return f"{self.path}\n{excinfo.value}"
+        if isinstance(excinfo.value, SpmdirError):
+            return str(excinfo.value)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, str(self.path.relative_to(GOLDEN))
-
-
-def split(text: str) -> tuple[str, str]:
-    """Input and expectation of a golden file: the comments that end it are the expectation."""
-    lines = text.splitlines(keepends=True)
-    start = len(lines)
-    while start and lines[start - 1].startswith(STREAMS):
-        start -= 1
-    return "".join(lines[:start]), "".join(lines[start:])
-
-
-def spmd_opt_on(text: str, arguments: list[str]) -> tuple[int, str, str]:
-    """Status, stdout and stderr of `spmd-opt` with `text` on its stdin, in this process."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
-    with (
-        mock.patch.object(sys, "stdin", stdin),
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-    ):
-        status = spmd_opt.main(arguments)
-    return status, stdout.getvalue(), stderr.getvalue()

@@ -10,7 +10,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import NoReturn, TextIO
 
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
@@ -98,6 +99,14 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
             file=sys.stderr,
         )
         return 2
+
+
+def captured(run: Callable[[], int]) -> tuple[int, str, str]:
+    """Return the exit status of `run`, and what it prints to stdout and stderr."""
+    stdout, stderr = StringIO(), StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        status = run()
+    return status, stdout.getvalue(), stderr.getvalue()
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

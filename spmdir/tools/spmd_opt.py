@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,8 +15,9 @@ import attrs
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
 from spmdir.passes import PassTable, describe, run_passes
 from spmdir.plugins import Session, load_plugins
-from spmdir.tools.command import ArgumentParser, flat, guarded, read_text, shown_warnings, write_text
+from spmdir.tools.command import ArgumentParser, captured, flat, guarded, read_text, shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
+from spmdir.tools.input_parts import SPLIT, parts_of
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -34,7 +35,6 @@ examples:
 
 Errors print as `file:line:col: error: …` and give exit status 1, with nothing written.
 """
-_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(_main, argv)
 
 
-def _main(argv: Sequence[str]) -> int:
+def run_on(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
+    """Return exit status, stdout and stderr of the tool in this process; the input that `arguments` name is `text`."""
+    return captured(lambda: guarded(lambda argv: _main(argv, lambda path: (text, path)), arguments))
+
+
+def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_text) -> int:
     plugins, rest = plugin_parser().parse_known_args(argv)
     session = load_plugins(plugins.load_plugin)
     pipeline, rest = split_pass_flags(rest, session.passes)
@@ -56,7 +61,18 @@ def _main(argv: Sequence[str]) -> int:
     if options.list_passes:
         print(pass_table(session.passes))
         return 0
-    write_text(options.output, process(*read_text(options.input), pipeline, options, session))
+    if options.golden:
+        return _check_golden(options.golden, options.update_golden)
+    write_text(options.output, process(*read(options.input), pipeline, options, session))
+    return 0
+
+
+def _check_golden(paths: Sequence[str], update: bool) -> int:
+    from spmdir.tools.golden import check_files
+
+    errors = list(check_files(paths, run_on, write_text if update else None))
+    if errors:
+        raise SpmdirErrors(errors)
     return 0
 
 
@@ -93,6 +109,9 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     group = parser.add_argument_group("input")
     group.add_argument("--split-input-file", action="store_true", help="treat parts between `// -----` lines alone")
     group.add_argument("--verify-diagnostics", action="store_true", help="check expected-error comments; print no IR")
+
+    group.add_argument("--golden", nargs="+", metavar="PATH", help="check golden files, also those in folders")
+    group.add_argument("--update-golden", action="store_true", help="with --golden: write what is printed now")
 
     group = parser.add_argument_group("passes")
     group.add_argument("-p", dest="pipeline", metavar="PIPELINE", help="passes as text: 'a,b{option=value}'")
@@ -143,23 +162,14 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace, se
     """
     treat = _check_expectations if options.verify_diagnostics else _transform
     outputs, errors = [], []
-    for first_line, part in _parts(text) if options.split_input_file else [(1, text)]:
+    for first_line, part in parts_of(text) if options.split_input_file else [(1, text)]:
         try:
             outputs.append(treat(part, file, first_line, pipeline, options, session))
         except SpmdirError as error:
             errors += flat(error)
     if errors:
         raise SpmdirErrors(errors)
-    return "" if options.verify_diagnostics else "// -----\n".join(outputs)
-
-
-def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """First line and text of each part between `// -----` lines."""
-    first_line, start = 1, 0
-    for mark in [*_SPLIT.finditer(text), None]:
-        part = text[start : mark.start() if mark else None]
-        yield first_line, part
-        first_line, start = first_line + part.count("\n"), mark.start() if mark else 0
+    return "" if options.verify_diagnostics else SPLIT.join(outputs)
 
 
 def _check_expectations(

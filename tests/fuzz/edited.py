@@ -14,6 +14,7 @@ from spmdir import run_passes
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
+from spmdir.tools.golden import read_golden
 from spmdir.tools.spmd_run import random_inputs
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edits import axes, outcome, random_edit
@@ -89,10 +90,10 @@ def golden() -> tuple[str, ...]:
     """The golden programs that run: complete, accepted, and small; in double precision, so that all else is wrong."""
     texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
-        if path.parent.name == "bad":
+        if "bad" in path.parts:
             continue
-        source = path.read_text().partition("\n")[2].partition("\n// | ")[0].partition("\n// ! ")[0]
-        texts += [part for part in map(_double, source.split("// -----\n")) if axes(part) and _runs(part)]
+        sources = read_golden(path.read_text(), str(path)).sources
+        texts += [part for part in map(_double, sources) if axes(part) and _runs(part)]
     return tuple(texts)
 
 

@@ -23,6 +23,8 @@ from spmdir.core.placement.standard import parse_placement
 from spmdir.core.sharding import parse_sharding
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
+from spmdir.tools.golden import read_golden
+from spmdir.tools.input_parts import SPLIT
 from spmdir.tools.plan_file import read_plan
 from tests.fuzz.batch import Kind, Wrong
 
@@ -251,10 +253,10 @@ def _golden() -> list[Text]:
     """The inputs of golden files, run as they are there, and all the way."""
     texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
-        head, _, rest = path.read_text().partition("\n")
-        source = re.split(r"^// [|!]", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        texts.append(Text("mlir", source, f"spmd-opt {{}} {head.removeprefix('// RUN:')}"))
-        for part in source.split("// -----\n")[:2] if path.parent.name != "bad" else []:
+        golden = read_golden(path.read_text(), str(path))
+        command = shlex.join(["spmd-opt", *("{}" if argument == "%s" else argument for argument in golden.arguments)])
+        texts.append(Text("mlir", SPLIT.join(golden.sources), command))
+        for part in golden.sources[:2] if "bad" not in path.parts else []:
             texts += [Text("mlir", part, f"spmd-opt {{}} {WAY}"), Text("mlir", part, "spmd-translate --emit-fx {}")]
     return texts
 

@@ -27,12 +27,13 @@ from spmdir.report.communication import comm_report
 from spmdir.reshard.steps import MOVES, Step, make_step
 from spmdir.rules import default
 from spmdir.simulator.simulate import simulate
+from spmdir.tools.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fuse-collectives"
 PARTS = [
     (f"{path.stem}-{number}", part)
     for path in sorted(GOLDEN.glob("*.mlir"))
-    for number, part in enumerate(path.read_text().partition("\n// | ")[0].split("// -----\n"))
+    for number, part in enumerate(read_golden(path.read_text(), str(path)).sources)
 ]
 
 

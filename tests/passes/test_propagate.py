@@ -10,13 +10,14 @@ import pytest
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
 from spmdir.passes import run_passes
+from spmdir.tools.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
 PROGRAMS = [
     pytest.param(part, id=f"{path.stem}-{number}")
     for path in sorted(GOLDEN.glob("*.mlir"))
     if "--verify-diagnostics" not in path.read_text()
-    for number, part in enumerate(path.read_text().split("\n// |")[0].split("// -----"))
+    for number, part in enumerate(read_golden(path.read_text(), str(path)).sources)
 ]
 
 

@@ -1,4 +1,4 @@
-// RUN: --propagate --bind-sizes="s0=3 s1=5" --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --bind-sizes="s0=3 s1=5" --insert-reshard --lower-reshard --localize
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 2..}

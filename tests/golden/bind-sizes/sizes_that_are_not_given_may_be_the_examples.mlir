@@ -1,4 +1,4 @@
-// RUN: --bind-sizes="examples s1=3"
+// RUN: spmd-opt %s --bind-sizes="examples s1=3"
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 2..}

@@ -1,4 +1,4 @@
-// RUN: --verify-spmd --localize
+// RUN: spmd-opt %s --verify-spmd --localize
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Of the bucket a rank holds a quarter of %x and all of %y: 32 + 6 elements, which makes 152 over the four of tp.

@@ -1,4 +1,4 @@
-// RUN: --lower-reshard
+// RUN: spmd-opt %s --lower-reshard
 spmd.mesh @node_2_gpu_4 <node = 2, gpu = 4> intra [gpu]
 
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@node_2_gpu_4, gpu: S(0)>}) -> tensor<16x8xf32> {

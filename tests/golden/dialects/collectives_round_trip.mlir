@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 

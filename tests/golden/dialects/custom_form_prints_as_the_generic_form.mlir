@@ -1,4 +1,4 @@
-// RUN: --print-op-generic
+// RUN: spmd-opt %s --print-op-generic
 
 spmd.mesh @mesh <dp = 2>
 

@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf8E5M2> {
   %0 = aten._to_copy(%x) {dtype = f8E4M3FN} : tensor<8xf8E4M3FN>

@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 "builtin.module"() ({
   "spmd.mesh"() <{sym_name = "mesh", axis_names = ["dp"], axis_sizes = [2 : i64]}> : () -> ()

@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 func.func @f(%x: tensor<8xf32>, %i: tensor<8xi64>) -> tensor<8xf32> {
   %0 = aten.cat([%x, %x]) {dim = 0} : tensor<16xf32>

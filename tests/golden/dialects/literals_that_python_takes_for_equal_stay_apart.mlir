@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = aten.pow.Tensor_Scalar(%x) {exponent = 1} : tensor<8xf32>

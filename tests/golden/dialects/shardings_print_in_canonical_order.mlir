@@ -1,4 +1,4 @@
-// RUN:
+// RUN: spmd-opt %s
 
 spmd.mesh @mesh <a = 2, b = 2, c = 2>
 

@@ -1,4 +1,4 @@
-// RUN: 
+// RUN: spmd-opt %s
 spmd.mesh @mesh <dp = 2>
 
 spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 0.., s0 % 4 == 0, s1 <= s0, 2 * s1 != s0 + 1}

@@ -1,4 +1,4 @@
-// RUN: --fold-views
+// RUN: spmd-opt %s --fold-views
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @main(%x: tensor<2x6x8xf32>, %w: tensor<4x8xf32>) -> tensor<2x6x4xf32> {

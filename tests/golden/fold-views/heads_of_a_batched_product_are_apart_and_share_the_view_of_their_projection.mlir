@@ -1,4 +1,4 @@
-// RUN: --fold-views
+// RUN: spmd-opt %s --fold-views
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @main(%x: tensor<2x6x8xf32>, %k: tensor<2x6x8xf32>, %v: tensor<2x4x6x2xf32>) -> (tensor<2x4x6x6xf32>, tensor<2x4x6x2xf32>) {

@@ -1,4 +1,4 @@
-// RUN: --fold-views
+// RUN: spmd-opt %s --fold-views
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @main(%q: tensor<2x2x3x5x4xf32>, %k: tensor<2x2x4x5xf32>) -> tensor<2x2x3x5x5xf32> {

@@ -1,4 +1,4 @@
-// RUN: --fold-views
+// RUN: spmd-opt %s --fold-views
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 2..}

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives
+// RUN: spmd-opt %s --split-input-file --fuse-collectives
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Of equal collectives the first one serves; unused ones go, with what only they used.

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives --verify-spmd
+// RUN: spmd-opt %s --split-input-file --fuse-collectives --verify-spmd
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A tensor-parallel pair of branches and a cut: two all-reduces become one reduce-scatter.

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=exchange-and-back"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange-and-back"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // There and back.
@@ -7,6 +7,13 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.all_to_all %a on [tp] from 1 to 0 : tensor<16x8xf32> <tp: S(0)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   return %x : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,12 +24,6 @@ func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp:
   return %y : tensor<16x16xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   return %x : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<16x16xf32> {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=exchange-of-slice"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Cut along the right dimension at once.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.all_to_all %a on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %y = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %y = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {

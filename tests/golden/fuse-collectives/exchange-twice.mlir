@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=exchange-twice"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange-twice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Two all-to-all in a row.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
   %y = spmd.all_to_all %a on [tp] from 1 to 2 : tensor<8x8x8xf32> <tp: S(2)>
   return %y : tensor<8x8x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x8x8xf32> {
+// |   %y = spmd.all_to_all %x on [tp] from 0 to 2 : tensor<8x8x8xf32> <tp: S(2)>
+// |   return %y : tensor<8x8x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
   return %y, %a : tensor<8x8x8xf32>, tensor<8x8x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x8x8xf32> {
-// |   %y = spmd.all_to_all %x on [tp] from 0 to 2 : tensor<8x8x8xf32> <tp: S(2)>
-// |   return %y : tensor<8x8x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<8x8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8x8x8xf32>, tensor<8x8x8xf32>) {

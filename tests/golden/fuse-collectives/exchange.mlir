@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=exchange"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Gathered on one dimension, cut on another: an all-to-all.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %g on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   %y = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <a = 2, b = 4, c = 2>
 
@@ -16,6 +24,16 @@ func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: 
   %y = spmd.slice %g on [b, c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
   return %y : tensor<16x16xf32>
 }
+
+// | spmd.mesh @mesh <a = 2, b = 4, c = 2>
+// |
+// | func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}) -> tensor<16x16xf32> {
+// |   %x.all_to_all = spmd.all_to_all %x on [b] from 0 to 1 : tensor<16x16xf32> <a: S(0), b: S(1)>
+// |   %x.all_gather = spmd.all_gather %x.all_to_all on [a] dim 0 : tensor<16x16xf32> <b: S(1)>
+// |   %y = spmd.slice %x.all_gather on [c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
+// |   return %y : tensor<16x16xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -28,22 +46,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y, %z, %u : tensor<16x8xf32>, tensor<16x8xf32>, tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %y = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <a = 2, b = 4, c = 2>
-// |
-// | func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}) -> tensor<16x16xf32> {
-// |   %x.all_to_all = spmd.all_to_all %x on [b] from 0 to 1 : tensor<16x16xf32> <a: S(0), b: S(1)>
-// |   %x.all_gather = spmd.all_gather %x.all_to_all on [a] dim 0 : tensor<16x16xf32> <b: S(1)>
-// |   %y = spmd.slice %x.all_gather on [c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
-// |   return %y : tensor<16x16xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16x8xf32>) {

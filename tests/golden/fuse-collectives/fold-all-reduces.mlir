@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=fold-all-reduces"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=fold-all-reduces"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // One all-reduce over both axes.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   %y = spmd.all_reduce %a on [dp] op sum : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %y = spmd.all_reduce %x on [tp, dp] op sum : tensor<16x8xf32> <>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %y = spmd.all_reduce %x on [tp, dp] op sum : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(avg), tp: P(sum)>}) -> tensor<16x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=fold-partitions"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=fold-partitions"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // One partition over both axes.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.partition %a on [dp] op sum : tensor<16x8xf32> <dp: P(sum), tp: P(sum)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %y = spmd.partition %x on [tp, dp] op sum : tensor<16x8xf32> <dp: P(sum), tp: P(sum)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %y = spmd.partition %x on [tp, dp] op sum : tensor<16x8xf32> <dp: P(sum), tp: P(sum)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=fold-scatters"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=fold-scatters"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // One reduce-scatter over both axes, in nesting order.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   %y = spmd.reduce_scatter %a on [dp] dim 0 op sum : tensor<16x8xf32> <tp: S(0), dp: S(0)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %y = spmd.reduce_scatter %x on [tp, dp] dim 0 op sum : tensor<16x8xf32> <tp: S(0), dp: S(0)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %y = spmd.reduce_scatter %x on [tp, dp] dim 0 op sum : tensor<16x8xf32> <tp: S(0), dp: S(0)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {

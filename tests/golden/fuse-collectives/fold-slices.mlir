@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=fold-slices"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=fold-slices"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // One slice over both axes.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.slice %a on [dp] dim 1 : tensor<16x8xf32> <tp: S(1), dp: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %y = spmd.slice %x on [tp, dp] dim 1 : tensor<16x8xf32> <tp: S(1), dp: S(1)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %y = spmd.slice %x on [tp, dp] dim 1 : tensor<16x8xf32> <tp: S(1), dp: S(1)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {

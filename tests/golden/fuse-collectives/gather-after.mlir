@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=gather-after"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-after"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Gather after the cast to the smaller type.
@@ -7,6 +7,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = aten._to_copy(%g) {dtype = bf16} : tensor<16x8xbf16> <>
   return %y : tensor<16x8xbf16>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
+// |   %y = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
+// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xbf16> <>
+// |   return %y.all_gather : tensor<16x8xbf16>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,6 +26,16 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = aten.mul.Tensor(%g, %h) : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
+// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
+// |   %y = aten.mul.Tensor(%x, %z) : tensor<16x8xf32> <tp: S(0)>
+// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xf32> <>
+// |   return %y.all_gather : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -26,6 +45,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = aten.t(%g) : tensor<8x16xf32> <>
   return %y : tensor<8x16xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
+// |   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
+// |   %y = aten.t(%g) : tensor<8x16xf32> <>
+// |   return %y : tensor<8x16xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -36,31 +64,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xbf16> {
-// |   %y = aten._to_copy(%x) {dtype = bf16} : tensor<16x8xbf16> <tp: S(0)>
-// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xbf16> <>
-// |   return %y.all_gather : tensor<16x8xbf16>
-// | }
-// | // -----
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-// |   %y = aten.mul.Tensor(%x, %z) : tensor<16x8xf32> <tp: S(0)>
-// |   %y.all_gather = spmd.all_gather %y on [tp] dim 0 : tensor<16x8xf32> <>
-// |   return %y.all_gather : tensor<16x8xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
-// |   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
-// |   %y = aten.t(%g) : tensor<8x16xf32> <>
-// |   return %y : tensor<8x16xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {

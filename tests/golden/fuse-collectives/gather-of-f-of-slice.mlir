@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=gather-of-f-of-slice"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-of-f-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // An elementwise op on pieces that are gathered at once runs on the whole instead.
@@ -8,6 +8,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.all_gather %f on [tp] dim 0 : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %f = aten.gelu(%x) : tensor<16x8xf32> <>
+// |   return %f : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -19,13 +27,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %f = aten.gelu(%x) : tensor<16x8xf32> <>
-// |   return %f : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=gather-of-scatter"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-of-scatter"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Both halves of an all-reduce.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.all_gather %r on [tp] dim 0 : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %y = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -18,13 +26,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y, %z : tensor<16x8xf32>, tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %y = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=gather-of-slice"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // What was cut and put together again was there all the time.
@@ -7,6 +7,13 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.all_gather %s on [tp] dim 0 : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   return %x : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -18,6 +25,16 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %z
   %v = spmd.all_gather %u on [dp, tp] dim 1 : tensor<16x8xf32> <>
   return %y, %v : tensor<16x8xf32>, tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
+// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
+// |   %y = spmd.slice %x on [dp] dim 0 : tensor<16x8xf32> <dp: S(0)>
+// |   %v = spmd.all_gather %z on [dp] dim 1 : tensor<16x8xf32> <>
+// |   return %y, %v : tensor<16x8xf32>, tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -28,21 +45,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   return %x : tensor<16x8xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
-// |   %y = spmd.slice %x on [dp] dim 0 : tensor<16x8xf32> <dp: S(0)>
-// |   %v = spmd.all_gather %z on [dp] dim 1 : tensor<16x8xf32> <>
-// |   return %y, %v : tensor<16x8xf32>, tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=scatter-before-all-reduce"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=scatter-before-all-reduce"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // The all-reduce is of the pieces.
@@ -7,6 +7,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   %y = spmd.reduce_scatter %a on [dp] dim 0 op sum : tensor<16x8xf32> <dp: S(0)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [dp] dim 0 op sum : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
+// |   %y = spmd.all_reduce %x.reduce_scatter on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,14 +26,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   return %y, %a : tensor<16x8xf32>, tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %x.reduce_scatter = spmd.reduce_scatter %x on [dp] dim 0 op sum : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
-// |   %y = spmd.all_reduce %x.reduce_scatter on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {

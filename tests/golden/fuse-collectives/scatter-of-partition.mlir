@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=scatter-of-partition"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=scatter-of-partition"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Addends made of a value, scattered, are its pieces.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   %y = spmd.reduce_scatter %p on [tp] dim 1 op max : tensor<16x8xf32> <tp: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %y = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -17,13 +25,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %y = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> tensor<16x8xf32> {

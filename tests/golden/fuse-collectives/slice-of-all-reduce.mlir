@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=slice-of-all-reduce"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=slice-of-all-reduce"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // The cut half of an all-reduce is a reduce-scatter.
@@ -7,6 +7,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %r on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %y = spmd.reduce_scatter %x on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
 
@@ -16,6 +24,17 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P
   %y = spmd.slice %r on [c, a, d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<16x8xf32> {
+// |   %x.slice = spmd.slice %x on [c] dim 1 : tensor<16x8xf32> <c: S(1), a: P(max), b: P(max)>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x.slice on [a] dim 1 op max : tensor<16x8xf32> <c: S(1), a: S(1), b: P(max)>
+// |   %x.all_reduce = spmd.all_reduce %x.reduce_scatter on [b] op max : tensor<16x8xf32> <c: S(1), a: S(1)>
+// |   %y = spmd.slice %x.all_reduce on [d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
+// |   return %y : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -25,6 +44,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %r on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   return %y, %r : tensor<16x8xf32>, tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
+// |   %r = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
+// |   %y = spmd.slice %r on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
+// |   return %y, %r : tensor<16x8xf32>, tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -35,31 +63,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %y = spmd.reduce_scatter %x on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<16x8xf32> {
-// |   %x.slice = spmd.slice %x on [c] dim 1 : tensor<16x8xf32> <c: S(1), a: P(max), b: P(max)>
-// |   %x.reduce_scatter = spmd.reduce_scatter %x.slice on [a] dim 1 op max : tensor<16x8xf32> <c: S(1), a: S(1), b: P(max)>
-// |   %x.all_reduce = spmd.all_reduce %x.reduce_scatter on [b] op max : tensor<16x8xf32> <c: S(1), a: S(1)>
-// |   %y = spmd.slice %x.all_reduce on [d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
-// |   return %y : tensor<16x8xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
-// |   %r = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
-// |   %y = spmd.slice %r on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
-// |   return %y, %r : tensor<16x8xf32>, tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {

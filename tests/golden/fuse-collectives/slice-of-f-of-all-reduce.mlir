@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=slice-of-f-of-all-reduce"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=slice-of-f-of-all-reduce"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A transposition stands between: the other dimension is scattered.
@@ -8,6 +8,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %t on [tp] dim 0 : tensor<8x16xf32> <tp: S(0)>
   return %y : tensor<8x16xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x16xf32> {
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
+// |   %t = aten.t(%x.reduce_scatter) : tensor<8x16xf32> <tp: S(0)>
+// |   return %t : tensor<8x16xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -18,6 +27,15 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %t on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>
   return %y : tensor<16x8xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
+// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
+// |   %t = aten.exp(%x.reduce_scatter) : tensor<16x8xf32> <tp: S(1)>
+// |   return %t : tensor<16x8xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -29,22 +47,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x16xf32> {
-// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
-// |   %t = aten.t(%x.reduce_scatter) : tensor<8x16xf32> <tp: S(0)>
-// |   return %t : tensor<8x16xf32>
-// | }
-// | // -----
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-// |   %x.reduce_scatter = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
-// |   %t = aten.exp(%x.reduce_scatter) : tensor<16x8xf32> <tp: S(1)>
-// |   return %t : tensor<16x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --fuse-collectives="only=slice-of-f-of-gather"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="only=slice-of-f-of-gather"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // The op runs on the pieces.
@@ -8,6 +8,14 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   %y = spmd.slice %f on [tp] dim 1 : tensor<8x16xf32> <tp: S(1)>
   return %y : tensor<8x16xf32>
 }
+
+// | spmd.mesh @mesh <dp = 2, tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
+// |   %f = aten.t(%x) : tensor<8x16xf32> <tp: S(1)>
+// |   return %f : tensor<8x16xf32>
+// | }
+
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -19,13 +27,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
   return %y : tensor<16x8xf32>
 }
 
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
-// |   %f = aten.t(%x) : tensor<8x16xf32> <tp: S(1)>
-// |   return %f : tensor<8x16xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --insert-reshard
+// RUN: spmd-opt %s --insert-reshard
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {

@@ -1,4 +1,4 @@
-// RUN: --localize
+// RUN: spmd-opt %s --localize
 
 spmd.mesh @mesh <dp = 2>
 

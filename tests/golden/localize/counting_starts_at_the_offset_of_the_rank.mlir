@@ -1,4 +1,4 @@
-// RUN: --localize
+// RUN: spmd-opt %s --localize
 spmd.mesh @mesh <dp = 2, tp = 3>
 
 func.func @main() -> tensor<12xi64> {

@@ -1,4 +1,4 @@
-// RUN: --localize --localize
+// RUN: spmd-opt %s --localize --localize
 spmd.mesh @mesh <tp = 3>
 
 func.func @main(%x: tensor<7xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<7xf32> {

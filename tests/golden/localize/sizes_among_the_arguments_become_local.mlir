@@ -1,4 +1,4 @@
-// RUN: --localize
+// RUN: spmd-opt %s --localize
 spmd.mesh @mesh <dp = 2, tp = 3>
 
 func.func @main(%x: tensor<7x12xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) -> tensor<7x6x2xf32> {

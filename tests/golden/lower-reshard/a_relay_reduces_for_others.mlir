@@ -1,4 +1,4 @@
-// RUN: --lower-reshard
+// RUN: spmd-opt %s --lower-reshard
 spmd.mesh @mesh <a = 2, b = 2, c = 2>
 
 // Half of the ranks have their quarter of an addend already; for the others, ranks that hold addends reduce and send them.

@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard --lower-reshard
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard
 spmd.mesh @mesh <tp = 2>
 
 // What follows the constraint takes the sum as bytes; what takes the product itself has it exactly.

@@ -1,4 +1,4 @@
-// RUN: --lower-reshard
+// RUN: spmd-opt %s --lower-reshard
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A reshard to the sharding a value has vanishes; one of a resharded value starts from the value itself.

@@ -1,4 +1,4 @@
-// RUN: --lower-reshard
+// RUN: spmd-opt %s --lower-reshard
 spmd.mesh @mesh <a = 2, b = 4>
 
 // Every rank gets what it lacks in one all-to-all; a sum whose blocks move is reduced by whoever gets the addends.

@@ -1,4 +1,4 @@
-// RUN: --split-input-file --lower-reshard="topology=h100x8"
+// RUN: spmd-opt %s --split-input-file --lower-reshard="topology=h100x8"
 // A ring of four takes six hops for an all-reduce; for 256 bytes a direct exchange is sooner done, though it sends more.
 
 spmd.mesh @mesh <tp = 4>
@@ -7,6 +7,13 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(su
   %0 = spmd.reshard %x : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
+
+// | spmd.mesh @mesh <tp = 4>
+// |
+// | func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x8xf32> {
+// |   %0 = spmd.exchange %x : tensor<8x8xf32> <>
+// |   return %0 : tensor<8x8xf32>
+// | }
 
 // -----
 
@@ -19,13 +26,6 @@ func.func @f(%x: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp
   return %0 : tensor<4096x4096xf32>
 }
 
-// | spmd.mesh @mesh <tp = 4>
-// |
-// | func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x8xf32> {
-// |   %0 = spmd.exchange %x : tensor<8x8xf32> <>
-// |   return %0 : tensor<8x8xf32>
-// | }
-// | // -----
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<4096x4096xf32> {

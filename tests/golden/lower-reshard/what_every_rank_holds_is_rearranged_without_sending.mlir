@@ -1,4 +1,4 @@
-// RUN: --lower-reshard
+// RUN: spmd-opt %s --lower-reshard
 spmd.mesh @mesh <a = 2, b = 4>
 
 // Each rank puts its shard among zeros; no collective is made.

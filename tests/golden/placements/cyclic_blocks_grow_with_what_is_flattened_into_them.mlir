@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
 spmd.mesh @mesh <tp = 2>
 

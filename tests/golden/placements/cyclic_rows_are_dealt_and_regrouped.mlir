@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
 // Rows that are dealt out stay so through a product and a view of the columns, and are divided by columns at the end.
 spmd.mesh @mesh <tp = 2>

@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
 // As clipping by the norm of all gradients does; the second gradient is on every rank.
 spmd.mesh @mesh <dp = 2>

@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
 // Divided by tp first and by dp then, as FSDP over tensor parallelism does, and gathered over dp for its use.
 spmd.mesh @mesh <dp = 2, tp = 2>

@@ -1,4 +1,4 @@
-// RUN: --print-rules
+// RUN: spmd-opt %s --print-rules
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @main(%x: tensor<16x8xf32>, %w: tensor<8x32xf32>) -> tensor<16x4x8xf32> {

@@ -1,4 +1,4 @@
-// RUN: --print-rules
+// RUN: spmd-opt %s --print-rules
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<16x8xf32>) -> tensor<5x2xi64> {

@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %z: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: R, dp: S(1)>})

@@ -1,4 +1,4 @@
-// RUN: --propagate --insert-reshard
+// RUN: spmd-opt %s --propagate --insert-reshard
 spmd.mesh @mesh <dp = 4>
 
 func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
@@ -18,4 +18,4 @@ func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 // |   %2 = aten.cos(%_1.reshard) : tensor<64x32xf32> <dp: S(0)>
 // |   return %2 : tensor<64x32xf32>
 // | }
-// ! <stdin>:6:3: warning: 'mylib.mystery' has no rule, so it runs replicated; give it one with --load-plugin
+// ! %s:6:3: warning: 'mylib.mystery' has no rule, so it runs replicated; give it one with --load-plugin

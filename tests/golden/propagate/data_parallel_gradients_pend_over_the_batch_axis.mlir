@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 4>
 
 func.func @step(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %dy: tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})

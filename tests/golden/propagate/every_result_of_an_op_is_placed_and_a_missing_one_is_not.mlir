@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%dy: tensor<32x16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %x: tensor<32x16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %mean: tensor<32x16x1xf32>, %rstd: tensor<32x16x1xf32>, %w: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh>})

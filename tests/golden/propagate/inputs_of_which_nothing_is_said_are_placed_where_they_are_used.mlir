@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 4>
 
 // %w is wanted in columns because of %v; nobody needs %unused in pieces.

@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @stack(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %up0: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %down0: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %up1: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %down1: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %up2: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %down2: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %up3: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %down3: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})

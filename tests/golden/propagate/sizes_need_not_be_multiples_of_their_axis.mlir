@@ -1,4 +1,4 @@
-// RUN: --propagate
+// RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 4>
 
 func.func @f(%x: tensor<10x7xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %w: tensor<7x9xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<10x9xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {

@@ -1,4 +1,4 @@
-// RUN: --propagate="sub-axes=none" --insert-reshard --lower-reshard
+// RUN: spmd-opt %s --propagate="sub-axes=none" --insert-reshard --lower-reshard
 
 spmd.mesh @mesh <tp = 4>
 

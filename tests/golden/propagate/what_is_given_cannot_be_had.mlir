@@ -1,4 +1,4 @@
-// RUN: --split-input-file --verify-diagnostics --propagate
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics --propagate
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<64x4096xf32> {

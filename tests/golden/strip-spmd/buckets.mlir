@@ -1,4 +1,4 @@
-// RUN: --strip-spmd
+// RUN: spmd-opt %s --strip-spmd
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},

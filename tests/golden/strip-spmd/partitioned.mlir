@@ -1,4 +1,4 @@
-// RUN: --lower-reshard --print-rules --strip-spmd
+// RUN: spmd-opt %s --lower-reshard --print-rules --strip-spmd
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.name = "input"},

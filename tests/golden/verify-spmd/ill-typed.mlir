@@ -1,4 +1,4 @@
-// RUN: --split-input-file --verify-diagnostics --verify-spmd
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics --verify-spmd
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},

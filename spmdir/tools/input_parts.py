@@ -1,0 +1,20 @@
+"""The parts of an input file between `// -----` lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+SPLIT = "// -----\n"
+"""The line that separates parts."""
+
+_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
+
+
+def parts_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield first line and text of each part of `text`; a part begins with the line that separates it."""
+    first_line, start = 1, 0
+    for mark in [*_SPLIT.finditer(text), None]:
+        part = text[start : mark.start() if mark else None]
+        yield first_line, part
+        first_line, start = first_line + part.count("\n"), mark.start() if mark else 0

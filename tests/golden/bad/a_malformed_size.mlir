@@ -1,8 +1,0 @@
-// RUN:  --verify-diagnostics
-
-spmd.mesh @mesh <dp = 2>
-
-// expected-error@+1 {{'s0+' is no size; expected an expression such as 2*s0 + 1}}
-func.func @f(%x: tensor<[s0 +]x4xf32>) {
-  return
-}

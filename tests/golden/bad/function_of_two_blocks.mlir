@@ -1,8 +1,0 @@
-// RUN: --verify-diagnostics
-
-// expected-error@+1 {{has 2 blocks; expected one: a body without branches}}
-func.func @f(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
-  return %x : tensor<16x8xf32>
-^second:
-  return %x : tensor<16x8xf32>
-}

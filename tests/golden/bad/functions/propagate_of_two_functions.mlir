@@ -1,0 +1,11 @@
+// RUN: spmd-opt %s --propagate --verify-diagnostics
+// expected-error@-1 {{the module has 2 functions; expected one}}
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f() {
+  return
+}
+func.func @g() {
+  return
+}

@@ -1,3 +1,0 @@
-// RUN: --verify-diagnostics
-// expected-error@+1 {{mesh @mesh has no axis 'xx'; its axes are dp}}
-spmd.mesh @mesh <dp = 2> intra [xx]

@@ -1,0 +1,8 @@
+// RUN: spmd-opt %s --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// expected-error@+1 {{@other}}
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@other, dp: S(0)>}) {
+  return
+}

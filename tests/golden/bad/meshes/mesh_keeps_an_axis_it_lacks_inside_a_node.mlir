@@ -1,0 +1,3 @@
+// RUN: spmd-opt %s --verify-diagnostics
+// expected-error@+1 {{mesh @mesh has no axis 'xx'; its axes are dp}}
+spmd.mesh @mesh <dp = 2> intra [xx]

@@ -1,0 +1,14 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+
+// expected-error@+1 {{mesh @me sh has a name that text cannot give}}
+spmd.mesh @"me sh" <dp = 2>
+
+// -----
+
+// expected-error@+1 {{mesh axis 'a b' has a name that text cannot give}}
+"spmd.mesh"() <{sym_name = "mesh", axis_names = ["a b"], axis_sizes = [2]}> : () -> ()
+
+// -----
+
+// expected-error@+1 {{'spmd.mesh': property 'sym_name' expected in operation 'spmd.mesh'}}
+"spmd.mesh"() : () -> ()

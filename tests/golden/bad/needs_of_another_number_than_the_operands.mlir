@@ -1,9 +1,0 @@
-// RUN: --verify-diagnostics
-
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{has 2 entries for 1 operands}}
-  %0 = aten.relu(%x) : tensor<16x8xf32> <> needs (<>, <>)
-  return
-}

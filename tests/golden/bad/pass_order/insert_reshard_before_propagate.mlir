@@ -1,0 +1,9 @@
+// RUN: spmd-opt %s --insert-reshard --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<16x8xf32> {
+  // expected-error@+1 {{run propagate first}}
+  %0 = aten.relu(%x) : tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}

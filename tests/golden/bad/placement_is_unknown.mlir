@@ -1,9 +1,0 @@
-// RUN: --verify-diagnostics
-
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{unknown placement 'Q(0)'; expected one of R, S, P, ?}}
-  %0 = aten.relu(%x) : tensor<16x8xf32> <dp: Q(0)>
-  return
-}

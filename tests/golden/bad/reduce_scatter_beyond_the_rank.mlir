@@ -1,9 +1,0 @@
-// RUN: --verify-diagnostics
-
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) {
-  // expected-error@+1 {{reduce_scatter needs a dimension of a tensor of rank 2, found 5}}
-  %0 = spmd.reduce_scatter %x on [tp] dim 5 op sum : tensor<16x8xf32> <tp: S(0)>
-  return
-}

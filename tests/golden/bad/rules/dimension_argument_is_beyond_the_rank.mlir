@@ -1,0 +1,9 @@
+// RUN: spmd-opt %s --propagate --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<16xf32> {
+  // expected-error@+1 {{selects dimension 7 of a tensor of rank 2}}
+  %0 = aten.sum.dim_IntList(%x) {dim = [7]} : tensor<16xf32>
+  return %0 : tensor<16xf32>
+}

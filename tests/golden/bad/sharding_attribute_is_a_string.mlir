@@ -1,8 +1,0 @@
-// RUN: --verify-diagnostics
-
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-// expected-error@+1 {{spmd.sharding}}
-func.func @f(%x: tensor<16x8xf32> {spmd.sharding = "dp: S(0)"}) {
-  return
-}

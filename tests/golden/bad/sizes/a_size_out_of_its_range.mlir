@@ -1,0 +1,11 @@
+// RUN: spmd-opt %s --bind-sizes="s0=65" --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2>
+
+// expected-error@+1 {{size 's0' is 65; the program was traced for 2 to 64}}
+spmd.sizes {s0 = 8 in 2..64}
+
+func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+  %0 = aten.relu(%x) : tensor<[s0]x4xf32>
+  return %0 : tensor<[s0]x4xf32>
+}

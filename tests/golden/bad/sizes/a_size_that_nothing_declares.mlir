@@ -1,0 +1,9 @@
+// RUN: spmd-opt %s --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2>
+
+// expected-error@+1 {{'s0' names a size that is not declared}}
+func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+  %0 = aten.relu(%x) : tensor<[s0]x4xf32>
+  return %0 : tensor<[s0]x4xf32>
+}

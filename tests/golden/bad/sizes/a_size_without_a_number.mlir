@@ -1,0 +1,11 @@
+// RUN: spmd-opt %s --bind-sizes="s1=4" --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2>
+
+// expected-error@+1 {{no number is given for size 's0'; give one, as in s0=8}}
+spmd.sizes {s0 = 8 in 2.., s1 = 4 in 2..}
+
+func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+  %0 = aten.relu(%x) : tensor<[s0]x4xf32>
+  return %0 : tensor<[s0]x4xf32>
+}

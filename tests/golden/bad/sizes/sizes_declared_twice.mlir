@@ -1,0 +1,12 @@
+// RUN: spmd-opt %s --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2>
+
+spmd.sizes {s0 = 8 in 2..64}
+// expected-error@+1 {{the module declares sizes twice; put all into one}}
+spmd.sizes {s1 = 8 in 2..64}
+
+func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+  %0 = aten.relu(%x) : tensor<[s0]x4xf32>
+  return %0 : tensor<[s0]x4xf32>
+}

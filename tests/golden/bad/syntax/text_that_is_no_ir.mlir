@@ -1,0 +1,4 @@
+// RUN: spmd-opt %s --verify-diagnostics
+
+// expected-error@+1 {{hello}}
+hello world

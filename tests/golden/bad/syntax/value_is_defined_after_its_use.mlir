@@ -1,0 +1,10 @@
+// RUN: spmd-opt %s --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{%1 is not defined before its use}}
+  %0 = aten.relu(%1) : tensor<16x8xf32>
+  %1 = aten.relu(%x) : tensor<16x8xf32>
+  return
+}

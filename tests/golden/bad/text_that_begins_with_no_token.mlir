@@ -1,4 +1,0 @@
-// RUN: --verify-diagnostics
-
-// expected-error@+1 {{Unexpected character}}
-'hello'

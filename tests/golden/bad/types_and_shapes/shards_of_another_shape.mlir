@@ -1,0 +1,77 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+  // expected-error@+1 {{the pieces of [7, 8] <tp: S(0)> have the shape ['?', 8], found [4, 8]}}
+  %0 = my.op(%x) : tensor<4x8xf32> <tp: S(0)> of [7, 8]
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+  // expected-error@+1 {{the pieces of [8, 8] <tp: S(0)> have the shape [4, 8], found ['?', 8]}}
+  %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [8, 8]
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+  // expected-error@+1 {{is of a global tensor of 2 dimensions, found the shape (7,)}}
+  %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7]
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+  // expected-error@+1 {{tensor<?x8xf32> leaves a size open; say of what global shape it is a piece}}
+  %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)>
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+  // expected-error@+1 {{axis 'zz' is not in mesh @mesh <dp = 2, tp = 2>}}
+  %0 = my.op(%x) {a = offset(4, zz)} : tensor<8x8xf32>
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+// expected-error@+1 {{argument 0 is tensor<?x8xf32>, whose size is open; spmd.sharding and spmd.of must tell the piece}}
+func.func @f(%x: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<?x8xf32> {
+  return %x : tensor<?x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+// expected-error@+1 {{argument 0: the pieces of [9, 8] <tp: S(0)> have the shape ['?', 8], found [5, 8]}}
+func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[9, 8]]}>}) -> tensor<5x8xf32> {
+  return %x : tensor<5x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  // expected-error@+1 {{size(8, dp) is a rank's own number; only a function after localize has such}}
+  %0 = aten.triu(%x) {diagonal = size(8, dp)} : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

@@ -1,6 +1,0 @@
-// RUN: --verify-diagnostics
-
-// expected-error@+1 {{closing string literal}}
-func.func @f(%x: tensor<16x8xf32> {spmd.sharding" : tensor<16x8xf32> <dp: S(0), dp: S(1)>}) {
-  return %x : tensor<16x8xf32>
-}

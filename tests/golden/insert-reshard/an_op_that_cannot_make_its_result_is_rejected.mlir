@@ -1,0 +1,32 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics --insert-reshard
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
+  // expected-error@+1 {{'aten.cumsum': no strategy of its rule gives (S(0)) on axis 'tp'; give the op a sharding it can make and reshard the result}}
+  %0 = aten.cumsum(%x) {dim = 0} : tensor<64x64xf32> <tp: S(0)>
+  return %0 : tensor<64x64xf32>
+}
+// -----
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  // expected-error@+1 {{an operand of 'aten.cos' has no sharding yet; run propagate first}}
+  %0 = aten.cos(%x) : tensor<64x64xf32> <tp: S(0)>
+  return %0 : tensor<64x64xf32>
+}
+// -----
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
+  // expected-error@+1 {{'aten.cos' has a result without a sharding; run propagate first}}
+  %0 = aten.cos(%x) : tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}
+// -----
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
+  // expected-error@+1 {{'spmd.constraint' leaves an axis open; run propagate first}}
+  %0 = spmd.constraint %x : tensor<64x64xf32> <tp: ?>
+  return %0 : tensor<64x64xf32>
+}

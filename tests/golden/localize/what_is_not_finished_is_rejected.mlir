@@ -1,0 +1,58 @@
+// RUN: spmd-opt %s --localize --verify-diagnostics --split-input-file
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
+  // expected-error@+1 {{localize found 'spmd.reshard'; run lower-reshard first}}
+  %0 = spmd.reshard %x : tensor<4xf32> <>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
+  // expected-error@+1 {{localize found 'aten.relu' with unmet needs; run insert-reshard first}}
+  %0 = aten.relu(%x) : tensor<4xf32> <> needs (<>)
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
+  // expected-error@+1 {{'aten.relu' has a value without a sharding; run propagate first}}
+  %0 = aten.relu(%x) : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
+  // expected-error@+1 {{is no strategy of this op}}
+  %0 = aten.relu(%x) : tensor<4xf32> <>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2xf32> {
+  // expected-error@+1 {{a constant is held whole by every rank}}
+  %0 = spmd.constant value "000080bf00000040" : tensor<2xf32> <tp: S(0)>
+  return %0 : tensor<2xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<2x4xf32> {
+  // expected-error@+1 {{divided along a dimension it reduces inside; run insert-reshard first}}
+  %0 = aten._softmax(%x) {dim = 1, half_to_float = false} : tensor<2x4xf32> <tp: S(1)>
+  return %0 : tensor<2x4xf32>
+}
