@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from io import StringIO
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import Func, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, Func, FuncOp, ReturnOp
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
@@ -35,7 +35,7 @@ _PLAINER = {
 
 _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
     ModuleOp: (MeshOp, SizesOp, FuncOp),
-    FuncOp: (ReturnOp,),
+    FuncOp: (CallOp, ReturnOp),
 }
 """Op → those inside it that are no tensor ops."""
 
@@ -173,15 +173,24 @@ def functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def main_function(module: ModuleOp) -> FuncOp:
-    """The one function of a program.
+    """Return the function that a program runs: the only one, the one called main, or the only one that is not private.
 
     Raises:
-        UnsupportedError: there is none, or more than one.
+        UnsupportedError: there is none, or it is not clear which; or it calls others, which only inline can read.
     """
     found = functions(module)
-    if len(found) != 1:
-        raise UnsupportedError(f"the module has {len(found)} functions; expected one", location_of(module))
-    return found[0]
+    names = [function.sym_name.data for function in found]
+    public = [function for function in found if function.sym_visibility is None]
+    chosen = [found[names.index("main")]] if "main" in names else public if len(found) > 1 else found
+    if len(chosen) != 1:
+        raise UnsupportedError(
+            f"the module has {len(found)} functions; expected one, or one that is called @main or is not private",
+            location_of(module),
+        )
+    for op in chosen[0].body.block.ops:
+        if isinstance(op, CallOp):
+            raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
+    return chosen[0]
 
 
 def terminator(function: FuncOp) -> ReturnOp:

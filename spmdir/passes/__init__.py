@@ -23,6 +23,7 @@ PassTable = Mapping[str, "str | type[ModulePass]"]
 """Pass name → the class, or `module:class` where it is loaded from when first asked for."""
 
 PASSES: PassTable = {
+    "inline": "spmdir.passes.inline:InlinePass",
     "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
     "propagate": "spmdir.passes.propagate:PropagatePass",
     "bind-sizes": "spmdir.passes.bind_sizes:BindSizesPass",

@@ -1,10 +1,11 @@
 // RUN: spmd-opt %s --split-input-file --verify-diagnostics
 
-func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{'func.call': cannot stand in 'func.func'; expected func.return}}
-  %0 = func.call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
-  return %0 : tensor<8xf32>
+func.func @f() {
+  return
 }
+
+// expected-error@+1 {{'func.call': cannot stand in 'builtin.module'; expected spmd.mesh, spmd.sizes, func.func}}
+func.call @f() : () -> ()
 
 // -----
 
