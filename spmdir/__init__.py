@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "Edge": "spmdir.core.placement.base",
     "Mesh": "spmdir.core.mesh",
