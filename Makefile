@@ -8,13 +8,18 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound r
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz matrix check-rules op-table
+.PHONY: env test test-cuda demo bench fuzz matrix check-rules op-table site wheel-check
 
 env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -e '.[test,demo]'
+	touch $@
+
+# What only some targets need: one stamp an extra of pyproject.toml.
+$(VENV)/.installed-%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[$*]'
 	touch $@
 
 test: env
@@ -47,3 +52,15 @@ op-table: env
 # Every model × plan × mesh against one device; hours.
 matrix: env
 	$(BIN)/python -m benchmarks.correctness
+
+# README, docs/ and the docstrings as HTML in build/site; a broken link or a page that docs/index.md leaves out fails.
+site: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -q -W --keep-going -E -c docs -d build/doctrees . build/site
+
+# What would be published: built, looked through, installed in a fresh environment, used there.
+wheel-check: $(VENV)/.installed-release
+	rm -rf build/dist
+	$(BIN)/python -m build --quiet --outdir build/dist
+	$(BIN)/twine check --strict build/dist/*
+	$(BIN)/check-wheel-contents build/dist
+	$(BIN)/python -m tests.packaging.wheel_check build/dist

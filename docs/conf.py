@@ -28,6 +28,7 @@ html_show_sourcelink = False
 myst_heading_anchors = 4
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "none"
 napoleon_use_ivar = True
 
