@@ -9,28 +9,13 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.intervals import Ranges, length, select
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, held_length, piece_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.symbolic.expressions import Size, evaluate, is_symbolic
-
-DTYPE_BYTES = {
-    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8E4M3FN": 1, "f8E5M2": 1,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "ui8": 1, "i1": 1, "complex<f32>": 8, "complex<f64>": 16,
-}  # fmt: skip
-"""Element type, in MLIR's spelling → bytes of one element."""
-
-
-@attrs.frozen(cache_hash=True)
-class DType:
-    """An element type as a literal argument, e.g. `f32` in `aten._to_copy(%x) {dtype = f32}`."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @attrs.frozen(cache_hash=True)
@@ -39,11 +24,11 @@ class TensorMeta:
 
     Attributes:
         shape: sizes; global until localize.
-        dtype: a key of DTYPE_BYTES.
+        dtype: element type; may be given by its name.
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: DType = attrs.field(converter=as_dtype)
 
     @property
     def rank(self) -> int:
@@ -55,14 +40,10 @@ class TensorMeta:
 
     @property
     def bytes(self) -> int:
-        return self.numel * DTYPE_BYTES[self.dtype]
-
-    @property
-    def floating(self) -> bool:
-        return self.dtype[0] in "fbc"
+        return self.numel * self.dtype.itemsize
 
     def __str__(self) -> str:
-        return "x".join([*map(str, self.shape), self.dtype])
+        return "x".join([*map(str, self.shape), self.dtype.name])
 
 
 @attrs.frozen(cache_hash=True)
@@ -76,7 +57,7 @@ class SizedMeta(TensorMeta):
     sizes: tuple[int | Size, ...]
 
 
-def sized_meta(sizes: tuple[int | Size, ...], hints: Mapping[str, int], dtype: str) -> TensorMeta:
+def sized_meta(sizes: tuple[int | Size, ...], hints: Mapping[str, int], dtype: DType | str) -> TensorMeta:
     """A tensor of `sizes`, with the examples that `hints` give for the symbols."""
     if not any(map(is_symbolic, sizes)):
         return TensorMeta(sizes, dtype)  # type: ignore[arg-type]

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from spmdir.core.axes import is_axis
 from spmdir.core.brackets import split_entries
-from spmdir.core.call import DTYPE_BYTES, DType, Literal, Local, SizeOperand
+from spmdir.core.call import Literal, Local, SizeOperand
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 
@@ -31,7 +32,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?\d+))?(?:\s*([+-])\s*(\d+))?")
-_WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **{name: DType(name) for name in DTYPE_BYTES}}
+_WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **DTYPES}
 
 
 class LiteralError(ValueError):

@@ -25,8 +25,10 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
+from spmdir.core import dtype as dt
 from spmdir.core.brackets import split_entries
 from spmdir.core.call import Literal, SizedMeta, Structure, TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import check_shape
 from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
@@ -35,25 +37,25 @@ from spmdir.core.symbolic.expressions import Size
 from spmdir.dialects.size_types import DimsAttr, dims_text
 from spmdir.dialects.syntax.bracketed import take_balanced
 
-ELEMENT_TYPES: dict[str, Attribute] = {
-    "f64": Float64Type(),
-    "f32": Float32Type(),
-    "f16": Float16Type(),
-    "bf16": BFloat16Type(),
-    "f8E4M3FN": Float8E4M3FNType(),
-    "f8E5M2": Float8E5M2Type(),
-    "i64": IntegerType(64),
-    "i32": IntegerType(32),
-    "i16": IntegerType(16),
-    "i8": IntegerType(8),
-    "ui8": IntegerType(8, Signedness.UNSIGNED),
-    "i1": IntegerType(1),
-    "complex<f32>": ComplexType(Float32Type()),
-    "complex<f64>": ComplexType(Float64Type()),
+_ELEMENT_TYPES: dict[DType, Attribute] = {
+    dt.F64: Float64Type(),
+    dt.F32: Float32Type(),
+    dt.F16: Float16Type(),
+    dt.BF16: BFloat16Type(),
+    dt.F8E4M3FN: Float8E4M3FNType(),
+    dt.F8E5M2: Float8E5M2Type(),
+    dt.I64: IntegerType(64),
+    dt.I32: IntegerType(32),
+    dt.I16: IntegerType(16),
+    dt.I8: IntegerType(8),
+    dt.UI8: IntegerType(8, Signedness.UNSIGNED),
+    dt.I1: IntegerType(1),
+    dt.COMPLEX_F32: ComplexType(Float32Type()),
+    dt.COMPLEX_F64: ComplexType(Float64Type()),
 }
-"""Element type name → xDSL type."""
+"""Element type → xDSL type."""
 
-_ELEMENT_NAMES = {element: name for name, element in ELEMENT_TYPES.items()}
+_DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
 DYNAMIC = DYNAMIC_INDEX
 """The size of a dimension that differs between ranks, printed `?`; only after localize."""
 
@@ -64,7 +66,7 @@ def type_of(meta: TensorMeta | None) -> Attribute:
     if meta is None:
         return NoneType()
     sizes = DimsAttr(meta.sizes) if isinstance(meta, SizedMeta) else NoneAttr()
-    return TensorType(ELEMENT_TYPES[meta.dtype], meta.shape, sizes)
+    return TensorType(_ELEMENT_TYPES[meta.dtype], meta.shape, sizes)
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
@@ -77,12 +79,12 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
-    if not isinstance(type_, TensorType) or type_.element_type not in _ELEMENT_NAMES:
+    if not isinstance(type_, TensorType) or type_.element_type not in _DTYPES:
         return None
     if not isinstance(type_.encoding, (NoneAttr, DimsAttr)):
         return None
     check_shape(type_.get_shape())
-    return TensorMeta(tuple(type_.get_shape()), _ELEMENT_NAMES[type_.element_type])
+    return TensorMeta(tuple(type_.get_shape()), _DTYPES[type_.element_type])
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:

@@ -12,7 +12,6 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import DTYPE_BYTES
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import DYNAMIC, meta_of
@@ -42,7 +41,7 @@ class BorderOp(ValueOp):
             return 0
         borders = argument["before"], argument["after"]
         sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != argument["dim"]]
-        return (sum(borders) if count > 2 else max(borders)) * math.prod(sizes) * DTYPE_BYTES[meta.dtype]
+        return (sum(borders) if count > 2 else max(borders)) * math.prod(sizes) * meta.dtype.itemsize
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)

@@ -8,17 +8,11 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.core.call import DType, Structure, TensorMeta
+from spmdir.core.call import Structure, TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
 from spmdir.core.symbolic.expressions import Real, Size, apply
-
-DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8E4M3FN", torch.float8_e5m2: "f8E5M2",
-    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "ui8",
-    torch.bool: "i1", torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
-}  # fmt: skip
-"""Torch element type → its name in the IR."""
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
 """Where a tensor is made, not what it holds: each rank's program decides this for itself."""
@@ -138,7 +132,7 @@ def _literal(value: Any, place: Location | None) -> Any:
     if value is None or isinstance(value, (bool, int, float, complex, str, Size, Real)):
         return value
     if isinstance(value, torch.dtype):
-        return DType(dtype_name(value, "an argument", place))
+        return dtype_of(value, "an argument", place)
     if isinstance(value, torch.memory_format):
         return None if value is torch.preserve_format else str(value).removeprefix("torch.")
     raise UnsupportedError(
@@ -148,11 +142,11 @@ def _literal(value: Any, place: Location | None) -> Any:
     )
 
 
-def dtype_name(dtype: torch.dtype, what: str, place: Location | None) -> str:
-    """The IR's name of an element type; UnsupportedError, naming `what` has it, if there is none."""
-    if dtype not in DTYPES:
-        known = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
+def dtype_of(dtype: torch.dtype, what: str, place: Location | None) -> DType:
+    """Return the IR's element type; raise UnsupportedError, naming `what` has it, if there is none."""
+    if dtype not in DTYPES_OF_TORCH:
+        known = ", ".join(str(known).removeprefix("torch.") for known in DTYPES_OF_TORCH)
         raise UnsupportedError(
             f"{what} has element type {str(dtype).removeprefix('torch.')}; expected one of {known}", place
         )
-    return DTYPES[dtype]
+    return DTYPES_OF_TORCH[dtype]

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.call import TensorMeta
+from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import as_sharding
@@ -22,7 +23,7 @@ from spmdir.dialects.names import keep_name
 from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp
 from spmdir.importer.decompose import decomposed, has_rule
-from spmdir.importer.fx_arguments import Bound, bind, dtype_name, op_name
+from spmdir.importer.fx_arguments import Bound, bind, dtype_of, op_name
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.normalize import REWRITES
 from spmdir.importer.program import (
@@ -43,7 +44,7 @@ INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", 
 """Higher-order ops that only say how to run their graph; its nodes are imported in their place."""
 
 STATIC_UNLESS: dict[str, Callable[[Bound], bool]] = {
-    "aten.index.Tensor": lambda call: any(meta_of(mask.type).dtype in ("i1", "ui8") for mask in call.operands[1:]),  # type: ignore
+    "aten.index.Tensor": lambda call: any(meta_of(mask.type).dtype in (I1, UI8) for mask in call.operands[1:]),  # type: ignore
     "aten.repeat_interleave.Tensor": lambda call: call.arguments.get("output_size") is None,
     "aten.one_hot": lambda call: "num_classes" not in call.arguments,
 }
@@ -331,12 +332,12 @@ def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable) -> TensorMet
     shape, place = value.shape, node_location(node)
     if value.layout != torch.strided or value.is_quantized:
         raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", place)
-    dtype = dtype_name(value.dtype, f"'{node.name}'", place)
+    dtype = dtype_of(value.dtype, f"'{node.name}'", place)
     if any(map(is_open, shape)):
         return symbols.meta(value, dtype, f"'{node.name}'", place)
     return _meta(shape, dtype)
 
 
 @lru_cache(maxsize=65536)
-def _meta(shape: Any, dtype: str) -> TensorMeta:
+def _meta(shape: Any, dtype: DType) -> TensorMeta:
     return TensorMeta(tuple(shape), dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from torch import fx
 
-from spmdir.core.call import DType, SizedMeta, TensorMeta
+from spmdir.core.call import SizedMeta, TensorMeta
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.importer.fx_arguments import Bound
@@ -27,7 +27,7 @@ def _cast(call: Bound, node: fx.Node) -> Bound | None:
     (result,) = call.results
     if _operand(node).dtype != node.meta["val"].dtype:
         assert result is not None
-        return Bound("aten._to_copy", call.operands[:1], {"dtype": DType(result.dtype), **kept}, call.results, None)
+        return Bound("aten._to_copy", call.operands[:1], {"dtype": result.dtype, **kept}, call.results, None)
     return Bound("aten.clone", call.operands[:1], kept, call.results, None) if kept else None
 
 
@@ -52,7 +52,7 @@ def _from_nothing(name: str) -> Callable[[Bound, fx.Node], Bound]:
         (result,) = call.results
         assert result is not None
         kept = {key: value for key, value in call.arguments.items() if key != "stride"}
-        return Bound(name, (), {**kept, "dtype": DType(result.dtype)}, call.results, None)
+        return Bound(name, (), {**kept, "dtype": result.dtype}, call.results, None)
 
     return rewrite
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from spmdir.core.call import TensorMeta, sized_meta
+from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
 from spmdir.core.symbolic.expressions import (
     Condition,
@@ -82,7 +83,7 @@ class SymbolTable:
             self._environments.append(environment)
         return self._convert(value.node.expr, lambda: f"{what} has the size {value}", place)
 
-    def meta(self, value: Tensor, dtype: str, what: str, place: Location | None) -> TensorMeta:
+    def meta(self, value: Tensor, dtype: DType, what: str, place: Location | None) -> TensorMeta:
         """Shape and element type of a tensor whose sizes are not all known."""
         sizes: Any = tuple(self.number(size, what, place) for size in value.shape)
         return sized_meta(sizes, self._hints, dtype)

@@ -40,8 +40,9 @@ from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started, here
 from spmdir.lowering.stages import bound, localized
 from spmdir.reshard.conditions import refinement
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import torch_op
-from spmdir.torch_interop.values import TORCH_DTYPES, schema, torch_constant, torch_literal
+from spmdir.torch_interop.values import schema, torch_constant, torch_literal
 
 aten = torch.ops.aten
 

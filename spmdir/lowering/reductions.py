@@ -74,9 +74,9 @@ def reduction_of(site: Site) -> Reduction:
     placements = [placement for placement in pending if isinstance(placement, PartialPlacement)]
     first = placements[0]
     name = first.reduce
-    if site.dtype == "i1" and name not in ON_BOOL:
+    if site.dtype.is_bool and name not in ON_BOOL:
         raise UnsupportedError(f"{first} of truth values is no reduction; expected P(any) or P(all)")
-    name = ON_BOOL[name] if site.dtype == "i1" else name
+    name = ON_BOOL[name] if site.dtype.is_bool else name
     if all(placement.op in REDUCTIONS for placement in placements):
         return Reduction(site, name, (), (), averaging(site, site.named))
     counted = [(p, site.mesh.group_size(_where(site, p))) for p in placements]

@@ -14,7 +14,7 @@ from torch._subclasses import fake_tensor
 
 from spmdir.core.call import TensorMeta
 from spmdir.core.errors import UnsupportedError
-from spmdir.torch_interop.values import DTYPE_NAMES, TORCH_DTYPES
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 DEVICES = ("cpu", "meta")
 """Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""
@@ -93,8 +93,8 @@ def _results(
             raise UnsupportedError(f"torch refuses it: {str(error).partition(chr(10))[0]}") from None
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return tuple(
-        TensorMeta(tuple(output.shape), DTYPE_NAMES[output.dtype])
-        if isinstance(output, torch.Tensor) and output.dtype in DTYPE_NAMES
+        TensorMeta(tuple(output.shape), DTYPES_OF_TORCH[output.dtype])
+        if isinstance(output, torch.Tensor) and output.dtype in DTYPES_OF_TORCH
         else None
         for output in outputs
     )
@@ -118,7 +118,7 @@ def _computed(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any],
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return [
         tuple(
-            TensorMeta(meta.shape, DTYPE_NAMES[output.dtype]) if meta and output.dtype in DTYPE_NAMES else None
+            TensorMeta(meta.shape, DTYPES_OF_TORCH[output.dtype]) if meta and output.dtype in DTYPES_OF_TORCH else None
             for meta, output in zip(known, outputs, strict=True)
         )
     ]

@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch.fx import Node
 
+from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
@@ -19,7 +20,7 @@ from spmdir.lowering.partition import Cut, cut_of
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.wire import packed
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default
@@ -52,7 +53,7 @@ class Site:
 
     Attributes:
         shape: the global shape of the tensor.
-        dtype: its element type, in MLIR's spelling.
+        dtype: its element type.
         argument: the op's literal arguments.
     """
 
@@ -63,7 +64,7 @@ class Site:
     source: Sharding
     target: Sharding
     shape: tuple[int, ...]
-    dtype: str
+    dtype: DType
     argument: Mapping[str, Any]
 
     @cached_property

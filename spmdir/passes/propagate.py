@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from spmdir.core.call import TensorMeta
+from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
@@ -43,7 +44,7 @@ from spmdir.search.axis_search import Unsolvable
 from spmdir.search.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
 from spmdir.search.solve import Solution, solve
 
-DOUBLE = ("f64", "complex<f64>")
+DOUBLE = (F64, COMPLEX_F64)
 """Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32
 always, is not split, since another order of adding would show in the result."""
 
@@ -310,7 +311,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
-            metas.append(meta_of(result.type) or TensorMeta((), "i1"))
+            metas.append(meta_of(result.type) or TensorMeta((), I1))
         nodes.append(Node(offer, tuple(values[value] for value in operands), tuple(numbers)))
         makers.append(maker)
 
@@ -370,7 +371,7 @@ def _op_offer(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
-    narrow = any(meta.floating and meta.dtype not in DOUBLE for meta in op.metas if meta)
+    narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     sizes = mesh.axes if any(op.shardings) else ()
     return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from spmdir.core.dtype import BF16, F32, F64, DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Noise, PartialPlacement
 
@@ -44,9 +45,9 @@ class Norm(PartialPlacement):
         whole = self.collect(weights)
         return [tensor * (weight / whole) for weight in weights]
 
-    def holds(self, dtype: str) -> bool:
+    def holds(self, dtype: DType) -> bool:
         # Squares of f16 overflow at 256.
-        return dtype in ("f64", "f32", "bf16")
+        return dtype in (F64, F32, BF16)
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         # Zeros on all ranks, which some of these ops fill in, are a norm of zero.

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from spmdir.core.dtype import BF16, F16, F32, F64, DType
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement
 from spmdir.core.placement.standard import Partial
 
@@ -38,8 +39,8 @@ class Quantised(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return Partial("sum").distribute(tensor, count, noise)
 
-    def holds(self, dtype: str) -> bool:
-        return dtype in ("f64", "f32", "f16", "bf16")
+    def holds(self, dtype: DType) -> bool:
+        return dtype in (F64, F32, F16, BF16)
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x, source="P(sum)")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.core.arguments import MODULE, accepts
-from spmdir.core.call import DTYPE_BYTES
 from spmdir.core.mesh import Mesh
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.cost import Sizes, cost, node_count, sends_anything, step_cost
@@ -139,7 +138,7 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
                 if meta is None or not sends_anything(step, shape, mesh):
                     continue
                 kind, used = step.kind, step.axes
-                spent = step_cost(step, shape, DTYPE_BYTES[meta.dtype], mesh, machine)
+                spent = step_cost(step, shape, meta.dtype.itemsize, mesh, machine)
             else:
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
@@ -189,5 +188,5 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
     for value, targets in forms.items():
         meta, source = meta_of(value.type), sharding_of(value)
         if meta is not None and source is not None:
-            shape, itemsize = global_shape(value, mesh), DTYPE_BYTES[meta.dtype]
+            shape, itemsize = global_shape(value, mesh), meta.dtype.itemsize
             yield max(lower_bound(shape, itemsize, source, target, mesh) for target in targets)

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.axes import is_part
-from spmdir.core.call import DTYPE_BYTES
+from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.progress import say
@@ -89,9 +89,7 @@ def plan_reshard(
     mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ShardingError(f"shape is {shown(shape)}; expected sizes from 0 on, as in (16, 1024)")
-    itemsize = DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else getattr(dtype, "itemsize", None)
-    if itemsize is None:
-        raise ShardingError(f"unknown element type {shown(dtype)}; expected one of {', '.join(DTYPE_BYTES)}")
+    itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
     return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT))
 

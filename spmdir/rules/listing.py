@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spmdir.core.arguments import Kind, accepts, instance, keyed
-from spmdir.core.call import DTYPE_BYTES, DType, Literal, TensorMeta
+from spmdir.core.call import Literal, TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, require_type, shown
 from spmdir.core.placement.standard import Placement, parse_placement
 from spmdir.rules.rule_set import default
@@ -17,8 +18,6 @@ def _is_meta(value: object) -> bool:
         isinstance(value, TensorMeta)
         and isinstance(value.shape, tuple)
         and all(isinstance(size, int) and size >= 0 for size in value.shape)
-        and isinstance(value.dtype, str)
-        and value.dtype in DTYPE_BYTES
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.dtype import F64
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement, R
 from spmdir.rules.language.binding import Binding
@@ -236,7 +237,7 @@ class OpRule:
 
         Times an infinity, addends of either sign become infinities of either sign, and their sum NaN.
         """
-        dtype = next((meta.dtype for meta in self.call.results if meta is not None), "f64")
+        dtype = next((meta.dtype for meta in self.call.results if meta is not None), F64)
         numbers = (v for v in self.binding.arguments.values() if isinstance(v, (int, float, complex)))
         return all(is_finite(v, dtype) for v in numbers)
 

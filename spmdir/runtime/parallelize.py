@@ -36,8 +36,8 @@ from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.signature import Argument, Result, Signature
 from spmdir.simulator.distribution import held_piece
 from spmdir.simulator.simulate import check_memory, check_tensor, solve_shapes
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random
-from spmdir.torch_interop.values import TORCH_DTYPES
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""

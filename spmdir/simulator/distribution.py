@@ -18,7 +18,7 @@ from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
-from spmdir.torch_interop.values import DTYPE_NAMES
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 _ADDENDS = 64
 """So many times noise may be added to an element, or taken from it, before it can become infinite."""
@@ -56,7 +56,10 @@ def distribute(
     Raises:
         SpmdirError: values of this type, or these values, cannot be held so.
     """
-    dtype = DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
+    dtype = DTYPES_OF_TORCH.get(tensor.dtype)
+    if dtype is None:
+        known = ", ".join(map(str, DTYPES_OF_TORCH))
+        raise UnsupportedError(f"values of type {tensor.dtype} have no element type in the IR; expected one of {known}")
     for axis, placement in sharding.entries:
         if not placement.holds(dtype):
             raise UnsupportedError(f"values of type {dtype} cannot be held as {placement} on axis '{axis}'")

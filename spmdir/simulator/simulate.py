@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import MODULE, SEED, SIZES, accepts, instance, keyed
+from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.core.limits import SIMULATED
 from spmdir.core.mesh import Mesh
@@ -31,8 +32,8 @@ from spmdir.lowering.process_groups import symbolic_group
 from spmdir.lowering.stages import bound, localized
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.lockstep import run_alone, run_lockstep
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.memory_layouts import layout_of
-from spmdir.torch_interop.values import TORCH_DTYPES
 
 Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
@@ -244,7 +245,7 @@ def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[A
     return [*outputs, *mutations]
 
 
-def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType) -> None:
     """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is."""
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")

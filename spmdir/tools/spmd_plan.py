@@ -9,7 +9,7 @@ import string
 from collections.abc import Sequence
 
 from spmdir.core.brackets import split_entries
-from spmdir.core.call import DTYPE_BYTES
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
@@ -47,7 +47,7 @@ def _main(argv: Sequence[str]) -> int:
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
     topology = find_topology(options.topology, FLAT)
     plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology)
-    itemsize = DTYPE_BYTES[options.dtype]
+    itemsize = DTYPES[options.dtype].itemsize
     print(f"<{source}> -> <{target}>")
     print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")
     _show("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
@@ -78,7 +78,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--mesh", required=True, type=_mesh, help="sizes, as in 2x8, or names too, as in dp=2,tp=8")
     parser.add_argument("--intra", type=_names, help="the axes whose ranks sit inside one node; all if left out")
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
-    parser.add_argument("--dtype", default="f32", choices=DTYPE_BYTES, metavar="TYPE", help="element type (f32)")
+    parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
     parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
     parser.add_argument(
         "--load-plugin", action="append", default=[], metavar="FILE", help="execute a .py file that declares placements"

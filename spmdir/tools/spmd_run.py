@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
 from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
@@ -120,7 +121,7 @@ def random_inputs(
     from spmdir.dialects.names import name_of
     from spmdir.dialects.syntax.context import location_of
     from spmdir.dialects.values import function_attrs, global_shape
-    from spmdir.torch_interop.values import TORCH_DTYPES
+    from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)
     mesh, function = ir.mesh(module), ir.main_function(module)
@@ -130,16 +131,16 @@ def random_inputs(
         meta, shape = meta_of(argument.type), global_shape(argument, mesh)
         assert meta is not None  # a verified function has tensor arguments alone
         try:
-            if meta.floating:
+            if meta.dtype.is_inexact:
                 value = torch.randn(shape, generator=generator, dtype=torch.float64)
             else:
                 value = torch.randint(0, 2, shape, generator=generator)
         except (RuntimeError, TypeError):
             refusal = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
             raise SpmdirError(refusal, location_of(function)) from None
-        wanted = dtype if dtype and meta.dtype in _FLOATS else meta.dtype
-        if dtype in ("f64", "f32") and meta.dtype.startswith("complex"):
-            wanted = f"complex<{dtype}>"
+        wanted = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
+        if dtype in ("f64", "f32") and meta.dtype.is_complex:
+            wanted = DTYPES[dtype].complex
         attributes = function_attrs(function, "arg_attrs", argument.index)
         name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
         held = inputs if kind in (None, "input") else state_dict
@@ -227,10 +228,10 @@ def relative_error(found: Any, right: Any) -> float:
 
 def tolerance_of(value: Any) -> float:
     """The default tolerance for an output."""
-    from spmdir.torch_interop.values import TORCH_DTYPES
+    from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
     found = getattr(value, "dtype", None)
-    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[name] == found), 0.0)
+    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[DTYPES[name]] == found), 0.0)
 
 
 def _text(attribute: Any) -> str | None:

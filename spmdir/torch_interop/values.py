@@ -1,4 +1,4 @@
-"""Element types and literals of the IR as torch's own."""
+"""Literals and constants of the IR as torch's own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ from typing import Any
 
 import torch
 
-from spmdir.core.call import DType, Literal, Local
+from spmdir.core.call import Literal, Local
+from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
-
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
-    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "ui8": torch.uint8,
-    "i1": torch.bool, "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
-}  # fmt: skip
-"""Element type of the IR → torch's."""
-
-DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-"""The inverse."""
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
 
@@ -37,7 +28,7 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
     if isinstance(value, Local):
         return evaluate(value)
     if isinstance(value, DType):
-        return TORCH_DTYPES[value.name]
+        return TORCH_DTYPES[value]
     if isinstance(value, str) and any(kind in type_ for kind in _NAMED_BY_STRINGS):
         named = getattr(torch, value.removeprefix("torch."), None)
         if not isinstance(named, (torch.memory_format, torch.layout)):
@@ -46,7 +37,7 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
     return value
 
 
-def torch_constant(data: str, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+def torch_constant(data: str, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
     """The tensor of an `spmd.constant`: row-major little-endian bytes as hexadecimal text."""
     if not data:
         return torch.empty(shape, dtype=TORCH_DTYPES[dtype])

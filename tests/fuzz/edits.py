@@ -20,7 +20,7 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.verification import is_local
 from spmdir.passes.local_programs.globalize import globalized
 from spmdir.simulator.simulate import run_single
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 SHARDING = re.compile(r"(?<=> )<([^<>]*)>|(?<=@mesh)((?:, )?[^<>]*)(?=>)")
 ENTRY = re.compile(r"[\w()]+: [A-Z]\w*(?:\([^()]*\))?")

@@ -8,9 +8,10 @@ import re
 import torch
 
 from spmdir import run_passes
+from spmdir.core.dtype import I64
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 STAGES = {
     "localize": "insert-reshard,lower-reshard,localize",
@@ -120,5 +121,5 @@ def inputs(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
         assert meta is not None and value.name_hint is not None
         whole = torch.randint(0, 4, meta.shape, generator=generator)
         real = torch.randn(meta.shape, generator=generator, dtype=torch.float64)
-        found[value.name_hint] = whole if meta.dtype == "i64" else real.to(TORCH_DTYPES[meta.dtype])
+        found[value.name_hint] = whole if meta.dtype == I64 else real.to(TORCH_DTYPES[meta.dtype])
     return found

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import torch
 
+from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, chunk, joined
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement
@@ -65,8 +66,8 @@ class Root(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced.sqrt() / self.scale
 
-    def holds(self, dtype: str) -> bool:
-        return dtype in ("f32", "f64")
+    def holds(self, dtype: DType) -> bool:
+        return dtype in (F32, F64)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor / count**0.5 for _ in range(count)]
@@ -110,8 +111,8 @@ class Thirds(PartialPlacement):
     def before(self, piece: Any) -> Any:
         return piece.mul_(3)
 
-    def holds(self, dtype: str) -> bool:
-        return dtype in ("f32", "f64")
+    def holds(self, dtype: DType) -> bool:
+        return dtype in (F32, F64)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor / 3, *(tensor.new_zeros(tensor.shape) for _ in range(count - 1))]

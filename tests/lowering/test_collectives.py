@@ -6,6 +6,7 @@ import attrs
 import pytest
 import torch
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
@@ -15,7 +16,7 @@ from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes import run_passes
 from spmdir.simulator.simulate import run_single, simulate
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.programs import Program, programs
 
 KINDS = ("slice", "partition", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "broadcast")
@@ -55,8 +56,8 @@ def test_reductions_work_on_every_element_type_they_have_a_meaning_on(dtype, ops
                 if dtype == "i1" and program.source.partial and op not in ("any", "all"):
                     continue
                 x = torch.randint(0, 2, program.shape, generator=torch.Generator().manual_seed(0))
-                (y,) = simulate(program.parse(), [x.to(TORCH_DTYPES[dtype])])
-                assert y.dtype == TORCH_DTYPES[dtype]
+                (y,) = simulate(program.parse(), [x.to(TORCH_DTYPES[DTYPES[dtype]])])
+                assert y.dtype == TORCH_DTYPES[DTYPES[dtype]]
                 rounding = {"bf16": 0.05, "f32": 1e-5}.get(dtype, 0)
                 assert torch.allclose(y.double(), x.double(), rtol=0, atol=rounding), program.text
 

@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
@@ -15,7 +16,7 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.report.communication import comm_report
 from spmdir.reshard.multi_axis_steps import unmovable
 from spmdir.simulator.simulate import simulate
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.programs import Program, shardings
 
 SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))
@@ -45,7 +46,7 @@ def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, kind: str, op: str
 def test_reductions_work_on_every_element_type_they_have_a_meaning_on(kind: str, dtype: str, op: str) -> None:
     source = parse_sharding(f"b: S(0), c: P({op})")
     for target in map(parse_sharding, (f"a: S(0), b: S(1), c: P({op})", "a: S(0), c: S(0)")):
-        x = torch.randint(0, 2, (4, 6), generator=torch.Generator().manual_seed(0)).to(TORCH_DTYPES[dtype])
+        x = torch.randint(0, 2, (4, 6), generator=torch.Generator().manual_seed(0)).to(TORCH_DTYPES[DTYPES[dtype]])
         (y,) = simulate(Program(CUBE, kind, "", source, target, (4, 6), dtype).parse(), [x])
         assert y.dtype == x.dtype
         torch.testing.assert_close(y, x)

@@ -10,23 +10,24 @@ import attrs
 import pytest
 import torch
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.lowering.wire import REDUCED_AS
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.placed import First
 from tests.lowering.programs import shardings
 from tests.lowering.reshards import Reshard, assert_kept, moved, simulated
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (3, 2)]
 
-SUMMED = [name for name, dtype in TORCH_DTYPES.items() if dtype not in REDUCED_AS and name != "i1"]
+SUMMED = [dtype.name for dtype, kind in TORCH_DTYPES.items() if kind not in REDUCED_AS and not dtype.is_bool]
 """Element types of pending sums that process groups reduce."""
 
 
 def payload(reshard: Reshard, generator: torch.Generator) -> torch.Tensor:
     """Random bits; among them, of a floating or complex type, NaN, -0.0 and infinities."""
-    dtype, count = TORCH_DTYPES[reshard.dtype], torch.Size(reshard.shape).numel()
+    dtype, count = TORCH_DTYPES[DTYPES[reshard.dtype]], torch.Size(reshard.shape).numel()
     noise = torch.randint(0, 256, (count * dtype.itemsize,), generator=generator, dtype=torch.uint8)
     value = noise.remainder(2).bool() if dtype == torch.bool else noise.view(dtype)
     if dtype.is_floating_point or dtype.is_complex:
@@ -62,7 +63,7 @@ def into_sums(mesh: Mesh, count: int) -> list[Reshard]:
 def by_edges(mesh: Mesh) -> list[Reshard]:
     """For each element type a reshard that is Python of a placement."""
     first = Sharding([(mesh.axis_names[0], First())])
-    return [Reshard(first, Sharding(), (7, 5), dtype) for dtype in TORCH_DTYPES]
+    return [Reshard(first, Sharding(), (7, 5), dtype) for dtype in DTYPES]
 
 
 def onward(mesh: Mesh, reshards: Iterable[Reshard]) -> list[Reshard]:
@@ -86,7 +87,7 @@ MESHES = [Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})]
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_what_is_moved_keeps_its_bits(mesh: Mesh) -> None:
     generator = torch.Generator().manual_seed(0)
-    reshards = [*movements(mesh, 12, TORCH_DTYPES), *by_edges(mesh)]
+    reshards = [*movements(mesh, 12, DTYPES), *by_edges(mesh)]
     values = [payload(reshard, generator) for reshard in reshards]
     for reshard, value, found in zip(reshards, values, simulated(mesh, reshards, values), strict=True):
         assert_kept(mesh, reshard, value, found)

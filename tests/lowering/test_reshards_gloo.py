@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.torch_interop.values import TORCH_DTYPES
 from tests.lowering.programs import shardings
 from tests.lowering.ranks import on_ranks
 from tests.lowering.reshards import Reshard, assert_kept, localized, pieces_of
@@ -48,7 +48,7 @@ def resharded(
 @pytest.mark.gloo
 def test_reshards_between_real_ranks_keep_the_value_and_the_bits_of_what_is_only_moved(tmp_path: Any) -> None:
     mesh, generator, chosen = Mesh({"a": 2, "b": 2}), torch.Generator().manual_seed(0), random.Random(0)
-    moved = [*movements(mesh, 5, TORCH_DTYPES), *by_edges(mesh)]
+    moved = [*movements(mesh, 5, DTYPES), *by_edges(mesh)]
     summed = into_sums(mesh, 3)
     pairs = [pair for pair in itertools.permutations(shardings(mesh, 2), 2) if any(side.partial for side in pair)]
     reduced = [Reshard(*pair, chosen.choice(SHAPES)) for pair in chosen.sample(pairs, 40)]

@@ -99,7 +99,7 @@ EDGES = """
 
 SINGLE = "\n".join(line for line in DEALT.splitlines() if "examples" not in line)
 SILENT = TOTAL.partition("\n    def distribute")[0]
-HOLDS_I64 = "def holds(self, dtype):\n    return dtype == 'i64'"
+HOLDS_I64 = "def holds(self, dtype):\n    return dtype.name == 'i64'"
 
 
 @attrs.frozen
@@ -196,7 +196,7 @@ LIES = {
         identity = -math.inf
 
         def holds(self, dtype):
-            return dtype == "f64"
+            return dtype.name == "f64"
         """,
         "kind",
     ),
@@ -210,7 +210,7 @@ LIES = {
             return reduced.double()
 
         def holds(self, dtype):
-            return dtype == "f64"
+            return dtype.name == "f64"
         """,
         "inverse",
     ),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spmdir.core.errors import ParseError, ShardingError
+from spmdir.core.errors import ParseError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
@@ -211,7 +211,7 @@ def test_what_cannot_be_planned_is_refused(source, target, error, message) -> No
 
 
 def test_an_unknown_element_type_is_refused() -> None:
-    with pytest.raises(ShardingError, match="unknown element type 'float31'; expected one of f64"):
+    with pytest.raises(SpmdirError, match="unknown element type 'float31'; expected one of f64"):
         plan_reshard((16, 16), "float31", "", "", WIDE)
 
 

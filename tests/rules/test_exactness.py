@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from spmdir.checking.rules.soundness import meta
-from spmdir.core.call import DType, TensorMeta
+from spmdir.core import dtype as dtypes
+from spmdir.core.call import TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.placement.standard import REDUCTIONS
 from spmdir.rules import default
 from spmdir.torch_interop.schemas import torch_op
@@ -129,24 +131,24 @@ CASES = [
          "(P(sum), R) -> (P(sum))", False, {"value": 1}),
     Case("sums in f32 are cast to f64 before or after", "aten._to_copy",
          ((t(1, dtype=torch.float32), t(2, dtype=torch.float32)),), "(P(sum)) -> (P(sum))", True,
-         {"dtype": DType("f64")}),
+         {"dtype": dtypes.F64}),
     Case("a cast to bf16 rounds each part", "aten._to_copy",
          ((t(257, dtype=torch.float32), t(-256, dtype=torch.float32)),), "(P(sum)) -> (P(sum))", False,
-         {"dtype": DType("bf16")}),
+         {"dtype": dtypes.BF16}),
     Case("a cast to bf16 passes a maximum", "aten._to_copy",
          ((t(257, dtype=torch.float32), t(256, dtype=torch.float32)),), "(P(max)) -> (P(max))", True,
-         {"dtype": DType("bf16")}),
+         {"dtype": dtypes.BF16}),
     Case("large integers are rounded as f32", "aten._to_copy", ((ints(2**40 + 1), ints(-(2**40))),),
-         "(P(sum)) -> (P(sum))", False, {"dtype": DType("f32")}),
+         "(P(sum)) -> (P(sum))", False, {"dtype": dtypes.F32}),
     Case("integers passed their end before they are widened", "aten._to_copy",
          ((ints(2**31 - 1, dtype=torch.int32), ints(1, dtype=torch.int32)),), "(P(sum)) -> (P(sum))", False,
-         {"dtype": DType("i64")}),
+         {"dtype": dtypes.I64}),
     Case("integers wrap alike before and after they are narrowed", "aten._to_copy", ((ints(2**31 - 1), ints(9)),),
-         "(P(sum)) -> (P(sum))", True, {"dtype": DType("i32")}),
+         "(P(sum)) -> (P(sum))", True, {"dtype": dtypes.I32}),
     Case("a narrowed maximum wraps", "aten._to_copy", ((ints(2**31), ints(9)),), "(P(max)) -> (P(max))", False,
-         {"dtype": DType("i32")}),
+         {"dtype": dtypes.I32}),
     Case("a truncated sum is no sum of truncated parts", "aten._to_copy", ((t(0.5), t(0.5)),),
-         "(P(sum)) -> (P(sum))", False, {"dtype": DType("i64")}),
+         "(P(sum)) -> (P(sum))", False, {"dtype": dtypes.I64}),
     Case("a sum times a wider tensor is as wide", "aten.mul.Tensor", ((t(1, dtype=torch.float32),
          t(2, dtype=torch.float32)), t(3)), "(P(sum), R) -> (P(sum))", True),
     Case("an integer sum times a floating tensor is rounded first", "aten.mul.Tensor", ((ints(2**60), ints(1 - 2**60)),

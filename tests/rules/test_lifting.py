@@ -16,6 +16,7 @@ import spmdir
 from spmdir.checking.rules.sample import f, i, sample
 from spmdir.checking.rules.soundness import Case, hold_together, judge, offered, prepare
 from spmdir.core.call import TensorMeta
+from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.intervals import Ranges, chunk
 from spmdir.core.mesh import Mesh
@@ -120,8 +121,8 @@ class Shared(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Any) -> list[Any]:
         return Partial("sum").distribute(tensor * 2, count, noise)
 
-    def holds(self, dtype: str) -> bool:
-        return dtype in ("f32", "f64")
+    def holds(self, dtype: DType) -> bool:
+        return dtype in (F32, F64)
 
 
 @attrs.frozen
@@ -142,8 +143,8 @@ class Squares(PartialPlacement):
         weights = [abs(noise(tensor)) + 0.1 for _ in range(count)]
         return [tensor * weight / self.collect(weights) for weight in weights]
 
-    def holds(self, dtype: str) -> bool:
-        return dtype in ("f32", "f64")
+    def holds(self, dtype: DType) -> bool:
+        return dtype in (F32, F64)
 
     def lift(self, rule: OpRule, rows: Sequence[Strategy]) -> Iterable[Strategy]:
         if rule.name == "aten.linalg_vector_norm" and rule.argument("ord") == 2:

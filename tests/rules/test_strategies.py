@@ -3,7 +3,8 @@ import textwrap
 
 import pytest
 
-from spmdir.core.call import DType, Local, TensorMeta
+from spmdir.core.call import Local, TensorMeta
+from spmdir.core.dtype import DTYPES
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.rules import OpRule, Value, default
 from spmdir.rules.listing import strategies
@@ -250,7 +251,7 @@ def test_a_number_other_than_zero_is_added_once_so_the_rest_may_not_be_pending()
 def test_a_cast_passes_sums_if_it_does_not_round_and_orders_if_it_is_monotone(
     source: str, target: str, sums: bool, orders: bool
 ):
-    found = rows(rule_of("aten._to_copy", f"4x{source}", dtype=DType(target)), 2)
+    found = rows(rule_of("aten._to_copy", f"4x{source}", dtype=DTYPES[target]), 2)
     assert ("(P(sum)) -> (P(sum))" in found, "(P(max)) -> (P(max))" in found) == (sums, orders)
 
 

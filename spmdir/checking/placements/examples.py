@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import attrs
 
 from spmdir.checking.placements.law import Example
+from spmdir.core.dtype import BF16, COMPLEX_F64, F16, F32, F64, I1, I8, I32, I64, UI8, DType
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.placement.base import Placement
 
@@ -16,8 +17,8 @@ SHAPES = (
     (), (0,), (1,), (2,), (5,), (8,), (12,), (31,), (4, 6), (5, 7), (1, 3), (0, 3), (3, 0), (12, 1), (2, 3, 4),
     (8, 1, 5),
 )  # fmt: skip
-DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "ui8", "i1", "complex<f64>")
-FLOATS = ("f64", "f32", "f16", "bf16")
+DTYPES = (F64, F32, F16, BF16, I64, I32, I8, UI8, I1, COMPLEX_F64)
+FLOATS = (F64, F32, F16, BF16)
 
 
 def layouts(placement: Placement) -> Iterator[Example]:
@@ -45,7 +46,7 @@ def specials(placement: Placement) -> Iterator[Example]:
         yield attrs.evolve(example, dtype=held[at % len(held)], values="special")
 
 
-def ordinary(placement: Placement, dtype: str) -> str:
+def ordinary(placement: Placement, dtype: DType) -> str:
     """The values that a placement holds: random ones, or positive ones if it refuses negative ones."""
     example = Example(2, (8,) * ((placement.dim or 0) + 1), dtype)
     try:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 import attrs
 import torch
 
+from spmdir.core.dtype import F32, DType
 from spmdir.core.placement.base import Placement
 from spmdir.simulator.distribution import random_like
-from spmdir.torch_interop.values import TORCH_DTYPES
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 @attrs.frozen
@@ -19,21 +20,21 @@ class Example:
 
     Attributes:
         count: of ranks along the axis.
-        shape, dtype: of the tensor; element types in MLIR's spelling.
+        shape, dtype: of the tensor.
         values: "random", "positive", or "special" with NaN, infinities and negative zeros among them.
         about: what else there is to say, such as the step that is tried.
     """
 
     count: int | None = None
     shape: tuple[int, ...] | None = None
-    dtype: str | None = None
+    dtype: DType | None = None
     values: str = "random"
     about: str = ""
 
     def __str__(self) -> str:
         parts = [self.about] if self.about else []
         if self.shape is not None:
-            sizes = "x".join([*map(str, self.shape), self.dtype or "any"])
+            sizes = "x".join([*map(str, self.shape), str(self.dtype or "any")])
             parts.append(f"tensor<{sizes}>" + (f" of {self.values} values" if self.dtype else ""))
         if self.count is not None:
             parts.append(f"{self.count} rank{'s' * (self.count != 1)}")
@@ -52,7 +53,7 @@ class Example:
     def tensor(self) -> torch.Tensor:
         """The tensor of the example, always the same."""
         generator = torch.Generator().manual_seed(self.seed)
-        shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or "f32"]
+        shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or F32]
         if dtype == torch.bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not (dtype.is_floating_point or dtype.is_complex):

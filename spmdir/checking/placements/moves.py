@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from spmdir.checking.placements.law import Example
+from spmdir.core.dtype import F64
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
@@ -39,7 +40,7 @@ class Move(Example):
     @property
     def text(self) -> str:
         """The program, as it is before lower-reshard."""
-        kind = f"tensor<{'x'.join([*map(str, self.shape or ()), self.dtype or 'f64'])}>"
+        kind = f"tensor<{'x'.join([*map(str, self.shape or ()), str(self.dtype or F64)])}>"
         return (
             f"spmd.mesh @mesh {self.mesh}\n"
             f"func.func @main(%x: {kind} {_attribute(self.source)}) -> ({kind} {_attribute(self.target)}) {{\n"

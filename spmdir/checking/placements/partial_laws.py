@@ -9,6 +9,7 @@ from typing import Any
 from spmdir.checking.placements.comparing import difference, rounding
 from spmdir.checking.placements.examples import tensors
 from spmdir.checking.placements.law import Example, Law
+from spmdir.core.dtype import F32
 from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.standard import REDUCTIONS
 
@@ -56,7 +57,7 @@ def _commuting(placement: Placement) -> Iterator[Example]:
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
     """The standard pending reduction of the same kind, which may be pending beside it; itself if there is none."""
     other = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
-    return other if other.holds(example.dtype or "f32") else None
+    return other if other.holds(example.dtype or F32) else None
 
 
 def _kind(placement: Any, example: Example) -> str | None:

@@ -19,9 +19,8 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.checking.rules.sample import Sample
-from spmdir.checking.rules.soundness import DTYPES
 from spmdir.checking.rules.values import seed
-from spmdir.core.call import DType
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
 """What samples are asked for."""
@@ -162,7 +161,7 @@ def _operand(value: Any) -> Any:
         return UNSAYABLE if any(one is UNSAYABLE for one in made) else made
     if not isinstance(value, Tensor):
         return value
-    dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES
+    dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES_OF_TORCH
     if not dense or value.numel() > LARGEST or type(value) not in (Tensor, torch.nn.Parameter):
         return UNSAYABLE
     return value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -170,7 +169,7 @@ def _operand(value: Any) -> Any:
 
 def _literal(value: Any) -> Any:
     if isinstance(value, torch.dtype):
-        return DType(DTYPES[value]) if value in DTYPES else UNSAYABLE
+        return DTYPES_OF_TORCH.get(value, UNSAYABLE)
     if isinstance(value, (list, tuple)):
         made = tuple(_literal(one) for one in value)
         return UNSAYABLE if any(one is UNSAYABLE for one in made) else made

@@ -7,8 +7,6 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.core.call import DType
-
 
 @attrs.frozen
 class Sample:
@@ -42,9 +40,6 @@ def b(*shape: int) -> torch.Tensor:
 
 def h(*shape: int) -> torch.Tensor:
     return torch.randint(-4, 5, shape).bfloat16()
-
-
-F32, F64, I32, I64, I1 = DType("f32"), DType("f64"), DType("i32"), DType("i64"), DType("i1")
 
 
 def sample(op: str, *operands: Any, compare: bool = True, **arguments: Any) -> Sample:

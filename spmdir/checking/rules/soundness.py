@@ -13,7 +13,8 @@ from spmdir.checking.rules.exchanges import EXCHANGES
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.values import adds, difference, noise, pieces, seed
-from spmdir.core.call import Call, DType, Local, TensorMeta
+from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement
@@ -21,18 +22,12 @@ from spmdir.core.placement.standard import Placement, R
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.strategies.plugin_placements import extras_of
 from spmdir.rules.strategies.strategy import divided_by
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random, torch_op
-
-DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "ui8", torch.bool: "i1",
-    torch.float8_e4m3fn: "f8E4M3FN", torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
-}  # fmt: skip
-TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def meta(tensor: torch.Tensor) -> TensorMeta:
-    return TensorMeta(tuple(tensor.shape), DTYPES[tensor.dtype])
+    return TensorMeta(tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
 
 
 def bound(
@@ -52,7 +47,7 @@ def bound(
                 values[argument.name] = None
         elif argument.name in arguments:
             value = arguments[argument.name]
-            values[argument.name] = TORCH[value.name] if isinstance(value, DType) else value
+            values[argument.name] = TORCH_DTYPES[value] if isinstance(value, DType) else value
     positional = []
     for argument in target._schema.arguments:
         if argument.kwarg_only or argument.name not in values:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from spmdir.core.dtype import DType
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
 from spmdir.core.placement.text import head_of, print_placement, read_placement
@@ -129,7 +130,7 @@ class Placement:
         """Whether it asks for certain shapes."""
         return type(self).check is not Placement.check
 
-    def holds(self, dtype: str) -> bool:
+    def holds(self, dtype: DType) -> bool:
         """Whether values of an element type, in MLIR's spelling, can be held so."""
         return True
 
@@ -361,8 +362,8 @@ class PartialPlacement(Placement):
             whole = REDUCTIONS[self.reduce].combine(whole, self.before(piece))
         return self.after(whole, len(pieces))
 
-    def holds(self, dtype: str) -> bool:
-        return dtype != "i1"
+    def holds(self, dtype: DType) -> bool:
+        return not dtype.is_bool
 
 
 def parse_placement(text: str) -> Placement:

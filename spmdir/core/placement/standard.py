@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement, parse_placement
@@ -180,18 +181,22 @@ class Partial(PartialPlacement):
             pieces.append(piece)
         return [*pieces, rest]
 
-    def holds(self, dtype: str) -> bool:
+    def holds(self, dtype: DType) -> bool:
         # Truth values have a largest and a smallest one too; rules write these as any and all.
-        return self.op in reductions_of(dtype) or (dtype == "i1" and self.op in ("max", "min"))
+        return self.op in reductions_of(dtype) or (dtype.is_bool and self.op in ("max", "min"))
 
 
-def reductions_of(dtype: str) -> tuple[str, ...]:
-    """The reductions that can be pending in a tensor of this element type, in MLIR's spelling."""
-    if dtype == "i1":
-        return ("any", "all")
-    if dtype.startswith("complex"):
-        return ("sum", "avg", "product")
-    return ("sum", "avg", "max", "min", "product") if dtype[0] in "fb" else ("sum", "max", "min", "product")
+_REDUCTIONS_OF: dict[str, tuple[str, ...]] = {
+    "bool": ("any", "all"),
+    "int": ("sum", "max", "min", "product"),
+    "float": ("sum", "avg", "max", "min", "product"),
+    "complex": ("sum", "avg", "product"),
+}
+
+
+def reductions_of(dtype: DType) -> tuple[str, ...]:
+    """Return the reductions by which a tensor of this element type can be partial."""
+    return _REDUCTIONS_OF[dtype.kind]
 
 
 @attrs.frozen(cache_hash=True)

@@ -12,13 +12,13 @@ from xdsl.parser import Parser
 from spmdir.core.axes import AXIS_TEXT
 from spmdir.core.brackets import scan_balanced
 from spmdir.core.call import Literal, Structure, sized_meta
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.literals import LiteralError, parse_arguments
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.core.symbolic.expressions import Real, parse_number
 from spmdir.dialects.attributes import (
     DYNAMIC,
-    ELEMENT_TYPES,
     ArgumentsAttr,
     ShapesAttr,
     print_type,
@@ -273,8 +273,8 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     match = _SHAPE.fullmatch(text.replace(" ", ""))
     if match is None:
         raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
-    if match[2] not in ELEMENT_TYPES:
-        known = ", ".join(ELEMENT_TYPES)
+    if match[2] not in DTYPES:
+        known = ", ".join(DTYPES)
         raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
     try:
         sizes = tuple(_read_size(size, hints) for size in _SIZE.findall(match[1]))

@@ -15,7 +15,7 @@ import attrs
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.call import DTYPE_BYTES, TensorMeta
+from spmdir.core.call import TensorMeta
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Shard
@@ -144,7 +144,7 @@ class Engine:
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> Cost:
     """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
-    kind, itemsize = billed(step, DTYPE_BYTES[meta.dtype], mesh)
+    kind, itemsize = billed(step, meta.dtype.itemsize, mesh)
     sizes, traffic = step_sizes(step, meta.shape, itemsize, mesh), TRAFFIC[kind]
     if sizes.group == 1:
         return 0.0, 0, 0.0, 1
@@ -154,7 +154,7 @@ def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> Cost:
 
 @lru_cache(maxsize=65536)
 def _touched(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> Cost:
-    return 0.0, 0, local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], mesh), 1
+    return 0.0, 0, local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh), 1
 
 
 def _difference(after: Cost, before: Cost) -> Cost:

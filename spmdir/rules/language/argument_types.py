@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdir.core.call import DType, Literal, Local
+from spmdir.core.call import Literal, Local
+from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError
 
 

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, raise_all
 from spmdir.rules.language.binding import suggestion
-from spmdir.rules.language.expressions import ELEMENT_TYPES
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.promotion import DERIVED
 from spmdir.rules.language.syntax_tree import (
@@ -105,8 +105,8 @@ def _problems(rule: Rule) -> Iterator[Problem]:
             if clause.kind not in ("replicated", "when")
         )
     for result in rule.results:
-        if result.dtype and result.dtype not in (*ELEMENT_TYPES, *DERIVED) and rule.parameter(result.dtype) is None:
-            known = [*ELEMENT_TYPES, *DERIVED, *(p.name for p in rule.parameters)]
+        if result.dtype and result.dtype not in (*DTYPES, *DERIVED) and rule.parameter(result.dtype) is None:
+            known = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
             hint = suggestion(result.dtype, known)
             yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 
@@ -209,7 +209,7 @@ def _accepts(function: Callable[..., object], count: int) -> bool:
 
 
 def _expression(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
-    if isinstance(expression, Name) and expression.name not in names and expression.name not in ELEMENT_TYPES:
+    if isinstance(expression, Name) and expression.name not in names and expression.name not in DTYPES:
         yield _unknown("name", expression.name, sorted(names)), expression.location
     if isinstance(expression, Function):
         if expression.name not in FUNCTIONS:

@@ -9,13 +9,12 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import DTYPE_BYTES, DType, Local
+from spmdir.core.call import Local
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import RuleError
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Binary, Condition, Constant, Expression, Function, Name, Sequence
-
-ELEMENT_TYPES = frozenset(DTYPE_BYTES)
 
 
 def _ratio(left: Any, right: Any) -> float:
@@ -58,8 +57,7 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     if isinstance(expression, Name):
         if expression.name in scope.names:
             return scope.names[expression.name]
-        default = DType(expression.name) if expression.name in ELEMENT_TYPES else None
-        return scope.binding.arguments.get(expression.name, default)
+        return scope.binding.arguments.get(expression.name, DTYPES.get(expression.name))
     assert isinstance(expression, Binary)
     left = evaluate(expression.left, scope)
     if expression.operator == "and" and not left:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from spmdir.core.call import DType
+from spmdir.core.dtype import BF16, F8E4M3FN, F16, I64, DType
 from spmdir.core.errors import RuleError
 from spmdir.rules.language.local_functions import (
     around,
@@ -91,28 +91,28 @@ def dtype(scope: Scope, name: str) -> DType:
     """dtype(x), dtype(result): its element type."""
     meta = scope.tensor(name)
     assert meta is not None
-    return DType(meta.dtype)
+    return meta.dtype
 
 
-def of_type(*letters: str) -> Callable[[Scope, str], bool]:
+def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
     """floating(x), integral(x), also of `result`: its element type is such; truth values count as integral."""
 
     def value(scope: Scope, name: str) -> bool:
         meta = scope.tensor(name)
-        return meta is not None and meta.dtype[0] in letters
+        return meta is not None and meta.dtype.kind in kinds
 
     return value
 
 
 def half(scope: Scope, name: str) -> bool:
     """half(x): it is f16 or bf16."""
-    return scope.meta(name).dtype in ("f16", "bf16")
+    return scope.meta(name).dtype in (F16, BF16)
 
 
 def exact_cast(scope: Scope, name: str) -> bool:
     """exact_cast(x): no sum of x comes out otherwise for being cast to the result's type before it is taken."""
     source, result = scope.meta(name).dtype, scope.result
-    return result is not None and source != "i1" and sums_exactly(source, result.dtype)
+    return result is not None and not source.is_bool and sums_exactly(source, result.dtype)
 
 
 def ordered_cast(scope: Scope, name: str) -> bool:
@@ -121,7 +121,7 @@ def ordered_cast(scope: Scope, name: str) -> bool:
     if result is None or scope.meta(name).dtype == result.dtype:
         return result is not None
     # It has no infinity, so that what is too large becomes its largest number or NaN, as torch's version has it.
-    return result.dtype[0] in "fb" and result.dtype != "f8E4M3FN"
+    return result.dtype.is_float and result.dtype != F8E4M3FN
 
 
 def finite(scope: Scope, name: str) -> bool:
@@ -163,7 +163,7 @@ def steps(scope: Scope, *names: str) -> int:
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
         raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
-    if scope.argument("dtype") == DType("i64"):  # for other integers torch does not count by the truncated numbers
+    if scope.argument("dtype") == I64:  # for other integers torch does not count by the truncated numbers
         start, end, step = int(start), int(end), int(step) or 1
     return max(0, math.ceil((end - start) / step))
 
@@ -185,8 +185,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "last": end_size(-1),
     # Element types.
     "dtype": dtype,
-    "floating": of_type("f", "b"),
-    "integral": of_type("i", "u"),
+    "floating": of_kind("float"),
+    "integral": of_kind("int", "bool"),
     "half": half,
     "exact_cast": exact_cast,
     "ordered_cast": ordered_cast,

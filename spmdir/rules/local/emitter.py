@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from spmdir.core.call import Call, DType, Local, TensorMeta
+from spmdir.core.call import Call, Local, TensorMeta
 from spmdir.core.errors import RuleError
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.scope import Scope
@@ -149,7 +149,7 @@ class Emitter:
         """`value` in the element type of the result that it is; None for a result that is absent."""
         if wanted is None or self.meta(value).dtype == wanted.dtype:
             return None if wanted is None else value
-        return self.emit("aten._to_copy", {"self": value}, {"dtype": DType(wanted.dtype)})[0]
+        return self.emit("aten._to_copy", {"self": value}, {"dtype": wanted.dtype})[0]
 
     def meta(self, value: Value) -> TensorMeta:
         if value.source == "operand":

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.core.call import DTYPE_BYTES
 from spmdir.core.errors import RuleError
 from spmdir.rules.language.syntax_tree import Function, walk
 from spmdir.rules.strategies.strategy import lifted_factors
@@ -50,7 +49,7 @@ def dividable(rule: OpRule, index: int, count: int, divided: Mapping[int, int], 
         return False
     if factor.size % total and beside(rule, index):
         return False
-    if factor.aligned and factor.size * DTYPE_BYTES[rule.call.operands[0].dtype] % (16 * total):
+    if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * total):
         return False
     least = max(least, least_held(factor))
     if not least:

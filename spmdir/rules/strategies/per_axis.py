@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spmdir.core.call import TensorMeta
+from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import REDUCTIONS, Partial, Placement, R, Shard, reductions_of
 from spmdir.rules.language.promotion import sums_exactly
@@ -68,7 +69,7 @@ def factor_row(
     if None in results or (pending and (number or (additive and pending.op != "sum"))):
         return None
     metas = zip(results, rule.call.results, strict=True)
-    if any(meta is not None and meta.dtype == "i1" and p == Partial("sum") for p, meta in metas):
+    if any(meta is not None and meta.dtype.is_bool and p == Partial("sum") for p, meta in metas):
         return None
     if pending == Partial("sum") and not rule.scales_finitely:
         return None
@@ -129,8 +130,8 @@ def _passing(
 def _answering(rule: OpRule, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
     """The results that take values of `members`: what is linear in floating numbers is no integer, or constant."""
     results = tuple(meta for meta in rule.call.results if meta is not None)
-    if clause.kind in LINEAR and all(rule.call.operands[i].floating for i in members):
-        return tuple(meta for meta in results if meta.floating) or results
+    if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in members):
+        return tuple(meta for meta in results if meta.dtype.is_inexact) or results
     return results
 
 
@@ -153,7 +154,7 @@ def _reductions(
     yield from ((p, p) for p in possible if p.passes(clause.kind, clause.reductions))
 
 
-def _may_pend(placement: PartialPlacement, dtype: str) -> bool:
+def _may_pend(placement: PartialPlacement, dtype: DType) -> bool:
     """Whether it may be pending in an op's operands or results; of truth values rules write `any`, not `max`."""
     return placement.op in reductions_of(dtype) if isinstance(placement, Partial) else placement.holds(dtype)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import F32, Sample, c, f, h, i, positive, sample
+from spmdir.checking.rules.sample import Sample, c, f, h, i, positive, sample
+from spmdir.core.dtype import F32
 
 
 def _ends(*ends: int) -> torch.Tensor:

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import F32, Sample, b, f, h, positive, sample
+from spmdir.checking.rules.sample import Sample, b, f, h, positive, sample
+from spmdir.core.dtype import F32
 
 
 def samples() -> list[Sample]:

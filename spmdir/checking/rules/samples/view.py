@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import F64, I32, I64, Sample, b, c, f, i, sample
+from spmdir.checking.rules.sample import Sample, b, c, f, i, sample
+from spmdir.core.dtype import F64, I32, I64
 
 
 def samples() -> list[Sample]:

@@ -12,7 +12,7 @@ def index(layout: Layout, operand: str, indices: str) -> Dims:
     """The dimensions of `operand[indices]`: indexed ones give way to those of the indices, in front if not adjacent."""
     slot = layout.binding.tensors[indices]
     assert isinstance(slot, tuple)
-    if any(layout.operands[i].dtype == "i1" for i in slot if i is not None):
+    if any(layout.operands[i].dtype.is_bool for i in slot if i is not None):
         layout.fail("a boolean index gives a shape that depends on the data; use where or masked_fill")
     at = [p for p, index in enumerate(slot) if index is not None]
     dims = layout.dims(operand)

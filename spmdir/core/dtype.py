@@ -1,0 +1,109 @@
+"""Element types of tensors: one value for each, and the one table of them."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+import attrs
+
+from spmdir.core.errors import SpmdirError, did_you_mean, shown
+
+Kind = typing.Literal["bool", "int", "float", "complex"]
+
+
+@attrs.frozen(cache_hash=True)
+class DType:
+    """An element type; as an argument of an op the element type itself, as `f32` in `aten._to_copy(%x) {dtype = f32}`.
+
+    Attributes:
+        name: in MLIR's spelling; what an element type is known by.
+        kind: bool, int, float or complex.
+        itemsize: bytes of one element.
+        is_signed: whether an element can be negative.
+        largest: numbers up to it stay finite; infinity where nothing of the kind overflows to infinity.
+    """
+
+    name: str
+    kind: Kind = attrs.field(eq=False, repr=False)
+    itemsize: int = attrs.field(eq=False, repr=False)
+    is_signed: bool = attrs.field(default=True, eq=False, repr=False)
+    largest: float = attrs.field(default=math.inf, eq=False, repr=False)
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether elements are integers; truth values are not."""
+        return self.kind == "int"
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether elements are real floating-point numbers."""
+        return self.kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_inexact(self) -> bool:
+        """Return whether elements are floating-point numbers, real or complex."""
+        return self.kind in ("float", "complex")
+
+    @property
+    def real(self) -> DType:
+        """The element type of the real part; for types that are not complex the type itself."""
+        return _REAL.get(self, self)
+
+    @property
+    def complex(self) -> DType:
+        """The complex type that torch promotes this type to."""
+        return self if self.is_complex else COMPLEX_F64 if self == F64 else COMPLEX_F32
+
+    def __str__(self) -> str:
+        return self.name
+
+
+I1 = DType("i1", "bool", 1, is_signed=False)
+UI8 = DType("ui8", "int", 1, is_signed=False)
+I8 = DType("i8", "int", 1)
+I16 = DType("i16", "int", 2)
+I32 = DType("i32", "int", 4)
+I64 = DType("i64", "int", 8)
+F8E5M2 = DType("f8E5M2", "float", 1)
+F8E4M3FN = DType("f8E4M3FN", "float", 1)
+BF16 = DType("bf16", "float", 2, largest=3.38e38)
+F16 = DType("f16", "float", 2, largest=65504.0)
+F32 = DType("f32", "float", 4, largest=3.40e38)
+F64 = DType("f64", "float", 8, largest=1.79e308)
+COMPLEX_F32 = DType("complex<f32>", "complex", 8, largest=F32.largest)
+COMPLEX_F64 = DType("complex<f64>", "complex", 16, largest=F64.largest)
+
+_REAL = {COMPLEX_F32: F32, COMPLEX_F64: F64}
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (F64, F32, F16, BF16, F8E4M3FN, F8E5M2, I64, I32, I16, I8, UI8, I1, COMPLEX_F32, COMPLEX_F64)
+}
+"""Name → element type, in the order in which messages list them."""
+
+RANKING = (I1, UI8, I8, I16, I32, I64, F8E5M2, F8E4M3FN, BF16, F16, F32, F64, COMPLEX_F32, COMPLEX_F64)
+"""Element types, each promoted to a later one of its kind or of a later kind."""
+
+
+def as_dtype(value: DType | str) -> DType:
+    """Return the element type that `value` is or names.
+
+    Raises:
+        SpmdirError: no element type has that name.
+    """
+    if isinstance(value, DType):
+        return value
+    found = DTYPES.get(value) if isinstance(value, str) else None
+    if found is None:
+        hint = did_you_mean(value, DTYPES) if isinstance(value, str) else ""
+        raise SpmdirError(f"unknown element type {shown(value)}; expected one of {', '.join(DTYPES)}{hint}")
+    return found
