@@ -1,8 +1,11 @@
 """The examples of README.md and docs/ do what the pages show.
 
 Blocks marked `console` hold shell commands after `$ ` and what they print; blocks marked `pycon` hold a Python
-session, one a page. They run in a folder that has `examples/`, and later blocks of a page see what earlier ones
-made. `...` stands for anything.
+session, one a page, to which blocks marked `python` belong too. They run in a folder that has `examples/`, and later
+blocks of a page see what earlier ones made. `...` stands for anything.
+
+Before a block, `<!-- not executed: REASON -->` leaves it out; `<!-- ranks: N -->` on a page makes one program of its
+`python` blocks, which runs on N processes as under torchrun.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,16 +31,13 @@ from spmdir.rules.rule_set import split_records
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {
-    "spmd-opt": "spmd_opt",
-    "spmd-plan": "spmd_plan",
-    "spmd-run": "spmd_run",
-    "spmd-translate": "spmd_translate",
-    "spmd-check-placement": "spmd_check_placement",
-    "spmd-check-rules": "spmd_check_rules",
-}
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+TOOLS = {**{name: target.partition(":")[0] for name, target in SCRIPTS.items()}, "torchrun": "tests.docs.torchrun"}
 CLIENT, SERVER = ROOT / "tests" / "docs" / "tool_client.py", ROOT / "tests" / "docs" / "tool_server.py"
-_BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = {"", "{eval-rst}", "{toctree}", "mlir", "rewrites", "rules", "sh", "text", "toml"}
+"""The languages of blocks that show something and are not executed."""
+_BLOCK = re.compile(r"^(<!-- not executed: .+ -->\n+)?```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_RANKS = re.compile(r"^<!-- ranks: (\d+) -->$", re.MULTILINE)
 _COMMAND = re.compile(r"[^\n]*<<'END'[^\n]*\n.*?^END\n|(?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE | re.DOTALL)
 _CHECKER = doctest.OutputChecker()
 
@@ -54,7 +55,8 @@ def blocks(page: Path) -> Iterator[tuple[str, int, str]]:
     """Kind, first line and text of each block that is an example."""
     text = page.read_text()
     for match in _BLOCK.finditer(text):
-        yield match[1], text.count("\n", 0, match.start()) + 2, match[2]
+        if not match[1] and match[2] not in SHOWN:
+            yield match[2], text.count("\n", 0, match.start(3)) + 1, match[3]
 
 
 def commands(text: str, line: int) -> Iterator[Command]:
@@ -100,16 +102,32 @@ def test_a_page_shows_what_its_examples_print(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
+    ranks = _RANKS.search(page.read_text())
+    program = ""
     for kind, line, text in blocks(page):
         if kind == "pycon":
             run_session(page, line, text, names)
-            continue
-        for command in commands(text, line):
-            done = subprocess.run(
-                ["sh", "-c", command.text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=shell,
-                timeout=600, check=False,
-            )  # fmt: skip
-            assert same(done.stdout, command.expected), f"{page.name}:{command.line} prints\n{done.stdout}"
+        elif kind == "python":
+            program += "\n" * (line - 1 - program.count("\n")) + text
+            if not ranks:
+                exec(compile(program, page, "exec"), names)
+                program = ""
+        else:
+            assert kind == "console", f"{page.name}:{line}: blocks marked '{kind}' are neither executed nor only shown"
+            for command in commands(text, line):
+                done = run(command.text, shell)
+                assert same(done.stdout, command.expected), f"{page.name}:{command.line} prints\n{done.stdout}"
+    if ranks:
+        Path(page.name).write_text(program)
+        done = run(f"torchrun --nproc-per-node {ranks[1]} {page.name}", shell)
+        assert not done.returncode, done.stdout
+
+
+def run(command: str, shell: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=shell, timeout=600,
+        check=False,
+    )  # fmt: skip
 
 
 def run_session(page: Path, line: int, text: str, names: dict[str, Any]) -> None:
@@ -154,9 +172,17 @@ def test_the_page_of_rules_shows_packaged_lines_and_every_clause() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target, _, heading in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(linked), f"{page.name} links to {target}#{heading}"
+
+
+def headings(page: Path) -> list[str]:
+    """The anchors of the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles]
 
 
 def test_files_and_tests_that_pages_name_exist() -> None:

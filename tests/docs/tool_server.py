@@ -1,4 +1,4 @@
-"""Runs tools of spmdir, each call in a process of its own that has imported torch already.
+"""Runs tools of spmdir and scripts on ranks, each call in a process of its own that has imported torch already.
 
 A call gets the arguments, the folder and the streams of the process that asks, and the status goes back to it.
 """
@@ -43,7 +43,7 @@ def run(connection: socket.socket) -> None:
         for descriptor, given in enumerate(streams):
             os.dup2(given, descriptor)
         os.chdir(request["folder"])
-        tool = importlib.import_module(f"spmdir.tools.{request['module']}")
+        tool = importlib.import_module(request["module"])
         status = tool.main(request["arguments"])
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -1,0 +1,57 @@
+"""A torchrun whose ranks are forked from a process that has imported torch already."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a script on every rank; 1 if a rank failed, whereupon the others are ended."""
+    parser = argparse.ArgumentParser("torchrun")
+    parser.add_argument("--nproc-per-node", type=int, required=True)
+    parser.add_argument("script")
+    options = parser.parse_args(arguments)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(options.nproc_per_node),
+        "LOCAL_WORLD_SIZE": str(options.nproc_per_node),
+    }
+    ranks = {fork(options.script, rank) for rank in range(options.nproc_per_node)}
+    status = 0
+    while ranks:
+        rank, ended = os.wait()
+        ranks.remove(rank)
+        if ended and not status:
+            status = 1
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    return status
+
+
+def fork(script: str, rank: int) -> int:
+    """The process that runs `script` as `rank`."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        runpy.run_path(script, run_name="__main__")
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
