@@ -58,13 +58,6 @@ def many(kind: Kind, expected: str) -> Kind:
     return Kind(lambda value: isinstance(value, (list, tuple)) and all(map(kind.holds, value)), expected)
 
 
-def _is_module(value: object) -> bool:
-    from xdsl.dialects.builtin import ModuleOp  # whoever has one has loaded it
-
-    return isinstance(value, ModuleOp)
-
-
-MODULE = Kind(_is_module, "a module, as import_fx and parse give it")
 TEXT = instance(str, expected="a text")
 FLAG = instance(bool, expected="True or False")
 WHOLE = instance(Integral, expected="a whole number")

@@ -14,12 +14,13 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.arguments import MODULE, SIZES, WHOLE, accepts
+from spmdir.core.arguments import SIZES, WHOLE, accepts
 from spmdir.core.call import Local, TensorMeta
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.buckets import BucketOp, UnbucketOp

@@ -11,8 +11,9 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spmdir.core.arguments import CALLABLE, FLAG, MODULE, Kind, accepts, instance, keyed
+from spmdir.core.arguments import CALLABLE, FLAG, Kind, accepts, instance, keyed
 from spmdir.core.errors import ParseError, did_you_mean, require_type
+from spmdir.dialects.arguments import MODULE
 
 if TYPE_CHECKING:
     from xdsl.context import Context

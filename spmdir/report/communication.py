@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.core.arguments import MODULE, accepts
+from spmdir.core.arguments import accepts
 from spmdir.core.mesh import Mesh
+from spmdir.dialects.arguments import MODULE
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.cost import Sizes, cost, node_count, sends_anything, step_cost
 from spmdir.reshard.topology import H100X8, Topology, find_topology

@@ -14,10 +14,9 @@ import attrs
 from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal, TensorMeta
-from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, raise_all
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import fits, infer, instantiate
-from spmdir.rules.language.binding import suggestion
 from spmdir.rules.language.checks import check, check_calls
 from spmdir.rules.language.syntax_tree import Rule
 from spmdir.rules.op_rule import OpRule
@@ -95,7 +94,7 @@ class RuleSet:
             return BORDERS[name]
         rule = self.lookup(name)
         if rule is None:
-            raise RuleError(f"no rule for {name}{suggestion(name, self.names)}")
+            raise RuleError(f"no rule for {name}{did_you_mean(name, self.names)}")
         return tuple((p.name, p.is_tensor) for p in rule.parameters)
 
     def shape_arguments(self, name: str) -> frozenset[str]:

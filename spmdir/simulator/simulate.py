@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.arguments import MODULE, SEED, SIZES, accepts, instance, keyed
+from spmdir.core.arguments import SEED, SIZES, accepts, instance, keyed
 from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.core.limits import SIMULATED
@@ -21,6 +21,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import Size, is_symbolic
 from spmdir.core.symbolic.symbols import solve
 from spmdir.dialects import ir
+from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
 from spmdir.core.call import Literal
-from spmdir.core.errors import RuleError
+from spmdir.core.errors import RuleError, did_you_mean
 from spmdir.rules.language.argument_types import check_kind
 from spmdir.rules.language.syntax_tree import Constant, Rule
 
 Slot = int | None | tuple["int | None", ...]
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing if no known name is close."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 @attrs.frozen
@@ -50,7 +43,9 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
     known = [p.name for p in rule.parameters]
     for name, value in arguments.items():
         if name not in known:
-            raise RuleError(f"{rule.op} has no argument '{name}'{suggestion(name, known)}; it takes {', '.join(known)}")
+            raise RuleError(
+                f"{rule.op} has no argument '{name}'; it takes {', '.join(known)}{did_you_mean(name, known)}"
+            )
         check_kind(rule.op, name, value)
     tensors = [p for p in rule.tensors if not (positional and p.name in arguments)]
     if len(slots) > len(tensors):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from spmdir.core.dtype import DTYPES
-from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, raise_all
-from spmdir.rules.language.binding import suggestion
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did_you_mean, raise_all
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.promotion import DERIVED
 from spmdir.rules.language.syntax_tree import (
@@ -107,7 +106,7 @@ def _problems(rule: Rule) -> Iterator[Problem]:
     for result in rule.results:
         if result.dtype and result.dtype not in (*DTYPES, *DERIVED) and rule.parameter(result.dtype) is None:
             known = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
-            hint = suggestion(result.dtype, known)
+            hint = did_you_mean(result.dtype, known)
             yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
 
 
@@ -142,7 +141,7 @@ def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
 def _unknown(what: str, name: str, known: object) -> str:
     names = list(known)  # type: ignore[call-overload]
     listed = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
-    return f"unknown {what} '{name}'; expected one of {listed}{suggestion(name, names)}"
+    return f"unknown {what} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
 
 
 def _factors(pattern: Pattern | None) -> dict[str, Term]:
@@ -259,6 +258,6 @@ def _combining(rule: Rule) -> Iterator[Problem]:
             local = any(name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides"))
             if name not in sources and name[0] not in "~*" and not local:
                 yield (
-                    f"factor '{name}' of the result is in no operand{suggestion(name, [*sources, *KEYWORDS])}",
+                    f"factor '{name}' of the result is in no operand{did_you_mean(name, [*sources, *KEYWORDS])}",
                     term.location,
                 )
