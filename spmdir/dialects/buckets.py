@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from xdsl.ir import Operation
 from xdsl.irdl import irdl_op_definition
@@ -16,7 +16,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import (
     meta_of,
 )
-from spmdir.dialects.collectives import AllReduceOp, WaitOp
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
 from spmdir.reshard.conditions import refinement
@@ -51,7 +51,7 @@ class UnbucketOp(ValueOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         joined = self.operands[0].owner
-        while isinstance(joined, (AllReduceOp, WaitOp)):
+        while _keeps_bucket(joined):
             joined = joined.operands[0].owner
         if not isinstance(joined, BucketOp) or len(joined.operands) != len(self.results):
             raise VerifyException(f"gives {len(self.results)} values; expected those of a spmd.bucket, one for each")
@@ -96,11 +96,16 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
 
 def _check_bucket_use(user: Operation) -> None:
     """A bucket is no value of the program, so that it can be reduced and taken apart, and nothing else."""
-    if isinstance(user, (AllReduceOp, WaitOp)):
+    if _keeps_bucket(user):
         for use in user.results[0].uses:
             _check_bucket_use(use.operation)
     elif not isinstance(user, UnbucketOp):
         raise VerifyException(f"is used by '{user.name}'; a bucket may only be reduced and given to spmd.unbucket")
+
+
+def _keeps_bucket(op: object) -> TypeGuard[Collective | WaitOp]:
+    """Return whether what `op` gives of a bucket is a bucket still."""
+    return isinstance(op, WaitOp) or (isinstance(op, Collective) and op.spec.may_be_bucketed)
 
 
 def _pieces(value: Any) -> list[tuple[str, Placement]]:

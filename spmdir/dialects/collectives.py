@@ -1,9 +1,15 @@
-"""The collectives, each verifying its own transition. They name mesh axes, never ranks or groups."""
+"""The ops of collectives, each verifying its own transition. They name mesh axes, never ranks or groups.
+
+What a collective is stands in its spec, see `spmdir.reshard.collectives`; here each has its class, those of plug-ins
+one that is made when a text first names it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar
 
+from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
@@ -15,7 +21,10 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
-from spmdir.reshard.steps import transition
+from spmdir.dialects.verification import mesh_of
+from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
+from spmdir.reshard.collectives import collective, collectives
+from spmdir.reshard.steps import Step, make_step, transition
 
 
 class SpmdOp(ValueOp):
@@ -53,146 +62,232 @@ class SpmdOp(ValueOp):
 
 
 class Collective(SpmdOp):
-    """Base of the ops that move from one sharding to another; the result's sharding must be the legal one."""
+    """Base of the ops that take a tensor from one sharding to another; the result's sharding must be the legal one.
+
+    What each declares is its `SPEC`, from which follow the clauses of its text, its accessors and its verifier.
+    """
+
+    SPEC: ClassVar[CollectiveSpec]
+
+    @property
+    def spec(self) -> CollectiveSpec:
+        """What the collective declares."""
+        return self.SPEC
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it names; none if its shardings say it all."""
+        return self._argument("axes") or ()
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension that is sharded (slice, reduce_scatter) or gathered (all_gather, all_to_all)."""
+        return self._argument("dim")
+
+    @property
+    def to_dim(self) -> int | None:
+        """The dimension that all_to_all shards."""
+        return self._argument("to_dim")
+
+    @property
+    def reduction(self) -> str | None:
+        """The reduction that is done (all_reduce, reduce_scatter) or left to be done (partition)."""
+        return self._argument("op")
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether its result is there only after a `spmd.wait`."""
+        return bool(self._argument("asynchronous"))
+
+    def _argument(self, name: str) -> Any:
+        given: Any = self.properties.get("arguments")
+        return next((value for key, value in given.data if key == name), None) if given is not None else None
+
+    @classmethod
+    def build(  # type: ignore[override]  # xDSL's takes operands and properties, as `create` does
+        cls,
+        value: SSAValue,
+        *,
+        sharding: Sharding | None = None,
+        asynchronous: bool = False,
+        mesh: Mesh | None = None,
+        location: Any = None,
+        **given: Any,
+    ) -> Self:
+        """Return this collective of `value`, its result laid out as the collective makes it.
+
+        Args:
+            value: a tensor that has a sharding.
+            sharding: of the result, for collectives that name no axes, and for placements other than `S`.
+            mesh: that of the module; looked up around `value` if None.
+            given: the arguments, by the names of the accessors: axes, dim, to_dim, reduction.
+
+        Raises:
+            ShardingError: `value` has no sharding, or the collective is not legal on it.
+        """
+        source, meta = sharding_of(value), meta_of(value.type)
+        around = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
+        mesh = mesh or (mesh_of(around) if around is not None else None)
+        if source is None or meta is None or mesh is None:
+            raise ShardingError(f"{cls.name} takes a tensor that has a sharding, in a module with a mesh")
+        if "reduction" in given:
+            given["op"] = given.pop("reduction")
+        step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
+        return cls.of_step(step, value, location, asynchronous)
+
+    @classmethod
+    def of_step(cls, step: Step, value: SSAValue, location: Any = None, asynchronous: bool = False) -> Self:
+        """Return the op that does `step`, one of this collective, on `value`; its result has the type of `value`."""
+        given = {
+            "axes": step.axes if cls.SPEC.names_axes else None,
+            "dim": step.dim,
+            "to_dim": step.to_dim,
+            "op": step.op,
+            "asynchronous": asynchronous or None,
+            **dict(step.others),
+        }
+        arguments = tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
+        return cls.build_op([value], [meta_of(value.type)], arguments, [step.target], location=location)  # type: ignore
+
+    def step(self, mesh: Mesh) -> Step:
+        """Return the step that it does; the planner never plans those of some collectives, such as broadcast.
+
+        Raises:
+            ShardingError: the operand or the result has no sharding.
+        """
+        source, target, spec = self.source, self.target, self.spec
+        if source is None or target is None:
+            raise ShardingError(f"{self.name} needs the shardings of its operand and of its result")
+        axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)
+        others = tuple((name, value) for name, value in self._given().items() if name not in STANDARD_ARGUMENTS)
+        return Step(spec.name, axes, source, target, self.dim, self.to_dim, self.reduction, others)
+
+    def _given(self) -> dict[str, Any]:
+        """Return the arguments that a transition has."""
+        names = {clause.argument for clause in self.spec.clauses}
+        return {name: value for name, value in self.argument.items() if name in names}
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or self.source is None or self.target is None:
             raise VerifyException("a collective needs the shardings of its operand and of its result")
         argument = self.argument
-        axes = argument.get("axes", ())
-        if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
-            raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
-        for axis in axes:
-            mesh.require(str(axis))
-        for name in ("dim", "to_dim"):
-            if type(argument.get(name, 0)) is not int:
-                raise VerifyException(f"expected a number for the dimension, found {argument[name]!r}")
-        if argument.get("asynchronous") and not all(isinstance(use.operation, WaitOp) for use in self.results[0].uses):
+        for clause in self.spec.clauses:
+            if clause.argument in argument and not clause.holds(argument[clause.argument]):
+                raise VerifyException(f"expected {clause.expected}, found {argument[clause.argument]!r}")
+        for axis in self.axes:
+            mesh.require(axis)
+        if self.asynchronous and not all(isinstance(use.operation, WaitOp) for use in self.results[0].uses):
             raise VerifyException("is async, so its result may only be given to spmd.wait")
-        self.check_transition(mesh, argument, global_shape(self.operands[0], mesh))
-
-    def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
-        """Raise ShardingError unless operand and result shardings are this collective's transition."""
-        assert self.source is not None and self.target is not None
-        legal = transition(
-            self.name.removeprefix("spmd."),
-            self.source,
-            mesh,
-            shape,
-            axes=argument.get("axes", ()),
-            dim=argument.get("dim"),
-            to_dim=argument.get("to_dim"),
-            op=argument.get("op"),
-            target=self.target,
-        )
+        shape, given = global_shape(self.operands[0], mesh), self._given()
+        legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
             raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
 
 
-_ON = ("on", "axes")
+_Op = TypeVar("_Op", bound=type[Collective])
 
 
-@irdl_op_definition
+def collective_op(cls: _Op) -> _Op:
+    """Complete the class of a collective, which has a name alone, with what its spec declares."""
+    cls = irdl_op_definition(cls)
+    cls.SPEC = collective(cls.name.removeprefix("spmd."))
+    cls.CLAUSES = tuple((clause.keyword, clause.argument) for clause in cls.SPEC.texts)
+    return cls
+
+
+@collective_op
 class AllReduceOp(Collective):
     """`all_reduce %x on [tp] op sum`: the pending reduction over the axes is done; every rank gets the result."""
 
     name = "spmd.all_reduce"
-    CLAUSES: ClassVar = (_ON, ("op", "op"), ("async", "asynchronous"))
 
 
-@irdl_op_definition
+@collective_op
 class AllGatherOp(Collective):
     """`all_gather %x on [tp] dim 0`: the innermost pieces of a dimension are put together on every rank."""
 
     name = "spmd.all_gather"
-    CLAUSES: ClassVar = (_ON, ("dim", "dim"), ("async", "asynchronous"))
 
 
-@irdl_op_definition
+@collective_op
 class ReduceScatterOp(Collective):
     """`reduce_scatter %x on [tp] dim 0 op sum`: the pending reduction is done and each rank keeps its piece."""
 
     name = "spmd.reduce_scatter"
-    CLAUSES: ClassVar = (_ON, ("dim", "dim"), ("op", "op"), ("async", "asynchronous"))
 
 
-@irdl_op_definition
+@collective_op
 class AllToAllOp(Collective):
     """`all_to_all %x on [tp] from 0 to 1`: the axes leave one dimension and divide another."""
 
     name = "spmd.all_to_all"
-    CLAUSES: ClassVar = (_ON, ("from", "dim"), ("to", "to_dim"), ("async", "asynchronous"))
 
 
-@irdl_op_definition
+@collective_op
 class PermuteOp(Collective):
     """`permute %x`: pieces move between ranks as they are."""
 
     name = "spmd.permute"
-    CLAUSES: ClassVar = (("async", "asynchronous"),)
 
 
-@irdl_op_definition
+@collective_op
 class ExchangeOp(Collective):
     """`exchange %x`: every rank gets what it lacks straight from the ranks that hold it, and reduces it if need be."""
 
     name = "spmd.exchange"
-    CLAUSES: ClassVar = (("async", "asynchronous"),)
 
 
-@irdl_op_definition
+@collective_op
 class RelayOp(Collective):
     """`relay %x`: ranks are sent addends, reduce them and send the sums to the ranks that want them."""
 
     name = "spmd.relay"
-    CLAUSES: ClassVar = (("async", "asynchronous"),)
 
 
-@irdl_op_definition
+@collective_op
 class RearrangeOp(Collective):
     """`rearrange %x`: every rank makes its new shard of elements that it holds, or of a reduction's identity; local."""
 
     name = "spmd.rearrange"
 
 
-@irdl_op_definition
+@collective_op
 class ConvertOp(Collective):
     """`convert %x`: a step that a placement declares, from it or to it; its edge says how."""
 
     name = "spmd.convert"
 
 
-@irdl_op_definition
+@collective_op
 class SliceOp(Collective):
     """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
 
     name = "spmd.slice"
-    CLAUSES: ClassVar = (_ON, ("dim", "dim"))
 
 
-@irdl_op_definition
+@collective_op
 class PartitionOp(Collective):
     """`partition %x on [tp] op sum`: a replicated value becomes one whose reduction over the axes is pending; local."""
 
     name = "spmd.partition"
-    CLAUSES: ClassVar = (_ON, ("op", "op"))
 
 
-@irdl_op_definition
+@collective_op
 class BroadcastOp(Collective):
     """`broadcast %x on [tp]`: the value of the first rank of each group is given to all."""
 
     name = "spmd.broadcast"
-    CLAUSES: ClassVar = (_ON, ("async", "asynchronous"))
 
-    def check_transition(self, mesh: Mesh, argument: dict[str, Any], shape: tuple[int, ...]) -> None:
-        if self.source != self.target:
-            raise ShardingError(f"broadcast keeps the sharding <{self.source}>, found <{self.target}>")
-        for axis in argument.get("axes", ()):
-            placement = self.source.along(axis, mesh)  # type: ignore
-            if placement is None or placement.trait != "replicated":
-                raise ShardingError(f"broadcast over '{axis}' needs it replicated, found {placement or self.source}")
+
+COLLECTIVES: dict[str, type[Collective]] = {
+    op.SPEC.name: op
+    for op in (
+        SliceOp, PartitionOp, PermuteOp, ExchangeOp, RelayOp, RearrangeOp, ConvertOp, BroadcastOp, AllReduceOp,
+        AllGatherOp, ReduceScatterOp, AllToAllOp,
+    )
+}  # fmt: skip
+"""Name of each collective that spmdir ships → the class of its op."""
 
 
 @irdl_op_definition
@@ -204,7 +299,34 @@ class WaitOp(SpmdOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         owner = self.operands[0].owner
-        if not isinstance(owner, Collective) or not owner.argument.get("asynchronous"):
+        if not isinstance(owner, Collective) or not owner.asynchronous:
             raise VerifyException("waits for a value that no `async` collective made")
         if self.source != self.target:
             raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
+
+
+@cache
+def _plugin_class(spec: CollectiveSpec) -> type[Collective]:
+    name = "".join(map(str.capitalize, spec.name.split("_"))) + "Op"
+    kind: Any = type(name, (Collective,), {"name": f"spmd.{spec.name}", "__doc__": spec.summary})
+    return collective_op(kind)
+
+
+def plugin_collective(name: str) -> type[Collective] | None:
+    """Return the class of the op `name`, such as `spmd.scatter`, if it is a collective of a plug-in."""
+    known = (spec for spec in collectives() if name == f"spmd.{spec.name}")
+    return next((_plugin_class(spec) for spec in known if spec.name not in COLLECTIVES), None)
+
+
+def collective_class(name: str) -> type[Collective]:
+    """Return the class of the op of a collective, of spmdir or of a plug-in.
+
+    Raises:
+        ShardingError: there is no such collective.
+    """
+    return COLLECTIVES[name] if name in COLLECTIVES else _plugin_class(collective(name))
+
+
+def build_collective(step: Step, value: SSAValue, location: Any) -> Collective:
+    """Return the op that does `step` on `value`; its result has the type of `value`."""
+    return collective_class(step.kind).of_step(step, value, location)

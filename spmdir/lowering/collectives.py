@@ -29,19 +29,20 @@ from spmdir.lowering.partition import (
 from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.moved_axes import permuted_axes
-from spmdir.reshard.multi_axis_steps import WHOLE_MOVES, senders
+from spmdir.reshard.multi_axis_steps import senders
 
 
-def start(kind: str, site: Site, x: Node) -> Started:
-    """Emit the collective `kind` on `x`.
+def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
+    """Emit the collective `spec` on `x`.
 
     Raises:
         SpmdirError: what a placement declares cannot be run.
     """
-    if kind not in WHOLE_MOVES and not site.named:
+    if spec.names_axes and not site.named:
         return here(x)
-    return EMITTERS[kind](site, x)
+    return (spec.lower or EMITTERS[spec.name])(site, x)
 
 
 def _slice(site: Site, x: Node) -> Started:

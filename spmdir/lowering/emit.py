@@ -239,20 +239,19 @@ class _Emitter:
                 self._device = self.graph.call_function(getattr, (first, "device"))
         return self._device
 
-    def emit_collective(self, op: ValueOp) -> Sequence[Any]:
+    def emit_collective(self, op: Any) -> Sequence[Any]:
         operand, meta = op.operands[0], meta_of(op.operands[0].type)
         assert meta is not None
         source, target = self.sharding(operand), self.sharding(op.results[0])
-        axes: Any = op.argument.get("axes", ())
-        mesh = refinement(self.mesh, source, target, axes)
-        argument = {**op.argument, "axes": tuple(part for axis in axes for part in mesh.parts(axis))}
+        mesh = refinement(self.mesh, source, target, op.axes)
+        argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
         site = Site(
             self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
             global_shape(operand, self.mesh), meta.dtype, argument,
         )  # fmt: skip
         x = self.node(operand)
-        started = here(x) if self.ignore_shardings else start(op.name.removeprefix("spmd."), site, x)
-        return [started if op.argument.get("asynchronous") else started.wait(self.call)]
+        started = here(x) if self.ignore_shardings else start(op.spec, site, x)
+        return [started if op.asynchronous else started.wait(self.call)]
 
     def emit_border(self, op: ValueOp) -> Sequence[Any]:
         axes: Any = op.argument["axes"]

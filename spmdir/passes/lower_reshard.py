@@ -19,10 +19,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
-from spmdir.dialects.step_ops import build_collective
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.stage import sized_function

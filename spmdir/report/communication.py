@@ -12,7 +12,8 @@ from spmdir.core.arguments import accepts
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.cost import Sizes, cost, node_count, sends_anything, step_cost
+from spmdir.reshard.collective_spec import Sizes
+from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
 from spmdir.reshard.topology import H100X8, Topology, find_topology
 
 if TYPE_CHECKING:
@@ -116,7 +117,6 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.halo import BorderOp
     from spmdir.dialects.spmd import ReshardOp
-    from spmdir.dialects.step_ops import step_of
     from spmdir.dialects.values import global_shape
 
     module = _at_examples(module)
@@ -131,10 +131,11 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
                 if not op.sent(mesh):
                     continue
                 kind, used = op.name.removeprefix("spmd."), op.axes
-                spent = cost(kind, Sizes(mesh.group_size(used), 0, 0, op.sent(mesh)), node_count(used, mesh), machine)
+                sizes = Sizes(mesh.group_size(used), 0, 0, op.sent(mesh))
+                spent = cost(NEIGHBOURS, sizes, node_count(used, mesh), machine)
                 bound += spent.wire_bytes
             elif isinstance(op, Collective):
-                step, meta = step_of(op, mesh), meta_of(op.operands[0].type)
+                step, meta = op.step(mesh), meta_of(op.operands[0].type)
                 shape = global_shape(op.operands[0], mesh)
                 if meta is None or not sends_anything(step, shape, mesh):
                     continue

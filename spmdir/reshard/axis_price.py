@@ -3,64 +3,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
+from spmdir.core.placement.base import PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
-from spmdir.reshard.cost import TRAFFIC, Sizes
+from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
+from spmdir.reshard.collectives import planned
+from spmdir.reshard.cost import edge_traffic
 
-_ROUTES: dict[tuple[str, str], str | None] = {
-    ("replicated", "replicated"): None,
-    ("replicated", "shard"): "slice",
-    ("replicated", "partial"): "partition",
-    ("shard", "replicated"): "all_gather",
-    ("shard", "shard"): "all_to_all",
-    ("shard", "partial"): None,
-    ("partial", "replicated"): "all_reduce",
-    ("partial", "shard"): "reduce_scatter",
-    ("partial", "partial"): "all_reduce",
-}
-"""Traits before and after → the one step that is paid, if any: a piece may stand among identities."""
+_FREE = {("replicated", "replicated"), ("shard", "partial")}
+"""Traits before and after between which nothing is ever sent: a shard may stand among identities."""
 
 ITEMSIZE = 4
 """Bytes of an element, where only those of a tensor are known."""
 
 
-def axis_price(source: Placement, target: Placement, local_bytes: float, count: int) -> float:
-    """Wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
+def axis_price(
+    source: Placement,
+    target: Placement,
+    local_bytes: float,
+    count: int,
+    collectives: Sequence[CollectiveSpec] | None = None,
+) -> float:
+    """Return the wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
 
-    `local_bytes` are those of the tensor on a rank with this axis replicated and the other axes as they are. A step
-    that a placement declares comes first, then that of the traits, then R in between. Moves that there are not, and
-    those of open placements, cost infinity.
+    A step that a placement declares comes first, then the cheapest collective between the traits, then R in between.
+    Moves that there are not, and those of open placements, cost infinity.
+
+    Args:
+        local_bytes: those of the tensor on a rank with this axis replicated and the other axes as they are.
+        collectives: the ones that may be used; those of the planner if None.
     """
     if source == target:
         return 0.0
     if edge := edge_between(source, target):
-        return _edge_price(edge, source, target, local_bytes, count)
-    route = (source.trait, target.trait)
-    if "open" in route:
+        scale = 1.0 if edge.itemsize is None else edge.itemsize / ITEMSIZE
+        return _wire(edge_traffic(edge), source, target, local_bytes * scale, count)
+    if "open" in (source.trait, target.trait):
         return math.inf
-    if route in _ROUTES and not _needs_whole(source, target):
-        return _step_price(_ROUTES[route], source, target, local_bytes, count)
+    collectives = planned() if collectives is None else collectives
+    if not _needs_replicated(source, target):
+        if (source.trait, target.trait) in _FREE:
+            return 0.0
+        legal = [spec for spec in collectives if (spec.before, spec.after) == (source.trait, target.trait)]
+        if legal:
+            return min(_wire(spec.traffic or Traffic(), source, target, local_bytes, count) for spec in legal)
     if R in (source, target):
         return math.inf
-    return axis_price(source, R, local_bytes, count) + axis_price(R, target, local_bytes, count)
+    return axis_price(source, R, local_bytes, count, collectives) + axis_price(
+        R, target, local_bytes, count, collectives
+    )
 
 
-def _needs_whole(source: Placement, target: Placement) -> bool:
-    """Whether a piece among others cannot stand for the value, or a placement has its own way to R."""
+def _needs_replicated(source: Placement, target: Placement) -> bool:
+    """Return whether a shard among others cannot stand for the value, or a placement has its own way to R."""
     alone = isinstance(target, PartialPlacement) and target.identity is None and source.trait == "shard"
     return alone or edge_between(source, R) is not None
 
 
-def _step_price(kind: str | None, source: Placement, target: Placement, local_bytes: float, count: int) -> float:
-    if kind is None:
-        return 0.0
-    piece = local_bytes / count
-    before = piece if source.trait == "shard" else local_bytes
-    after = piece if target.trait == "shard" else local_bytes
-    return TRAFFIC[kind].wire(Sizes(count, before, after, piece / count))
-
-
-def _edge_price(edge: Edge, source: Placement, target: Placement, local_bytes: float, count: int) -> float:
-    scale = 1.0 if edge.itemsize is None else edge.itemsize / ITEMSIZE
-    return _step_price(edge.by, source, target, local_bytes * scale, count)
+def _wire(traffic: Traffic, source: Placement, target: Placement, local_bytes: float, count: int) -> float:
+    shard = local_bytes / count
+    before = shard if source.trait == "shard" else local_bytes
+    after = shard if target.trait == "shard" else local_bytes
+    return traffic.wire(Sizes(count, before, after, shard / count))

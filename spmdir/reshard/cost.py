@@ -8,113 +8,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import edge_between
+from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.exchange import exchange_loads, least_received
-from spmdir.reshard.parts import Loads
+from spmdir.reshard.collective_spec import Sizes, Traffic, anywhere
+from spmdir.reshard.collectives import collective
+from spmdir.reshard.exchange import least_received
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import H100X8, Topology
-from spmdir.reshard.two_round_exchange import relay_loads
 
-
-@attrs.frozen
-class Sizes:
-    """What a step handles on the busiest rank.
-
-    Attributes:
-        group: the number of ranks in a group.
-        source: local bytes before.
-        target: local bytes after.
-        piece: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
-            both borders.
-        dim, to_dim: as in Step.
-        moved, crossing: for exchange and relay, bytes that the busiest rank sends or receives, in all and to or from
-            other nodes; over all rounds. What crosses in other steps follows from what they send.
-    """
-
-    group: int
-    source: float
-    target: float
-    piece: float = 0
-    dim: int | None = None
-    to_dim: int | None = None
-    moved: float = 0
-    crossing: float | None = None
-
-
-@attrs.frozen
-class Traffic:
-    """The cost of one kind of step.
-
-    Attributes:
-        wire: bytes a rank sends. Ring all-gather and reduce-scatter pass n − 1 pieces on, ring all-reduce is one
-            after the other; all-to-all sends a piece to every other rank, at most all that a rank holds.
-        copied: bytes that are copied locally beside that: pieces along a dimension other than the first are packed or
-            unpacked, and all but one of them while others are on the wire.
-        crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
-        passes: how often the data goes round the ring; 0 where ranks exchange directly.
-        rounds: how many collectives it takes, one after the other.
-    """
-
-    wire: Callable[[Sizes], float] = lambda s: 0.0
-    copied: Callable[[Sizes], float] = lambda s: 0.0
-    crossing: Callable[[int, int], float] | None = None
-    passes: int = 0
-    rounds: int = 1
-
-
-def _ring(ranks: int, nodes: int) -> float:
-    """Ranks of a node are neighbours on the ring, so its cards share one way out."""
-    return (nodes - 1) / (ranks - 1)
-
-
-def _direct(ranks: int, nodes: int) -> float:
-    """The peers on other nodes."""
-    return (ranks - ranks // nodes) / (ranks - 1)
-
-
-def _whole(ranks: int, nodes: int) -> float:
-    """All that some rank holds may go to another node."""
-    return float(nodes > 1)
-
-
-TRAFFIC: dict[str, Traffic] = {
-    "slice": Traffic(copied=lambda s: s.target if s.dim else 0.0),
-    "partition": Traffic(copied=lambda s: s.target),
-    "all_gather": Traffic(
-        wire=lambda s: (s.group - 1) * s.source,
-        copied=lambda s: s.source if s.dim else 0.0,
-        crossing=_ring,
-        passes=1,
-    ),
-    "reduce_scatter": Traffic(
-        wire=lambda s: (s.group - 1) * s.target,
-        copied=lambda s: s.target if s.dim else 0.0,
-        crossing=_ring,
-        passes=1,
-    ),
-    "all_reduce": Traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=_ring, passes=2),
-    "all_to_all": Traffic(
-        wire=lambda s: min((s.group - 1) * s.piece, max(s.source, s.target)),
-        copied=lambda s: s.piece * (bool(s.to_dim) + bool(s.dim)),
-        crossing=_direct,
-    ),
-    "permute": Traffic(wire=lambda s: s.source, crossing=_whole),
-    "halo": Traffic(wire=lambda s: s.piece, crossing=_whole),
-    "fold": Traffic(wire=lambda s: s.piece, crossing=_whole),
-    "exchange": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=_direct),
-    "rearrange": Traffic(copied=lambda s: s.target),
-    "relay": Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=_direct, rounds=2),
-    "local": Traffic(),
-    "broadcast": Traffic(wire=lambda s: s.source, crossing=_whole),
-}
-"""Kind of step → its cost."""
+NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
+"""The cost of `spmd.halo` and `spmd.fold`, which no reshard is made of."""
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
@@ -132,20 +41,26 @@ class Cost:
 
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = H100X8) -> Cost:
     """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
-    kind, sent = billed(step, itemsize, mesh)
-    return cost(kind, step_sizes(step, shape, sent, mesh), node_count(step.axes, mesh), topology)
+    traffic, sent = step_traffic(step, itemsize, mesh)
+    return cost(traffic, step_sizes(step, shape, sent, mesh), node_count(step.axes, mesh), topology)
 
 
-def billed(step: Step, itemsize: float, mesh: Mesh) -> tuple[str, float]:
-    """The kind of collective that `step` costs as, and the bytes that it sends for an element of `itemsize` bytes."""
-    if step.kind != "convert" or not step.axes:
-        return step.kind, itemsize
+def step_traffic(step: Step, itemsize: float, mesh: Mesh) -> tuple[Traffic, float]:
+    """Return the cost of the collective of `step`, and the bytes that it sends for an element of `itemsize` bytes."""
+    traffic = step.spec.traffic
+    if traffic is not None or not step.axes:
+        return traffic or Traffic(), itemsize
     edge = edge_between(*step.ends(mesh))
     assert edge is not None  # or the step would not be legal
-    return edge.by or "local", itemsize if edge.itemsize is None else edge.itemsize
+    return edge_traffic(edge), itemsize if edge.itemsize is None else edge.itemsize
 
 
-def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
+def edge_traffic(edge: Edge) -> Traffic:
+    """Return the cost of the collective that an edge of a placement says it costs as."""
+    return (collective(edge.by).traffic if edge.by is not None else None) or Traffic()
+
+
+def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
 
     Time is latency + the slower of the two networks + local copies. A ring over n ranks on N nodes takes n − 1 hops a
@@ -153,9 +68,8 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     """
     if sizes.group == 1:
         return Cost(0.0, 0.0)
-    traffic = TRAFFIC[kind]
     copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
-    if traffic.crossing is None or (kind in LOADS and not sizes.moved):
+    if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
         return Cost(0.0, copies)
     hops = traffic.passes * (sizes.group - 1) or 1
     inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
@@ -168,9 +82,9 @@ def cost(kind: str, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
     """Return whether some rank sends something for `step` on a tensor of global `shape`: whether it is no local op."""
-    if step.kind in LOADS:
-        return any(LOADS[step.kind](step.source, step.target, mesh, tuple(shape)))
-    return mesh.group_size(step.axes) > 1 and TRAFFIC[billed(step, 1, mesh)[0]].crossing is not None
+    if step.spec.loads is not None:
+        return any(step.spec.loads(step.source, step.target, mesh, tuple(shape)))
+    return mesh.group_size(step.axes) > 1 and step_traffic(step, 1, mesh)[0].crossing is not None
 
 
 def node_count(axes: Sequence[str], mesh: Mesh) -> int:
@@ -189,16 +103,17 @@ def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, to
     one round of an exchange, all addends of what some rank needs.
     """
     wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh)
-    if step.kind == "exchange":
+    traffic, _ = step_traffic(step, itemsize, mesh)
+    if traffic.rounds == 1:
         wire = max(wire, itemsize * least_received(step.source, step.target, mesh, shape))
     sizes = attrs.evolve(_sizes(step, shape, itemsize, mesh), moved=wire, crossing=0.0)
-    return cost(step.kind, sizes, node_count(step.axes, mesh), topology)
+    return cost(traffic, sizes, node_count(step.axes, mesh), topology)
 
 
 def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
     """What `step` handles of a tensor of global `shape` with elements of `itemsize` bytes."""
     sizes = _sizes(step, shape, itemsize, mesh)
-    if step.kind not in LOADS:
+    if step.spec.loads is None:
         return sizes
     moved, crossing = _exchanged(step, tuple(shape), mesh)
     return attrs.evolve(sizes, moved=moved * itemsize, crossing=crossing * itemsize)
@@ -207,22 +122,15 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) ->
 def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
     source = local_bytes(step.source, shape, itemsize, mesh)
     target = local_bytes(step.target, shape, itemsize, mesh)
-    piece = 0
+    chunk = 0
     if step.to_dim is not None and source:
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
-        piece = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
-    if step.kind == "convert":
-        # A piece is what a rank ends up with, or of what it has, if it has a piece, a part for each rank.
-        pieces = mesh.group_size(step.axes) if all(end.trait == "shard" for end in step.ends(mesh)) else 1
-        piece = min(source, target) / pieces
-    return Sizes(mesh.group_size(step.axes), source, target, piece, step.dim, step.to_dim)
-
-
-LOADS: dict[str, Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]]] = {
-    "exchange": exchange_loads,
-    "relay": relay_loads,
-}
-"""Kind of step → what each rank sends each other one, in each of its rounds."""
+        chunk = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
+    if step.spec.traffic is None:
+        # A chunk is what a rank ends up with, or of what it has, if it has a shard, a part for each rank.
+        chunks = mesh.group_size(step.axes) if all(end.trait == "shard" for end in step.ends(mesh)) else 1
+        chunk = min(source, target) / chunks
+    return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -230,7 +138,8 @@ def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int
     """Elements that the busiest rank of each round sends or receives: in all, and to or from other nodes."""
     outside = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
     busiest = [0, 0]
-    for loads in LOADS[step.kind](step.source, step.target, mesh, shape):
+    assert step.spec.loads is not None  # or its traffic says what it sends
+    for loads in step.spec.loads(step.source, step.target, mesh, shape):
         totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
         for (sender, receiver), numel in loads.items():
             crosses = bool(outside) and mesh.index(sender, outside) != mesh.index(receiver, outside)

@@ -19,10 +19,11 @@ from spmdir.core.placement.base import (
 )
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import moves_jointly, reshaped_axes
 from spmdir.reshard.exchange import EXCHANGED_RANKS
-from spmdir.reshard.moved_axes import permuted_axes
-from spmdir.reshard.multi_axis_steps import WHOLE_MOVES, check_permute, unmovable
+from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.multi_axis_steps import check_permute, unmovable
 from spmdir.reshard.steps import Step, make_step
 
 
@@ -61,11 +62,13 @@ def moves(
     places: tuple[ShardPlacement, ...],
     rank: int,
     mesh: Mesh,
+    collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
-    """The steps from `source` that move `free` axes to `places`, towards the wanted `pending` placements.
+    """Return the steps from `source` that move `free` axes to `places`, towards the wanted `pending` placements.
 
-    Shapes do not come in, so the steps are found once for all tensors of one rank; permutes are those that even
-    division allows. A step that a placement declares stands for the one that its trait would give.
+    Of the collectives that name axes the `collectives` are used. Shapes do not come in, so the steps are found once for
+    all tensors of one rank; permutes are those that even division allows. A step that a placement declares stands for
+    the one that its trait would give.
     """
     shape = (0,) * rank
     steps: list[Step] = []
@@ -79,28 +82,30 @@ def moves(
         axes = [axis for axis in free if source[axis].trait == trait]
         return [axis for axis in axes if edge_between(source[axis], to) is None]
 
-    for place in places:
-        for axes in _choices(of_trait("replicated", place)):
-            add("slice", axes, place, dim=place.dim)
-        for axes in _choices(of_trait("partial", place)):
-            add("reduce_scatter", axes, place, dim=place.dim)
+    def between(before: str, after: str) -> list[str]:
+        return [spec.name for spec in collectives if (spec.before, spec.after) == (before, after)]
+
+    for place, before in itertools.product(places, ("replicated", "partial")):
+        for kind in between(before, "shard"):
+            for axes in _choices(of_trait(before, place)):
+                add(kind, axes, place, dim=place.dim)
     for dim in dict.fromkeys(place.dim for place in places):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
             axes = movable[start:]
-            if set(axes) <= {*of_trait("shard", R)}:
-                add("all_gather", axes, dim=dim)
-            for place in places:
+            for kind in between("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
+                add(kind, axes, dim=dim)
+            for kind, place in itertools.product(between("shard", "shard"), places):
                 if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
-                    add("all_to_all", axes, place, dim=dim, to_dim=place.dim)
-    reducible = of_trait("partial", R)
-    for axes in _subsets(reducible):
-        add("all_reduce", axes)
+                    add(kind, axes, place, dim=dim, to_dim=place.dim)
+    for kind in between("partial", "replicated"):
+        for axes in _subsets(of_trait("partial", R)):
+            add(kind, axes)
     for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.holds_whole):
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
-        for chosen in _subsets(axes):
-            add("partition", chosen, placement, op=placement.op)
+        for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
+            add(kind, chosen, placement, op=placement.op)
     return (*steps, *_conversions(source, pending, free, places, mesh), *_permutes_from(source, free, places, mesh))
 
 
@@ -191,9 +196,11 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
     there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
     later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
     for wanted in dict.fromkeys((target, later)):
-        kinds = ("exchange", "relay") if source.partial or wanted.partial else ("exchange",)
-        for kind in kinds:
-            axes = WHOLE_MOVES[kind].axes(source, wanted, mesh)
+        kinds = {"exchange": exchanged_axes}
+        if source.partial or wanted.partial:
+            kinds["relay"] = relayed_axes
+        for kind, axes_of in kinds.items():
+            axes = axes_of(source, wanted, mesh)
             small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS
             if small and unmovable(kind, source, wanted) is None:
                 yield Step(kind, axes, source, wanted)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
-
-import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
@@ -18,7 +16,7 @@ from spmdir.core.placement.standard import Partial
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
 from spmdir.reshard.exchange import EXCHANGED_RANKS, exchange_loads
-from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
 from spmdir.reshard.runs import cut_length, mark_runs, representatives
 
 _T = TypeVar("_T")
@@ -45,7 +43,7 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
     return None
 
 
-def _check_whole(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+def check_exchange(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
     check_own_steps(kind, (), source, target)
@@ -167,33 +165,11 @@ def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) ->
     return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
 
 
-def _check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+def check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
-    _check_whole("rearrange", source, target, mesh, shape)
+    check_exchange("rearrange", source, target, mesh, shape)
     ranks = mesh.group_size(exchanged_axes(source, target, mesh))
     if ranks > EXCHANGED_RANKS:
         raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED_RANKS}")
     if any(exchange_loads(source, target, mesh, shape)):
         raise ShardingError(f"rearrange sends nothing, but for <{target}> from <{source}> ranks lack elements")
-
-
-@attrs.frozen
-class WholeMove:
-    """A step that names no axes, since its target says it all.
-
-    Attributes:
-        check: raises ShardingError unless the step is legal.
-        axes: (source, target, mesh) → the axes of its group.
-    """
-
-    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object]
-    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]]
-
-
-WHOLE_MOVES: dict[str, WholeMove] = {
-    "permute": WholeMove(check_permute, permuted_axes),
-    "exchange": WholeMove(functools.partial(_check_whole, "exchange"), exchanged_axes),
-    "relay": WholeMove(functools.partial(_check_whole, "relay"), relayed_axes),
-    "rearrange": WholeMove(_check_rearrange, exchanged_axes),
-    "convert": WholeMove(check_convert, converted_axes),
-}

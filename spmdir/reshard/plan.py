@@ -18,8 +18,10 @@ from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import planned
 from spmdir.reshard.conditions import blocking_axes, refinement, reshaped_axes, splits_evenly
-from spmdir.reshard.cost import LOADS, Cost, least_cost, step_cost
+from spmdir.reshard.cost import Cost, least_cost, step_cost
 from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_places
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import FLAT, Topology, find_topology
@@ -91,15 +93,21 @@ def plan_reshard(
         raise ShardingError(f"shape is {shown(shape)}; expected sizes from 0 on, as in (16, 1024)")
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
-    return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT))
+    return _plan(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT), planned())
 
 
 @functools.lru_cache(maxsize=65536)
 def _plan(
-    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+    shape: tuple[int, ...],
+    itemsize: int,
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    topology: Topology,
+    collectives: tuple[CollectiveSpec, ...],
 ) -> Plan:
     _check(shape, source, target, mesh)
-    steps = _steps(shape, itemsize, source, target, mesh, topology)
+    steps = _steps(shape, itemsize, source, target, mesh, topology, collectives)
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
     return Plan(
         steps,
@@ -120,7 +128,13 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
 
 
 def _steps(
-    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+    shape: tuple[int, ...],
+    itemsize: int,
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    topology: Topology,
+    collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
     """The steps, found over the sub-axes that both sides have in common; if they have none, by way of whole axes.
 
@@ -132,21 +146,21 @@ def _steps(
             tuple(
                 step
                 for a, b in ((source, between), (between, target))
-                for step in _steps(shape, itemsize, a, b, mesh, topology)
+                for step in _steps(shape, itemsize, a, b, mesh, topology, collectives)
             )
             for between in betweens
         ]
         return min(ways, key=lambda way: sum(step_cost(s, shape, itemsize, mesh, topology).seconds for s in way))
     fine = _common_mesh(shape, source, target, mesh)
     if fine is mesh:
-        return _search(shape, itemsize, source, target, mesh, topology)
+        return _search(shape, itemsize, source, target, mesh, topology, collectives)
     if fine is not None:
-        steps = _search(shape, itemsize, source.refined(fine), target.refined(fine), fine, topology)
+        steps = _search(shape, itemsize, source.refined(fine), target.refined(fine), fine, topology, collectives)
         return tuple(_merged(step, mesh) for step in steps)
     split = {mesh.whole(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
     between = Sharding([(axis, p) for axis, p in source.entries if mesh.whole(axis) not in split], source.mesh)
     halves = [(source, between), (between, target)]
-    return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology))
+    return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology, collectives))
 
 
 def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> Mesh | None:
@@ -170,7 +184,13 @@ def _merged(step: Step, mesh: Mesh) -> Step:
 
 
 def _search(
-    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+    shape: tuple[int, ...],
+    itemsize: int,
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    topology: Topology,
+    collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
     free, places = free_axes(source, target, mesh), useful_places(shape, source, target, mesh)
     many = len(free) > FEW_AXES
@@ -200,8 +220,8 @@ def _search(
     def enqueue(key: Reached, step: Step) -> None:
         """Take the way by `step`, whose source is reached at `key`, if it is the best one to its target so far."""
         cost = step_cost(step, shape, itemsize, mesh, topology)
-        if step.kind == "exchange" and not cost.wire_bytes:
-            step = attrs.evolve(step, kind="rearrange")
+        if step.spec.if_local is not None and not cost.wire_bytes:
+            step = attrs.evolve(step, kind=step.spec.if_local)
         reached = _sum(key, _charged(step, cost))
         if reached < best.get(step.target, _UNREACHED):
             best[step.target], reached_by[step.target] = reached, step
@@ -224,7 +244,7 @@ def _search(
         say("planning {} -> {}: {} shardings reached", source, target, len(best))
         if key > best[here]:
             continue
-        steps = moves(here, pending, free, places, len(shape), mesh)
+        steps = moves(here, pending, free, places, len(shape), mesh, collectives)
         seen += len(steps)
         for step in (*steps, *exchanges(here, target, mesh)):
             if reshaped and blocking_axes(step.kind, step.axes, here, step.target):
@@ -237,7 +257,7 @@ def _search(
                 continue
             if step.kind == "permute" and not permutes(step.source, step.target, shape, mesh):
                 continue
-            if step.kind not in LOADS:
+            if step.spec.loads is None:
                 enqueue(key, step)
                 continue
             # What an exchange moves is long to find, so that is put off until no other way can be as good.

@@ -1,13 +1,14 @@
 """The steps that a reshard is made of, and which of them are legal.
 
-Most steps take mesh axes out of one place and put them into another; MOVES is that table. The innermost axes of a
-dimension can leave it, and axes join a dimension innermost, so a step works within the block that the outer axes
-leave and uneven pieces need no more than padding or uneven splits. WHOLE_MOVES name no axes: their target says it all.
+A step is one collective with its arguments. Most take mesh axes out of one place and put them into another, as the
+traits of their spec say: the innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step
+works within the block that the outer axes leave and uneven shards need no more than padding or uneven splits. The
+others name no axes: their target says it all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,18 +18,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, Placement, ShardPlacement, parse_placement
 from spmdir.core.placement.standard import REDUCTIONS, Partial, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import check_joint, check_own_steps, check_split, refinement
-from spmdir.reshard.multi_axis_steps import WHOLE_MOVES
-
-MOVES: dict[str, tuple[str, str]] = {
-    "slice": ("replicated", "shard"),
-    "partition": ("replicated", "partial"),
-    "all_gather": ("shard", "replicated"),
-    "all_to_all": ("shard", "shard"),
-    "all_reduce": ("partial", "replicated"),
-    "reduce_scatter": ("partial", "shard"),
-}
-"""Kind of step → the trait that its axes have before and after."""
 
 
 @attrs.frozen
@@ -36,13 +28,14 @@ class Step:
     """One collective or local op that takes `source` to `target`.
 
     Attributes:
-        kind: one of KINDS.
+        kind: the name of the collective.
         axes: the mesh axes of the group, the first one major; ranks differ along these alone.
         source: the sharding before.
         target: the sharding after.
-        dim: the dimension that is cut (slice, reduce_scatter) or put together (all_gather, all_to_all).
-        to_dim: the dimension that all_to_all cuts.
-        op: the reduction that is done (all_reduce, reduce_scatter) or left pending (partition).
+        dim: the dimension that is sharded (slice, reduce_scatter) or gathered (all_gather, all_to_all).
+        to_dim: the dimension that all_to_all shards.
+        op: the reduction that is done (all_reduce, reduce_scatter) or left to be done (partition).
+        others: (name, value) of the arguments of other clauses, by name.
     """
 
     kind: str
@@ -52,6 +45,12 @@ class Step:
     dim: int | None = None
     to_dim: int | None = None
     op: str | None = None
+    others: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def spec(self) -> CollectiveSpec:
+        """What its collective declares."""
+        return collective(self.kind)
 
     def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
         """The placement of its first axis before and after."""
@@ -60,20 +59,35 @@ class Step:
         return before, after
 
     def __str__(self) -> str:
-        details = (("on", f"[{', '.join(self.axes)}]"), ("dim", self.dim), ("to", self.to_dim), ("op", self.op))
+        details = (
+            ("on", f"[{', '.join(self.axes)}]"),
+            ("dim", self.dim),
+            ("to", self.to_dim),
+            ("op", self.op),
+            *self.others,
+        )
         return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
 
 
 def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given: Any) -> Step:
-    """The step of `kind` from `source`; `given` are the keyword arguments of `transition`, which says what is legal."""
-    target = transition(kind, source, mesh, shape, **given)
-    if kind in WHOLE_MOVES:
-        return Step(kind, WHOLE_MOVES[kind].axes(source, target, mesh), source, target)
+    """Return the step of `kind` from `source`; `given` are the keyword arguments of `transition`.
+
+    Raises:
+        ShardingError: the step is not legal.
+    """
+    target, spec = transition(kind, source, mesh, shape, **given), collective(kind)
+    if spec.axes is not None:
+        return Step(kind, spec.axes(source, target, mesh), source, target, others=_others(spec, given))
     axes, op = tuple(given["axes"]), given.get("op")
-    if MOVES[kind][0] == "partial":
+    if spec.before == "partial":
         fine = refinement(mesh, source, axes)
         op = pending_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
-    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op)
+    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op, _others(spec, given))
+
+
+def _others(spec: CollectiveSpec, given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    names = sorted(clause.argument for clause in spec.clauses if clause.argument not in STANDARD_ARGUMENTS)
+    return tuple((name, given[name]) for name in names if name in given)
 
 
 def transition(
@@ -83,67 +97,96 @@ def transition(
     shape: Sequence[int],
     *,
     axes: Sequence[str] = (),
-    dim: int | None = None,
-    to_dim: int | None = None,
-    op: str | None = None,
     target: Sharding | None = None,
+    **given: Any,
 ) -> Sharding:
-    """The sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
+    """Return the sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
 
-    Arguments are as in Step; `target` is the wanted sharding. Of steps that name axes it says how these divide the
-    dimension that they join, which is by S if it is not given.
+    Args:
+        axes, given: arguments of the collective, as in Step.
+        target: the wanted sharding. Of steps that name axes it says how these shard the dimension that they join,
+            which is by S if it is not given.
 
     Raises:
         ShardingError: the step is not legal from `source`.
     """
-    if kind not in KINDS:
-        raise ShardingError(f"unknown step '{kind}'; expected one of {', '.join(KINDS)}")
-    if kind in WHOLE_MOVES:
+    spec = collective(kind)
+    if spec.check is not None:
         if target is None:
             raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
-        WHOLE_MOVES[kind].check(source, target, mesh, tuple(shape))
+        spec.check(source, target, mesh, tuple(shape))
         check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
     fine = refinement(mesh, source, axes, *([target] if target else []))
-    if fine is not mesh:
-        parts = tuple(part for axis in axes for part in fine.parts(axis))
-        wanted = target and target.refined(fine)
-        result = transition(
-            kind, source.refined(fine), fine, shape, axes=parts, dim=dim, to_dim=to_dim, op=op, target=wanted
-        )
-        check_split(kind, mesh, fine, shape, source, result)
-        return result.merged(mesh)
-    before, after = MOVES[kind]
-    leaving = dim if before == "shard" else None
-    joining = (to_dim if before == "shard" else dim) if after == "shard" else None
-    for found, trait in ((leaving, before), (joining, after)):
-        if trait == "shard" and (found is None or not 0 <= found < len(shape)):
-            raise ShardingError(f"{kind} needs a dimension of a tensor of rank {len(shape)}, found {found}")
-    _LEAVE[before](kind, source, tuple(axes), leaving, op)
-    rest = [(axis, placement) for axis, placement in source.entries if axis not in axes]
-    if after == "shard":
-        assert joining is not None
-        if joining == leaving:
-            raise ShardingError(f"{kind} from dimension {leaving} to itself moves nothing; expected two dimensions")
-        rest += [(axis, _dividing(joining, target and target[axis])) for axis in axes]
-    if after == "partial":
-        if op is None:
-            raise ShardingError(f"{kind} needs the reduction that it leaves pending, such as sum")
-        placement = pending_placement(op)
-        if not placement.holds_whole:
-            raise ShardingError(
-                f"{kind} cannot leave {placement} pending, which has no identity; declare one, or an edge"
-            )
-        rest += [(axis, placement) for axis in axes]
-    result = Sharding(rest, source.mesh)
-    result.check(mesh, len(shape))
+    if fine is mesh:
+        return _moved(spec, source, mesh, len(shape), tuple(axes), target, **given)
+    parts = tuple(part for axis in axes for part in fine.parts(axis))
+    result = _moved(spec, source.refined(fine), fine, len(shape), parts, target and target.refined(fine), **given)
+    check_split(kind, mesh, fine, shape, source, result)
+    return result.merged(mesh)
+
+
+def _moved(
+    spec: CollectiveSpec,
+    source: Sharding,
+    mesh: Mesh,
+    rank: int,
+    axes: tuple[str, ...],
+    target: Sharding | None,
+    *,
+    dim: int | None = None,
+    to_dim: int | None = None,
+    op: str | None = None,
+    **others: Any,
+) -> Sharding:
+    """Return `source` with `axes` taken from the trait before `spec` to the one after it."""
+    kind = spec.name
+    leaving, joining = (dim, to_dim) if spec.before == "shard" else (None, dim)
+    for found, trait in ((leaving, spec.before), (joining, spec.after)):
+        if trait == "shard" and (found is None or not 0 <= found < rank):
+            raise ShardingError(f"{kind} needs a dimension of a tensor of rank {rank}, found {found}")
+    assert spec.before is not None  # it names axes
+    _LEAVE[spec.before](kind, source, axes, leaving, op)
+    result = Sharding(
+        [*(e for e in source.entries if e[0] not in axes), *_joined(spec, axes, target, leaving, joining, op)],
+        source.mesh,
+    )
+    result.check(mesh, rank)
     check_joint(kind, axes, (source, result))
     check_own_steps(kind, axes, source, result)
     return result
 
 
-def _dividing(dim: int, wanted: Placement | None) -> Placement:
+def _joined(
+    spec: CollectiveSpec,
+    axes: tuple[str, ...],
+    target: Sharding | None,
+    leaving: int | None,
+    joining: int | None,
+    op: str | None,
+) -> list[tuple[str, Placement]]:
+    """Return `axes` with the placements that `spec` gives them."""
+    if spec.after == "shard":
+        assert joining is not None  # checked
+        if joining == leaving:
+            raise ShardingError(
+                f"{spec.name} from dimension {leaving} to itself moves nothing; expected two dimensions"
+            )
+        return [(axis, _shard_placement(joining, target and target[axis])) for axis in axes]
+    if spec.after == "partial":
+        if op is None:
+            raise ShardingError(f"{spec.name} needs the reduction that it leaves pending, such as sum")
+        placement = pending_placement(op)
+        if not placement.holds_whole:
+            raise ShardingError(
+                f"{spec.name} cannot leave {placement} pending, which has no identity; declare one, or an edge"
+            )
+        return [(axis, placement) for axis in axes]
+    return []
+
+
+def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
     return wanted if isinstance(wanted, ShardPlacement) and wanted.dim == dim else Shard(dim)
 
 
@@ -208,7 +251,3 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
     if len(kinds) == 1:
         return kinds.pop()
     raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
-
-
-KINDS = (*MOVES, *WHOLE_MOVES)
-"""The steps that there are."""

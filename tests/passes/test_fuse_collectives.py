@@ -24,7 +24,8 @@ from spmdir.passes.fuse_collectives import REWRITES
 from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
 from spmdir.passes.type_check.type_check import match
 from spmdir.report.communication import comm_report
-from spmdir.reshard.steps import MOVES, Step, make_step
+from spmdir.reshard.collectives import planned
+from spmdir.reshard.steps import Step, make_step
 from spmdir.rules import default
 from spmdir.simulator.simulate import simulate
 from spmdir.tools.golden import read_golden
@@ -84,7 +85,7 @@ def _fires(text: str, name: str) -> bool:
     return ir.print_ir(run_passes(module, f"fuse-collectives{{only={name}}}")) != before
 
 
-@pytest.mark.parametrize("kind", list(MOVES))
+@pytest.mark.parametrize("kind", [spec.name for spec in planned()])
 def test_a_second_run_changes_nothing(kind: str) -> None:
     for name, text in PARTS:
         if f"spmd.{kind}" in text:
@@ -117,7 +118,7 @@ class Program:
         _, meta, held = self.values[number]
         legal = []
         lists = [axes for size in (1, 2) for axes in itertools.permutations(self.mesh.axis_names, size)]
-        for kind, axes, dim in itertools.product(MOVES, lists, range(meta.rank)):
+        for kind, axes, dim in itertools.product([spec.name for spec in planned()], lists, range(meta.rank)):
             op = next((op for axis, op in held.partial if axis in axes), "sum")
             with contextlib.suppress(ShardingError):
                 legal.append(make_step(kind, held, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=1 - dim, op=op))

@@ -14,8 +14,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import OPEN, Partial, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.cost import least_cost, step_cost
-from spmdir.reshard.multi_axis_steps import WHOLE_MOVES, unmovable
+from spmdir.reshard.multi_axis_steps import unmovable
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step
 from spmdir.reshard.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
@@ -147,7 +148,7 @@ def test_an_exchange_never_costs_less_than_the_search_takes_it_to(kind: str) -> 
     pairs = list(itertools.permutations(shardings(mesh, 2), 2))
     tried = 0
     for source, target in random.Random(0).sample(pairs, 150):
-        axes = WHOLE_MOVES[kind].axes(source, target, mesh)
+        axes = collective(kind).axes(source, target, mesh)
         if not axes or unmovable(kind, source, target):
             continue
         step = Step(kind, axes, source, target)

@@ -217,7 +217,7 @@ def test_an_unknown_element_type_is_refused() -> None:
 
 def test_plans_do_not_depend_on_the_hash_seed() -> None:
     script = (
-        "from spmdir.core.mesh import Mesh; from spmdir.planner import plan_reshard\n"
+        "from spmdir.core.mesh import Mesh; from spmdir.reshard.plan import plan_reshard\n"
         "mesh = Mesh({'a': 2, 'b': 2, 'c': 2})\n"
         "for s, d in (('a: S(0), b: S(1)', 'c: S(0), a: S(1)'), ('a: P, c: S(0)', 'b: S(0)')):\n"
         "    print(plan_reshard((7, 64), 'f32', s, d, mesh))\n"
@@ -233,7 +233,7 @@ def test_plans_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_planning_needs_neither_torch_nor_xdsl() -> None:
-    script = "import sys, spmdir.planner; sys.exit('torch' in sys.modules or 'xdsl' in sys.modules)"
+    script = "import sys, spmdir.reshard.plan; sys.exit('torch' in sys.modules or 'xdsl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": "."}, check=False).returncode == 0
 
 

@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between
 from spmdir.core.placement.standard import REDUCTIONS, Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
-from spmdir.reshard.cost import LOADS, sends_anything
+from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
 from spmdir.reshard.multi_axis_steps import senders
 from spmdir.reshard.plan import plan_reshard
@@ -202,7 +202,7 @@ def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, 
         assert step.source == here
         arguments = {"axes": step.axes, "dim": step.dim, "to_dim": step.to_dim, "op": step.op, "target": step.target}
         assert transition(step.kind, here, mesh, shape, **arguments) == step.target
-        assert step.kind not in LOADS or sends_anything(step, shape, mesh)
+        assert step.spec.loads is None or sends_anything(step, shape, mesh)
         held, here = execute(step, held, mesh, shape), step.target
         for rank, local in enumerate(held):
             assert tuple(local.shape) == here.local_shape(shape, mesh, mesh.coordinate(rank))

@@ -9,9 +9,10 @@ import pytest
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
+from spmdir.reshard.collectives import collectives
 from spmdir.reshard.moved_axes import permuted_axes
 from spmdir.reshard.multi_axis_steps import check_permute, senders
-from spmdir.reshard.steps import KINDS, make_step, transition
+from spmdir.reshard.steps import make_step, transition
 
 MESH = Mesh({"a": 2, "b": 2, "c": 4})
 SHAPE = (16, 16)
@@ -41,12 +42,13 @@ LEGAL = [
     ("slice", "b: S(0)", {"axes": ["a"], "dim": 0, "target": "a: Cyclic(0, 2)"}, "b: S(0), a: Cyclic(0, 2)"),
     ("all_gather", "b: S(0), a: Cyclic(0, 2)", {"axes": ["a"], "dim": 0}, "b: S(0)"),
     ("exchange", "b: S(0)", {"target": "b: Cyclic(1, 3)"}, "b: Cyclic(1, 3)"),
+    ("broadcast", "b: S(0)", {"axes": ["a"]}, "b: S(0)"),
     ("convert", "a: P(avg), c: P", {"target": "a: P, c: P"}, "a: P, c: P"),
     ("convert", "a: P, b: P", {"target": "a: Quantised, b: Quantised"}, "a: Quantised, b: Quantised"),
 ]
 
 ILLEGAL = [
-    ("shuffle", "", {"axes": ["a"]}, "unknown step 'shuffle'; expected one of slice"),
+    ("shuffle", "", {"axes": ["a"]}, "unknown collective 'shuffle'; expected one of slice"),
     ("slice", "", {"axes": [], "dim": 0}, "one or more different mesh axes, found []"),
     ("slice", "", {"axes": ["a", "a"], "dim": 0}, "different mesh axes, found [a, a]"),
     ("slice", "", {"axes": ["z"], "dim": 0}, "axis 'z' is not in mesh @mesh <a = 2, b = 2, c = 4>"),
@@ -84,6 +86,7 @@ ILLEGAL = [
     ("convert", "a: P, b: P(avg)", {"target": ""}, "from one placement to another one, found P(avg) to R, P(sum) to R"),
     ("convert", "a: S(0)", {"target": "a: S(1)"}, "S(0) declares no edge to S(1), nor S(1) from S(0)"),
     ("convert", "a: P(avg), c: S(0), b: S(0)", {"target": "a: P, b: S(0), c: S(0)"}, "moves ['a'] alone"),
+    ("broadcast", "a: S(0)", {"axes": ["a"]}, "broadcast on 'a' needs it replicated, found S(0)"),
     ("relay", "a: S(0)", {"target": "a: P(avg)"}, "relay cannot leave P(avg) pending"),
 ]
 
@@ -105,7 +108,8 @@ def test_an_illegal_step_is_refused_and_told(kind: str, source: str, given: dict
 
 
 def test_every_kind_of_step_has_a_legal_and_an_illegal_case() -> None:
-    assert {case[0] for case in LEGAL} == set(KINDS) == {case[0] for case in ILLEGAL} - {"shuffle"}
+    names = {spec.name for spec in collectives()}
+    assert {case[0] for case in LEGAL} == names == {case[0] for case in ILLEGAL} - {"shuffle"}
 
 
 def test_a_step_knows_the_reduction_it_does_and_prints_itself() -> None:

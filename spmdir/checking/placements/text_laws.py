@@ -79,7 +79,7 @@ def _ends(placement: Placement) -> Iterator[Example]:
 
 
 def _edge(placement: Placement, example: Example) -> str | None:
-    from spmdir.reshard.cost import TRAFFIC
+    from spmdir.reshard.collectives import collectives
 
     edge = list(placement.edges())[int(example.about.split()[1])]
     ends = [end for end in (edge.source, edge.target) if end is not None]
@@ -90,8 +90,9 @@ def _edge(placement: Placement, example: Example) -> str | None:
             parse_placement(ends[0])
         except SpmdirError as error:
             return f"its end is '{ends[0]}': {error.message}"
-    if edge.by is not None and edge.by not in TRAFFIC:
-        return f"it costs as '{edge.by}'; expected None or one of {', '.join(TRAFFIC)}"
+    names = [spec.name for spec in collectives() if spec.traffic is not None]
+    if edge.by is not None and edge.by not in names:
+        return f"it costs as '{edge.by}'; expected None or one of {', '.join(names)}"
     if edge.itemsize is not None and not 0 < edge.itemsize < math.inf:
         return f"its elements have {edge.itemsize} bytes on the wire; expected a number above 0"
     return None if callable(edge.lower) else f"`lower` is {edge.lower!r}; expected a function of (tensor, group)"

@@ -22,6 +22,7 @@ from spmdir.core.errors import Location
 from spmdir.core.literals import LiteralError
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
+from spmdir.dialects.collectives import plugin_collective
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.size_types import Hints
@@ -63,7 +64,7 @@ class IRContext(Context):
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         known = super().get_optional_op(name, dialect_stack=dialect_stack)
-        known = known or _SIZES.get(name)
+        known = known or _SIZES.get(name) or plugin_collective(name)
         if known is not None:
             return known
         registered = name.partition(".")[0] in {"builtin", "func", "spmd"}

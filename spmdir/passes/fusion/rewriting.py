@@ -23,15 +23,16 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
 from spmdir.dialects.collectives import Collective as CollectiveOp
+from spmdir.dialects.collectives import build_collective
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.step_ops import build_collective, step_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.fusion.rewrite_text import Apply, Collective, Rewrite, Term, Value
 from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.cost import TRAFFIC, billed, local_bytes, step_sizes
-from spmdir.reshard.steps import MOVES, Step, make_step, pending_placement
+from spmdir.reshard.cost import local_bytes, step_sizes, step_traffic
+from spmdir.reshard.steps import Step, make_step, pending_placement
 from spmdir.rules import OpRule, RuleSet
 
 PROPERTIES: dict[str, Callable[[AtenOp, OpRule], bool]] = {
@@ -124,7 +125,7 @@ class Engine:
         meta, sharding = op.metas[0], op.shardings[0]
         assert meta is not None and sharding is not None
         return (
-            _step_cost(step_of(op, self.mesh), meta, self.mesh)
+            _step_cost(op.step(self.mesh), meta, self.mesh)
             if isinstance(op, CollectiveOp)
             else _touched(sharding, meta, self.mesh)
         )
@@ -144,8 +145,8 @@ class Engine:
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> Cost:
     """Touched is the larger side where pieces along a dimension other than the first have to be packed."""
-    kind, itemsize = billed(step, meta.dtype.itemsize, mesh)
-    sizes, traffic = step_sizes(step, meta.shape, itemsize, mesh), TRAFFIC[kind]
+    traffic, itemsize = step_traffic(step, meta.dtype.itemsize, mesh)
+    sizes = step_sizes(step, meta.shape, itemsize, mesh)
     if sizes.group == 1:
         return 0.0, 0, 0.0, 1
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
@@ -219,7 +220,7 @@ def _bind(term: Collective, op: CollectiveOp, bindings: Bindings) -> Iterator[Bi
     # Rewrites name a dimension, by which S is meant.
     if not all(side[axis].splits for side in (op.source, op.target) if side for axis in axes):
         return
-    yield from _bind_axes(term.axes, axes, term.kind in ("all_reduce", "partition"), bound)
+    yield from _bind_axes(term.axes, axes, not op.spec.orders_axes, bound)
 
 
 def _bind_axes(
@@ -361,7 +362,7 @@ def _before(kind: str, target: Sharding, axes: tuple[str, ...], given: dict[str,
         return target
     parts = [part for axis in axes for part in fine.parts(axis)]
     rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
-    trait = MOVES[kind][0]
+    trait = collective(kind).before
     if trait == "shard":
         rest += [(axis, Shard(given["dim"])) for axis in parts]
     if trait == "partial":

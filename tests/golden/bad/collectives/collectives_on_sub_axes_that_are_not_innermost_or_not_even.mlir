@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  // expected-error@+1 {{broadcast over 'tp(2)2' needs it replicated, found S(0)}}
+  // expected-error@+1 {{broadcast on 'tp(2)2' needs it replicated, found S(0)}}
   %0 = spmd.broadcast %x on [tp(2)2] : tensor<8x8xf32> <tp: S(0)>
   return
 }

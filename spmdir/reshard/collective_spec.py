@@ -1,0 +1,191 @@
+"""What one collective declares: its clauses, the placements that it takes axes between, and its cost.
+
+From a `CollectiveSpec` follow the legal transitions (`steps.transition`), the moves of the planner (`moves.moves`), the
+price of an axis (`axis_price`), the verifier, parser and printer of its `spmd` op (`spmdir.dialects.collectives`), and
+what a rewrite may say of it. `collectives.py` is the table of specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.parts import Loads
+
+
+@attrs.frozen
+class Clause:
+    """A keyword with a value in the text of a collective, as `dim 0`.
+
+    Attributes:
+        keyword: how the text calls it.
+        argument: the name of the op's argument.
+        kind: "axes" (a list of mesh axes), "dim" (a dimension of the tensor), "reduction" (a key of
+            `spmdir.core.placement.reductions.REDUCTIONS` or the text of a partial placement), "number" (an int from 0
+            on) or "flag" (the keyword alone).
+    """
+
+    keyword: str
+    argument: str
+    kind: str
+
+    def holds(self, value: object) -> bool:
+        """Return whether `value` is one of its kind."""
+        return _KINDS[self.kind][0](value)
+
+    @property
+    def expected(self) -> str:
+        """What a value of its kind is, for messages."""
+        return _KINDS[self.kind][1]
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "axes": (
+        lambda value: isinstance(value, tuple) and all(isinstance(axis, str) for axis in value),
+        "the axes as a list of names, as in `on [dp, tp]`",
+    ),
+    "dim": (lambda value: type(value) is int, "a number for the dimension"),
+    "reduction": (lambda value: isinstance(value, str), "the name of a reduction"),
+    "number": (lambda value: type(value) is int and value >= 0, "a number from 0 on"),
+    "flag": (lambda value: value is True, "the keyword alone"),
+}
+"""Kind of a clause → whether a value is of it, and how messages call these."""
+
+STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "op", "asynchronous")
+"""The arguments for which steps and ops have a field of their own."""
+
+ON = Clause("on", "axes", "axes")
+DIM = Clause("dim", "dim", "dim")
+FROM = Clause("from", "dim", "dim")
+TO = Clause("to", "to_dim", "dim")
+OP = Clause("op", "op", "reduction")
+ASYNC = Clause("async", "asynchronous", "flag")
+
+
+@attrs.frozen
+class Sizes:
+    """What a step handles on the busiest rank.
+
+    Attributes:
+        group: the number of ranks in a group.
+        source: local bytes before.
+        target: local bytes after.
+        chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
+            both halos.
+        dim, to_dim: as in Step.
+        moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
+            nodes; over all rounds. What crosses in other steps follows from what they send.
+    """
+
+    group: int
+    source: float
+    target: float
+    chunk: float = 0
+    dim: int | None = None
+    to_dim: int | None = None
+    moved: float = 0
+    crossing: float | None = None
+
+
+@attrs.frozen
+class Traffic:
+    """The cost of a collective.
+
+    Attributes:
+        wire: bytes a rank sends.
+        copied: bytes that are copied locally beside that: chunks along a dimension other than the first are packed or
+            unpacked, and all but one of them while others are on the wire.
+        crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
+        passes: how often the data goes round the ring; 0 where ranks exchange directly.
+        rounds: how many collectives it takes, one after the other.
+    """
+
+    wire: Callable[[Sizes], float] = lambda sizes: 0.0
+    copied: Callable[[Sizes], float] = lambda sizes: 0.0
+    crossing: Callable[[int, int], float] | None = None
+    passes: int = 0
+    rounds: int = 1
+
+
+def ring(ranks: int, nodes: int) -> float:
+    """Return what crosses nodes on a ring: ranks of a node are neighbours, so its cards share one way out."""
+    return (nodes - 1) / (ranks - 1)
+
+
+def direct(ranks: int, nodes: int) -> float:
+    """Return what crosses nodes where each rank sends to each other one: the peers on other nodes."""
+    return (ranks - ranks // nodes) / (ranks - 1)
+
+
+def anywhere(ranks: int, nodes: int) -> float:
+    """Return what crosses nodes where all that some rank holds may go to another node."""
+    return float(nodes > 1)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class CollectiveSpec:
+    """One collective of the `spmd` dialect, of `spmdir` or of a plug-in.
+
+    It either names mesh axes (`on [tp]`), which it takes from the trait `before` to the trait `after`, or names none,
+    since its result's sharding says it all; then `check` and `axes` take the place of the traits.
+
+    Attributes:
+        name: the op's name without `spmd.`.
+        summary: what it does, one sentence.
+        clauses: what its text says, in order; `async` is not listed.
+        before, after: the trait of its axes before and after, "replicated", "shard" or "partial". Axes join a
+            dimension innermost, those of a "shard" before have to be its innermost ones, in nesting order.
+        check: (source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
+        axes: (source, target, mesh) → the axes of its group.
+        traffic: its cost; None for `convert`, whose cost is that of an edge.
+        loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
+            other one; for those that find that out rank by rank.
+        may_be_async: whether `async` may start it for a later `spmd.wait`.
+        may_be_bucketed: whether one of a `spmd.bucket` is one of each of its members.
+        is_planned: whether the planner may choose it.
+        if_local: the name of the local collective that does it where nothing is sent.
+        lower: (site, operand) → the collective started, see `spmdir.lowering.site`; None for those that spmdir ships,
+            whose emitters are in `spmdir.lowering.collectives`.
+        executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
+            group) → what each rank gets, see `spmdir.simulator.lockstep`; for ops that the simulator does not know.
+    """
+
+    name: str
+    summary: str
+    clauses: tuple[Clause, ...] = ()
+    before: str | None = None
+    after: str | None = None
+    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
+    axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]] | None = None
+    traffic: Traffic | None = Traffic()
+    loads: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]] | None = None
+    may_be_async: bool = False
+    may_be_bucketed: bool = False
+    is_planned: bool = False
+    if_local: str | None = None
+    lower: Callable[[Any, Any], Any] | None = None
+    executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
+
+    @property
+    def names_axes(self) -> bool:
+        """Whether its text names mesh axes."""
+        return self.axes is None
+
+    @property
+    def orders_axes(self) -> bool:
+        """Whether the order of its axes matters: it is the nesting order of a dimension that they leave or join."""
+        return "shard" in (self.before, self.after)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it never sends anything."""
+        return self.traffic is not None and self.traffic.crossing is None
+
+    @property
+    def texts(self) -> tuple[Clause, ...]:
+        """All clauses of its op, `async` included."""
+        return (*self.clauses, ASYNC) if self.may_be_async else self.clauses

@@ -1,0 +1,235 @@
+"""The table of collectives, those of plug-ins included.
+
+    for spec in collectives(): ...       # all, in a fixed order
+    spec = collective("all_gather")      # one by name
+    [clause.keyword for clause in spec.clauses]     # ["on", "dim"]: what a term of a rewrite has to say
+    spec.before, spec.after              # ("shard", "replicated"): the traits of its axes, for those that name axes
+    spec.orders_axes                     # False for all_reduce and partition: any order of the axes is the same
+
+A new collective is a `CollectiveSpec` at module level of a plug-in, with its emitter as `lower`; the loader of plug-ins
+calls `register_collectives(module)`. See docs/first-collective.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+
+import attrs
+
+from spmdir.core.errors import ShardingError, did_you_mean
+from spmdir.reshard.collective_spec import (
+    DIM,
+    FROM,
+    ON,
+    OP,
+    TO,
+    CollectiveSpec,
+    Traffic,
+    anywhere,
+    direct,
+    ring,
+)
+from spmdir.reshard.exchange import exchange_loads
+from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.multi_axis_steps import check_convert, check_exchange, check_permute, check_rearrange
+from spmdir.reshard.two_round_exchange import relay_loads
+
+_EXCHANGE = CollectiveSpec(
+    name="exchange",
+    summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
+    check=functools.partial(check_exchange, "exchange"),
+    axes=exchanged_axes,
+    traffic=Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=direct),
+    loads=exchange_loads,
+    may_be_async=True,
+    if_local="rearrange",
+)
+
+SHIPPED: tuple[CollectiveSpec, ...] = (
+    CollectiveSpec(
+        name="slice",
+        summary="Each rank keeps its chunk of a replicated value; local",
+        clauses=(ON, DIM),
+        before="replicated",
+        after="shard",
+        traffic=Traffic(copied=lambda s: s.target if s.dim else 0.0),
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="partition",
+        summary="A replicated value becomes a partial one; local",
+        clauses=(ON, OP),
+        before="replicated",
+        after="partial",
+        traffic=Traffic(copied=lambda s: s.target),
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="all_gather",
+        summary="The shards along the innermost axes of a dimension are concatenated on every rank",
+        clauses=(ON, DIM),
+        before="shard",
+        after="replicated",
+        # A ring passes n − 1 shards on.
+        traffic=Traffic(
+            wire=lambda s: (s.group - 1) * s.source,
+            copied=lambda s: s.source if s.dim else 0.0,
+            crossing=ring,
+            passes=1,
+        ),
+        may_be_async=True,
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="all_to_all",
+        summary="The axes leave one dimension and shard another",
+        clauses=(ON, FROM, TO),
+        before="shard",
+        after="shard",
+        # A chunk goes to every other rank, at most all that a rank holds.
+        traffic=Traffic(
+            wire=lambda s: min((s.group - 1) * s.chunk, max(s.source, s.target)),
+            copied=lambda s: s.chunk * (bool(s.to_dim) + bool(s.dim)),
+            crossing=direct,
+        ),
+        may_be_async=True,
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="all_reduce",
+        summary="The partial values along the axes are reduced; every rank gets the result",
+        clauses=(ON, OP),
+        before="partial",
+        after="replicated",
+        # A ring reduce-scatter and a ring all-gather, one after the other.
+        traffic=Traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
+        may_be_async=True,
+        may_be_bucketed=True,
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="reduce_scatter",
+        summary="The partial values along the axes are reduced and each rank keeps its chunk",
+        clauses=(ON, DIM, OP),
+        before="partial",
+        after="shard",
+        traffic=Traffic(
+            wire=lambda s: (s.group - 1) * s.target,
+            copied=lambda s: s.target if s.dim else 0.0,
+            crossing=ring,
+            passes=1,
+        ),
+        may_be_async=True,
+        is_planned=True,
+    ),
+    CollectiveSpec(
+        name="broadcast",
+        summary="The value of the first rank of each group is given to all",
+        clauses=(ON,),
+        before="replicated",
+        after="replicated",
+        traffic=Traffic(wire=lambda s: s.source, crossing=anywhere),
+        may_be_async=True,
+    ),
+    CollectiveSpec(
+        name="permute",
+        summary="Shards move between ranks as they are",
+        check=check_permute,
+        axes=permuted_axes,
+        traffic=Traffic(wire=lambda s: s.source, crossing=anywhere),
+        may_be_async=True,
+    ),
+    _EXCHANGE,
+    CollectiveSpec(
+        name="relay",
+        summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
+        check=functools.partial(check_exchange, "relay"),
+        axes=relayed_axes,
+        traffic=Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=direct, rounds=2),
+        loads=relay_loads,
+        may_be_async=True,
+    ),
+    attrs.evolve(
+        _EXCHANGE,
+        name="rearrange",
+        summary="An exchange that sends nothing: every rank has what its new shard is made of; local",
+        check=check_rearrange,
+        traffic=Traffic(copied=lambda s: s.target),
+        loads=None,
+        may_be_async=False,
+        if_local=None,
+    ),
+    CollectiveSpec(
+        name="convert",
+        summary="A step that a placement declares, from it or to it; its edge says how",
+        check=check_convert,
+        axes=converted_axes,
+        traffic=None,
+    ),
+)
+"""The collectives that come with spmdir."""
+
+_SPECS: dict[str, tuple[CollectiveSpec, str]] = {spec.name: (spec, __name__) for spec in SHIPPED}
+"""Name → spec and the module that declares it. Plug-ins enter it, as classes of placements enter theirs."""
+
+
+def collectives() -> tuple[CollectiveSpec, ...]:
+    """Return all collectives, those of plug-ins last."""
+    return tuple(spec for spec, _ in _SPECS.values())
+
+
+def collective(name: str) -> CollectiveSpec:
+    """Return the collective `name`.
+
+    Raises:
+        ShardingError: there is none.
+    """
+    if name not in _SPECS:
+        raise ShardingError(
+            f"unknown collective '{name}'; expected one of {', '.join(_SPECS)}{did_you_mean(name, _SPECS)}"
+        )
+    return _SPECS[name][0]
+
+
+def planned() -> tuple[CollectiveSpec, ...]:
+    """Return the collectives that name axes and that the planner may choose."""
+    return tuple(spec for spec in collectives() if spec.is_planned)
+
+
+def register_collectives(module: ModuleType) -> tuple[CollectiveSpec, ...]:
+    """Add the specs at module level of a plug-in to the table, and return them.
+
+    A file that is run again replaces its own.
+
+    Raises:
+        ShardingError: a spec has the name of another one, or does not say all that is needed.
+    """
+    found = tuple(value for value in vars(module).values() if isinstance(value, CollectiveSpec))
+    declared = tuple(spec for spec in dict.fromkeys(found) if all(spec is not known for known, _ in _SPECS.values()))
+    for spec in declared:
+        _check(spec, module.__name__)
+        _SPECS[spec.name] = spec, module.__name__
+    return declared
+
+
+def _check(spec: CollectiveSpec, origin: str) -> None:
+    known = _SPECS.get(spec.name)
+    if known is not None and known[1] != origin:
+        raise ShardingError(f"collective '{spec.name}' is declared by {known[1]} and by {origin}; rename one of them")
+    traits = ("replicated", "shard", "partial")
+    if not spec.name.isidentifier():
+        raise ShardingError(f"a collective is named {spec.name!r}; expected an identifier, as in 'scatter'")
+    if spec.names_axes and not (spec.before in traits and spec.after in traits):
+        raise ShardingError(
+            f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
+            f"{', '.join(traits)}, or `check` and `axes`"
+        )
+    if spec.names_axes and ON not in spec.clauses:
+        raise ShardingError(f"collective '{spec.name}' does not say its axes; add ON to its clauses")
+    if not spec.names_axes and spec.check is None:
+        raise ShardingError(f"collective '{spec.name}' has `axes` and no `check`; expected both or none")
+    if spec.lower is None:
+        raise ShardingError(f"collective '{spec.name}' has no `lower`; expected a function of (site, operand)")
+    if spec.traffic is None:
+        raise ShardingError(f"collective '{spec.name}' has no `traffic`; expected its cost")
