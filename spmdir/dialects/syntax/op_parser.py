@@ -130,16 +130,18 @@ def tail_end(text: str, start: int) -> int:
     line = text.find("\n", start)
     if line >= 0 and _is_whole(text[start:line]) and not _CONTINUED.match(text, line):
         return line
-    return _scan_tail(text, start)
+    end = _scan_tail(text, start)
+    return len(text) if end < 0 else end
 
 
 @lru_cache(maxsize=65536)
 def _is_whole(line: str) -> bool:
-    """Whether nothing in `line` ends the op or goes on after it; memoised, since repeated layers repeat it."""
+    """Whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
     return _scan_tail(line, 0) == len(line)
 
 
 def _scan_tail(text: str, start: int) -> int:
+    """Return where the op ends, -1 if a bracket or a string in it is never closed."""
     position = start
     while True:
         match = _TAIL_END.match(text, position)
@@ -151,11 +153,11 @@ def _scan_tail(text: str, start: int) -> int:
         elif text[position] in "<{([":
             position = scan_balanced(text, position)
             if position < 0:
-                return len(text)
+                return -1
         elif text[position] == '"':
             position = text.find('"', position + 1) + 1
             if position == 0:
-                return len(text)
+                return -1
         else:
             passed = _PASSED.match(text, position)
             assert passed is not None  # at the end of the text `_TAIL_END` matches
