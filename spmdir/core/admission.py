@@ -95,6 +95,34 @@ STATISTICS: dict[str, tuple[int, str | None]] = {
 """Op that writes running statistics, of which its schema says nothing → which tensor argument `running_mean` is, and
 the argument with which it writes them where they are given; None if it always does."""
 
+RANDOM = frozenset(
+    """aten._cudnn_rnn aten._fused_dropout aten._lstm_mps aten._sample_dirichlet aten._standard_gamma aten.alpha_dropout
+    aten.bernoulli aten.bernoulli.Tensor aten.bernoulli.p aten.binomial aten.cauchy aten.dropout aten.exponential
+    aten.feature_alpha_dropout aten.feature_dropout aten.geometric aten.gru.data aten.gru.input aten.log_normal
+    aten.lstm.data aten.lstm.input aten.miopen_rnn aten.multinomial aten.native_dropout aten.normal.Tensor_Tensor
+    aten.normal.Tensor_float aten.normal.float_Tensor aten.normal.float_float aten.normal_functional aten.poisson
+    aten.rand aten.rand.generator aten.rand_like aten.rand_like.generator aten.randint aten.randint.generator
+    aten.randint.low aten.randint.low_generator aten.randint_like aten.randint_like.Tensor
+    aten.randint_like.Tensor_generator aten.randint_like.generator aten.randint_like.low_dtype
+    aten.randint_like.low_generator_dtype aten.randn aten.randn.generator aten.randn_like aten.randn_like.generator
+    aten.random aten.random.from aten.random.to aten.randperm aten.randperm.generator aten.rnn_relu.data
+    aten.rnn_relu.input aten.rnn_tanh.data aten.rnn_tanh.input aten.rrelu aten.rrelu_with_noise_functional
+    aten.uniform""".split()
+)
+"""The admitted ops that advance the stream of random numbers, so that two equal calls give different values."""
+
+DROPOUT = frozenset(
+    """aten._cudnn_attention_backward aten._cudnn_attention_forward aten._efficient_attention_forward
+    aten._flash_attention_forward aten._flash_attention_forward.quantized aten._scaled_dot_product_attention_math
+    aten._scaled_dot_product_attention_math_for_mps aten._scaled_dot_product_cudnn_attention
+    aten._scaled_dot_product_cudnn_attention_backward aten._scaled_dot_product_efficient_attention
+    aten._scaled_dot_product_efficient_attention_backward aten._scaled_dot_product_flash_attention
+    aten._scaled_dot_product_flash_attention.quantized aten._scaled_dot_product_flash_attention_for_cpu
+    aten._scaled_dot_product_fused_attention_overrideable aten._triton_scaled_dot_attention
+    aten.scaled_dot_product_attention""".split()
+)
+"""The admitted ops that do so unless `dropout_p` is 0, its default."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*\.\w+(?:\.\w+)?", re.ASCII)
 _FILES = re.compile(r"file|path|url")
 
@@ -125,6 +153,12 @@ def is_admitted(name: str) -> bool:
         return "" in _reasons(name)
     dunder = any(part.startswith("__") for part in name.split("."))
     return namespace not in NAMESPACES and _NAME.fullmatch(name) is not None and not dunder
+
+
+def listed(namespace: str) -> list[str]:
+    """Return the names of the ops of `namespace` that the table lists, rejected ones included."""
+    names = (line.partition(" ")[0] for line in _lines())
+    return list(dict.fromkeys(name for name in names if name.startswith(f"{namespace}.")))
 
 
 @cache

@@ -1,17 +1,24 @@
-"""The `aten` dialect: one op class, specialised by name on demand.
+"""The ops of torch: one shape of op, specialised by name on demand, and the dialects that list the names.
 
-What an op does to shardings stands in `aten/*.rules`, and whether a program may name it in `aten/ops.txt`; nothing
-here knows any op.
+What an op does to shardings stands in `rules/aten/*.rules`, and whether a program may name it in `core/ops.txt`;
+nothing here knows any op. What the tables of `core/admission.py` say of a name becomes a trait of its class:
+
+* an op that the table admits is `Pure`, so that cse and dce may merge and drop it;
+* an op that draws random numbers has a write effect: a later one draws others if it goes;
+* an op of another library has unknown effects, since its schema is not known here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache
 from typing import Any
 
-from xdsl.irdl import irdl_op_definition
+from xdsl.ir import Dialect, Operation
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
-from spmdir.core.admission import STATISTICS, is_admitted, why_not
+from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, is_admitted, listed, why_not
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.value_op import ValueOp
 
@@ -19,15 +26,52 @@ from spmdir.dialects.value_op import ValueOp
 class AtenOp(ValueOp):
     """A call of a torch op; `aten.add.Tensor` is `torch.ops.aten.add.Tensor`, `default` is left out."""
 
+    name = "aten.op"
 
-class RejectedOp(AtenOp):
+
+@irdl_op_definition
+class LibraryOp(AtenOp):
+    """An op of which nothing is known here but its name."""
+
+
+@irdl_op_definition
+class FunctionalOp(AtenOp):
+    """An op whose results depend on its operands and arguments alone."""
+
+    traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class RandomOp(AtenOp):
+    """An op that advances the stream of random numbers."""
+
+    traits = traits_def(MemoryWriteEffect())
+
+
+class DropoutEffect(MemoryEffect):
+    """The effect of an op that draws random numbers unless its `dropout_p` is 0."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> Set[EffectInstance]:
+        draws = isinstance(op, AtenOp) and op.argument.get("dropout_p", 0) != 0
+        return {EffectInstance(MemoryEffectKind.WRITE)} if draws else set()
+
+
+@irdl_op_definition
+class DropoutOp(AtenOp):
+    """An op that advances the stream of random numbers unless its `dropout_p` is 0."""
+
+    traits = traits_def(DropoutEffect())
+
+
+class RejectedOp(LibraryOp):
     """An op that no program may name."""
 
     def check_admitted(self) -> None:
         raise UnsupportedError(why_not(self.name) or "")
 
 
-class StatisticsOp(AtenOp):
+class StatisticsOp(FunctionalOp):
     """An op that some calls of write running statistics, of which its schema says nothing."""
 
     def check_admitted(self) -> None:
@@ -44,7 +88,13 @@ class StatisticsOp(AtenOp):
 
 @cache
 def op_class(name: str) -> type[AtenOp]:
-    """The op class of a torch op, e.g. `aten.mm`."""
-    base = StatisticsOp if name in STATISTICS else AtenOp if is_admitted(name) else RejectedOp
-    kind: Any = type("AtenOp", (base,), {"name": name, "__doc__": f"A call of {name}."})
-    return irdl_op_definition(kind)
+    """Return the op class of a torch op, e.g. `aten.mm`: a subclass that differs in its name alone."""
+    return type("AtenOp", (_base(name),), {"name": name, "__doc__": f"A call of {name}."})
+
+
+def _base(name: str) -> type[AtenOp]:
+    if not is_admitted(name):
+        return RejectedOp
+    tables: tuple[tuple[Any, type[AtenOp]], ...] = ((STATISTICS, StatisticsOp), (RANDOM, RandomOp), (DROPOUT, DropoutOp))
+    found = next((base for table, base in tables if name in table), None)
+    return found or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)

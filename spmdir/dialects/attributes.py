@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -36,6 +37,7 @@ from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.core.symbolic.expressions import Size
 from spmdir.dialects.size_types import DimsAttr, dims_text
 from spmdir.dialects.syntax.bracketed import take_balanced
+from spmdir.dialects.syntax.declared import declared_mesh
 
 _ELEMENT_TYPES: dict[DType, Attribute] = {
     dt.F64: Float64Type(),
@@ -108,12 +110,20 @@ def print_type(type_: Attribute) -> str:
     return "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
 
 
-def _mesh_and_rest(parser: AttrParser) -> tuple[str, str, int]:
+def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:
+    """Consume `<@mesh, …>` and return the shardings whose texts `read` finds behind the mesh."""
     text, start = take_balanced(parser)
     head, _, rest = text[1:-1].partition(",")
     if not head.strip().startswith("@"):
         parser.raise_error(f"found '{head.strip()}', expected the mesh, as in <@mesh, dp: S(0)>", start, start + 1)
-    return head.strip()[1:], rest, start
+    name, mesh = head.strip()[1:], declared_mesh(parser)
+    try:
+        shardings = [None if entry is None else parse_sharding(entry, name) for entry in read(rest)]
+    except SpmdirError as error:
+        parser.raise_error(error.message, start, start + 1)
+    if mesh is None or mesh.name != name:
+        return tuple(shardings)
+    return tuple(sharding and sharding.merged(mesh) for sharding in shardings)
 
 
 @irdl_attr_definition
@@ -124,11 +134,9 @@ class ShardingAttr(Data[Sharding]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Sharding:
-        mesh, rest, start = _mesh_and_rest(parser)
-        try:
-            return parse_sharding(rest, mesh)
-        except SpmdirError as error:
-            parser.raise_error(error.message, start, start + 1)
+        (sharding,) = _read_shardings(parser, lambda text: [text])
+        assert sharding is not None
+        return sharding
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<@{self.data.mesh}{', ' if self.data.entries else ''}{self.data}>")
@@ -142,11 +150,7 @@ class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[Sharding | None, ...]:
-        mesh, rest, start = _mesh_and_rest(parser)
-        try:
-            return tuple(None if e == "none" else parse_sharding(e[1:-1], mesh) for e in split_entries(rest))
-        except SpmdirError as error:
-            parser.raise_error(error.message, start, start + 1)
+        return _read_shardings(parser, lambda text: [None if e == "none" else e[1:-1] for e in split_entries(text)])
 
     def print_parameter(self, printer: Printer) -> None:
         mesh = next((sharding.mesh for sharding in self.data if sharding), "mesh")

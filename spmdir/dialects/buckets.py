@@ -6,7 +6,8 @@ import math
 from typing import Any, ClassVar, TypeGuard
 
 from xdsl.ir import Operation
-from xdsl.irdl import irdl_op_definition
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError
@@ -28,6 +29,7 @@ class BucketOp(ValueOp):
 
     name = "spmd.bucket"
     PARENTHESISED: ClassVar = False
+    traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -42,6 +44,7 @@ class UnbucketOp(ValueOp):
 
     name = "spmd.unbucket"
     PARENTHESISED: ClassVar = False
+    traits = traits_def(Pure())
 
     def check_counts(self) -> None:
         if len(self.operands) != 1:

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from xdsl.ir import Operation, SSAValue
-from xdsl.irdl import irdl_op_definition
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError
@@ -31,6 +32,7 @@ class SpmdOp(ValueOp):
     """Base of the ops that take one tensor and give one."""
 
     PARENTHESISED: ClassVar[bool] = False
+    traits = traits_def(Pure())
 
     def check_counts(self) -> None:
         if len(self.operands) != 1 or len(self.results) != 1:

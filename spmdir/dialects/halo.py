@@ -9,7 +9,8 @@ import math
 from typing import Any, ClassVar
 
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError
@@ -26,6 +27,7 @@ class BorderOp(ValueOp):
     """Base of both: one tensor in, one out, whose dimension `dim` differs by `before + after` elements."""
 
     PARENTHESISED: ClassVar[bool] = False
+    traits = traits_def(Pure())
     GROWS: ClassVar[int]
 
     @property

@@ -18,7 +18,6 @@ from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedErr
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.function_checks import check_function
-from spmdir.dialects.merging import SUB_AXIS, merge_axes
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
@@ -77,8 +76,6 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
         module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
-    if SUB_AXIS.search(text):
-        merge_axes(module)
     if verify_module:
         verify(module)
     return module

@@ -14,7 +14,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
+from spmdir.dialects.named import load_named_ops
 from spmdir.dialects.syntax.bracketed import take_balanced
+from spmdir.dialects.syntax.declared import declare_mesh
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
 
@@ -76,9 +78,12 @@ class MeshOp(IRDLOperation):
             listed = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_identifier)
             intra = tuple(listed)
         try:
-            return cls.of(Mesh(tuple(axes), name, intra))
+            mesh = Mesh(tuple(axes), name, intra)
         except SpmdirError as error:
             parser.raise_error(error.message, start, start + len(text))
+        declare_mesh(parser, mesh)
+        load_named_ops(parser)
+        return cls.of(mesh)
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" @{self.sym_name.data} {self.mesh}")

@@ -12,28 +12,33 @@ from xdsl.printer import Printer
 
 from spmdir.core.brackets import split_entries
 from spmdir.core.errors import SpmdirError
-from spmdir.core.symbolic.expressions import Number, Size, evaluate, parse_condition, parse_number
+from spmdir.core.symbolic.expressions import Number, Real, Size, evaluate, parse_condition, parse_number
 from spmdir.core.symbolic.symbols import Sizes, Symbol
 from spmdir.dialects.syntax.bracketed import take_balanced
+from spmdir.dialects.syntax.declared import Hints, declare_hints, declared_hints
 
 _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
 
 _RELATION = re.compile(r"[=!<>]=|[<>]")
 _COMMA = re.compile(r",(?![^()]*\))")
 
-Hints = tuple[tuple[str, int], ...]
-"""Examples of sizes by name."""
-
-
 @irdl_attr_definition
 class DimsAttr(Data[tuple[int | Size, ...]]):
-    """The sizes of a tensor type where some are symbolic; prints inside the type."""
+    """`#spmd.dims<s0, 16>`: the sizes of a tensor type of which some are symbolic; its shape is the example.
+
+    It is the encoding of the type: `tensor<8x16xf32, #spmd.dims<s0, 16>>`, in results of ops `tensor<[s0]x16xf32>`.
+    """
 
     name = "spmd.dims"
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[int | Size, ...]:
-        parser.raise_error("sizes stand in a tensor type, as in tensor<[s0]x16xf32>")
+        text, start = take_balanced(parser)
+        hints = declared_hints(parser)
+        try:
+            return tuple(read_size(size, hints) for size in split_entries(text[1:-1]))
+        except SpmdirError as error:
+            parser.raise_error(error.message, start, start + len(text))
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{', '.join(map(str, self.data))}>")
@@ -75,7 +80,7 @@ class SizeType(Data[Measure], TypeAttribute):
     def parse_parameter(cls, parser: AttrParser) -> Measure:
         text, start = take_balanced(parser)
         try:
-            return read_measure(text[1:-1], getattr(parser, "hints", ()))
+            return read_measure(text[1:-1], declared_hints(parser))
         except SpmdirError as error:
             parser.raise_error(error.message, start, start + len(text))
 
@@ -92,6 +97,19 @@ def read_measure(text: str, hints: Hints) -> Measure:
     parts = split_entries(text)
     size = parse_number(parts[0] if parts else "")
     return Measure(size, hint_of(size, hints), tuple(parts[1:]))
+
+
+def read_size(text: str, hints: Hints) -> int | Size:
+    """`2*s0` → the size that it says.
+
+    Raises:
+        SpmdirError: the text is malformed, names a size that is not declared, or says a number that is no integer.
+    """
+    size = parse_number(text)
+    hint_of(size, hints)
+    if isinstance(size, (float, Real)):
+        raise SpmdirError(f"the size [{text}] is no integer")
+    return size
 
 
 def hint_of(size: Number, hints: Hints) -> int | float:
@@ -118,9 +136,11 @@ class SizesAttr(Data[Sizes]):
     def parse_parameter(cls, parser: AttrParser) -> Sizes:
         text, start = take_balanced(parser)
         try:
-            return read_sizes(text[1:-1])
+            sizes = read_sizes(text[1:-1])
         except SpmdirError as error:
             parser.raise_error(error.message, start, start + len(text))
+        declare_hints(parser, tuple(sizes.hints.items()))
+        return sizes
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{self.data}>")

@@ -17,10 +17,11 @@ from typing import Any
 import attrs
 from xdsl.dialects.builtin import UNKNOWN_LOC, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.rewriter import Rewriter
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.call import Literal, SizeOperand, with_sizes
@@ -32,6 +33,7 @@ from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
 from spmdir.dialects.names import take_name
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
+from spmdir.dialects.syntax.declared import declare_hints, declared_hints
 from spmdir.dialects.syntax.op_parser import parse_type, take_sizes
 from spmdir.dialects.syntax.op_printer import print_with_sizes
 from spmdir.dialects.value_op import ValueOp
@@ -66,6 +68,7 @@ class SizesOp(IRDLOperation):
         except SpmdirError as error:
             parser.raise_error(error.message, start, end)
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
+        declare_hints(parser, tuple(declared.hints.items()))
         return cls.of(declared)
 
     def print(self, printer: Printer) -> None:
@@ -74,6 +77,8 @@ class SizesOp(IRDLOperation):
 
 class SizeOp(ValueOp):
     """Base of the ops that give a size."""
+
+    traits = traits_def(Pure())
 
     @classmethod
     def make(cls, arguments: Sequence[Any], size: Number, hint: int | float, location: Any = None) -> SizeOp:
@@ -157,7 +162,7 @@ class SizeOp(ValueOp):
         given, sizes = take_sizes(parser, given, match.start(1))
         try:
             arguments = parse_arguments("{args = [" + given + "]}")
-            type_ = parse_type(match[2], 0, getattr(parser, "hints", ()))
+            type_ = parse_type(match[2], 0, declared_hints(parser))
         except LiteralError as error:
             parser.raise_error(str(error), match.start(1), match.end(2))
         parser._resume_from(match.end())  # pyright: ignore[reportPrivateUsage]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.ir import Dialect
-from xdsl.irdl import irdl_op_definition
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.mesh import Mesh
@@ -36,7 +37,8 @@ from spmdir.dialects.collectives import (
 )
 from spmdir.dialects.halo import FoldOp, HaloOp
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.size_types import SizesAttr, SizeType
+from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
+from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
 
 
@@ -72,6 +74,7 @@ class ConstantOp(ValueOp):
     name = "spmd.constant"
     PARENTHESISED: ClassVar = False
     CLAUSES: ClassVar = (("value", "value"),)
+    traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -89,6 +92,8 @@ Spmd = Dialect(
     "spmd",
     [
         MeshOp,
+        SizesOp,
+        SizeOfOp,
         ConstantOp,
         ConstraintOp,
         ReshardOp,
@@ -110,5 +115,5 @@ Spmd = Dialect(
         HaloOp,
         FoldOp,
     ],
-    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, SizeType, SizesAttr],
+    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
 )

@@ -36,6 +36,7 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 from spmdir.dialects.size_types import SizeType
+from spmdir.dialects.syntax.declared import declared_hints, declared_mesh
 from spmdir.dialects.syntax.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
 from spmdir.dialects.syntax.op_printer import print_operands, print_tail, print_with_sizes
 from spmdir.dialects.verification import check_decided, check_pieces, check_sharding, is_local, mesh_of
@@ -247,9 +248,8 @@ class ValueOp(IRDLOperation):
             tail, sizes = take_sizes(parser, tail, match.end())
             if sizes:
                 operands += sizes
-        mesh, hints = getattr(parser, "mesh", "mesh"), getattr(parser, "hints", ())
         try:
-            properties, types = parse_tail(cls.CLAUSES, tail, mesh, hints)
+            properties, types = parse_tail(cls.CLAUSES, tail, declared_mesh(parser), declared_hints(parser))
         except LiteralError as error:
             parser.raise_error(str(error), match.end() + error.offset, match.end() + error.offset + 1)
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from copy import copy
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,11 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.core.errors import Location
 from spmdir.core.literals import LiteralError
-from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
-from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
-from spmdir.dialects.size_types import Hints
-from spmdir.dialects.sizes import SIZE_OPS, SizesOp
+from spmdir.dialects.syntax.declared import declared_hints
 from spmdir.dialects.syntax.op_parser import parse_type
 from spmdir.dialects.value_op import ValueOp
 
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
     from spmdir.rules import RuleSet
 
 
-_SIZES: dict[str, type[Operation]] = {"spmd.sizes": SizesOp, **SIZE_OPS}
 _SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
-_OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 
 
 class IRContext(Context):
@@ -64,11 +61,14 @@ class IRContext(Context):
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         known = super().get_optional_op(name, dialect_stack=dialect_stack)
-        known = known or _SIZES.get(name) or plugin_collective(name)
-        if known is not None:
-            return known
-        registered = name.partition(".")[0] in {"builtin", "func", "spmd"}
-        return None if registered or not _OP_NAME.fullmatch(name) else op_class(name)
+        registered = name.partition(".")[0] in self.registered_dialect_names
+        return known or plugin_collective(name) or (None if registered else class_of(name))
+
+    def clone(self) -> IRContext:
+        clone = copy(self)
+        for name, value in vars(super().clone()).items():
+            setattr(clone, name, value)
+        return clone
 
 
 class IRLexer(MLIRLexer):
@@ -91,8 +91,6 @@ class IRParser(Parser):
     def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
         super().__init__(ctx, "", name)
         self._parser_state = ParserState(IRLexer(Input(text, name)))
-        self.mesh = "mesh"
-        self.hints: Hints = ()
         self._file = StringAttr(name)
         self._first_line = first_line
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
@@ -108,11 +106,6 @@ class IRParser(Parser):
         op = self._parse_tensor_op() or super().parse_operation()
         if op.location == UNKNOWN_LOC:
             op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
-        if isinstance(op, MeshOp):
-            named = op.properties.get("sym_name")
-            self.mesh = named.data if isinstance(named, StringAttr) else self.mesh
-        elif isinstance(op, SizesOp):
-            self.hints += tuple(op.sizes.data.hints.items())
         return op
 
     def parse_optional_type(self) -> Any:
@@ -121,7 +114,7 @@ class IRParser(Parser):
         if match is None:
             return super().parse_optional_type()
         try:
-            type_ = parse_type(match[0], 0, self.hints)
+            type_ = parse_type(match[0], 0, declared_hints(self))
         except LiteralError as error:
             self.raise_error(str(error), start, match.end())
         self._resume_from(match.end())

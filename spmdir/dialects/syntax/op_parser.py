@@ -15,8 +15,8 @@ from spmdir.core.call import Literal, Structure, sized_meta
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.literals import LiteralError, parse_arguments
+from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
-from spmdir.core.symbolic.expressions import Real, parse_number
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
@@ -25,7 +25,8 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.size_types import Hints, SizeType, hint_of, read_measure
+from spmdir.dialects.size_types import SizeType, read_measure, read_size
+from spmdir.dialects.syntax.declared import Hints
 
 _NAME = r"%[A-Za-z0-9_$.\-]+(?:\#\d+)?"
 
@@ -166,7 +167,7 @@ def _scan_tail(text: str, start: int) -> int:
 
 @lru_cache(maxsize=65536)
 def parse_tail(
-    clauses: tuple[tuple[str, str], ...], text: str, mesh: str, hints: Hints
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
 ) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
     """Everything after the operands; memoised, since repeated layers repeat it."""
     given: dict[str, Literal] = {}
@@ -179,7 +180,7 @@ def parse_tail(
                 value, end = None, match.start(1)
             else:
                 end = match.end()
-            given[name] = True if value is None else _parse_clause(value, match.start(1))
+            given[name] = True if value is None else _parse_clause(value, mesh, match.start(1))
             position = end
     rest = text[position:].lstrip()
     position = len(text) - len(rest)
@@ -227,9 +228,10 @@ def parse_tail(
     return properties, tuple(types)
 
 
-def _parse_clause(text: str, offset: int) -> Literal:
+def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
     if text.startswith("[") and _NAMES.fullmatch(text):
-        return tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
+        axes = tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
+        return mesh.merge(axes) if mesh else axes
     if text.isidentifier() and text not in ("true", "false", "none"):
         return text
     try:
@@ -239,7 +241,7 @@ def _parse_clause(text: str, offset: int) -> Literal:
 
 
 def _parse_types(
-    text: str, position: int, mesh: str, hints: Hints
+    text: str, position: int, mesh: Mesh | None, hints: Hints
 ) -> tuple[list[Attribute], list[Sharding | None], int]:
     types: list[Attribute] = []
     shardings: list[Sharding | None] = []
@@ -288,15 +290,11 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
 def _read_size(text: str, hints: Hints) -> Any:
     if not text.startswith("["):
         return DYNAMIC if text == "?" else int(text)
-    size = parse_number(text[1:-1])
-    hint_of(size, hints)
-    if isinstance(size, (float, Real)):
-        raise SpmdirError(f"the size {text} is no integer")
-    return size
+    return read_size(text[1:-1], hints)
 
 
-def _sharding(text: str, mesh: str, offset: int) -> Sharding:
+def _sharding(text: str, mesh: Mesh | None, offset: int) -> Sharding:
     try:
-        return parse_sharding(text, mesh)
+        return parse_sharding(text) if mesh is None else parse_sharding(text, mesh.name).merged(mesh)
     except SpmdirError as error:
         raise LiteralError(error.message, offset) from None

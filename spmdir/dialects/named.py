@@ -1,0 +1,45 @@
+"""The class of an op by its name, where no dialect lists it: ops of torch libraries, and functions of sizes."""
+
+from __future__ import annotations
+
+import re
+
+from xdsl.context import Context
+from xdsl.ir import Dialect, Operation
+from xdsl.parser import Parser
+
+from spmdir.core.admission import listed
+from spmdir.dialects.aten import op_class
+from spmdir.dialects.sizes import SIZE_OPS
+
+_OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
+_CALL = re.compile(rf'= (?:"({_OP_NAME.pattern})"|({_OP_NAME.pattern}))(?=\()', re.ASCII)
+
+
+def class_of(name: str) -> type[Operation] | None:
+    """Return the class of op `name`; None for text that can name no op."""
+    return SIZE_OPS.get(name) or (op_class(name) if _OP_NAME.fullmatch(name) else None)
+
+
+def load_named_ops(parser: Parser) -> None:
+    """Load a class for each op of the text of `parser` that no registered dialect lists.
+
+    A stock context asks nobody about a name, unlike `IRContext`; so what the text names is loaded before it is met.
+    """
+    ctx = parser.ctx
+    if type(ctx) is not Context:
+        return
+    loaded, dialects = {op.name for op in ctx.loaded_ops}, set(ctx.registered_dialect_names)
+    for quoted, plain in _CALL.findall(parser.lexer.input.content, parser.pos):
+        name = quoted or plain
+        kind = class_of(name)
+        if kind is None or name in loaded or (name not in SIZE_OPS and name.partition(".")[0] in dialects):
+            continue
+        loaded.add(name)
+        ctx.load_op(kind)
+
+
+def torch_dialect(namespace: str) -> Dialect:
+    """Return the dialect of the ops that the table lists of `namespace`, which is `aten` or `prims`."""
+    classes = [class_of(name) for name in listed(namespace)]
+    return Dialect(namespace, [kind for kind in classes if kind is not None], [])
