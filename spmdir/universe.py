@@ -41,7 +41,7 @@ def _stock_name(name: str) -> str:
 
 @cache
 def _stock_pass(name: str) -> type[ModulePass]:
-    """Return the pass `name` as a tool of xDSL runs it: options are checked as by spmd-opt, and rules are the packaged ones."""
+    """Return the pass `name` as tools of xDSL run it: with options as in spmd-opt, by the packaged rules."""
     from spmdir.dialects import ir
     from spmdir.dialects.syntax.context import IRContext
 
@@ -54,7 +54,7 @@ def _stock_pass(name: str) -> type[ModulePass]:
             return cls(**vars(make_pass(name, texts)))
 
         def apply(self, ctx: Context, op: ModuleOp) -> None:
-            super().apply(ctx if isinstance(ctx, IRContext) else ir.context(), op)
+            kind.apply(self, ctx if isinstance(ctx, IRContext) else ir.context(), op)
 
     StockPass.name = _stock_name(name)
     StockPass.__doc__ = kind.__doc__

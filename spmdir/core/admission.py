@@ -95,8 +95,8 @@ STATISTICS: dict[str, tuple[int, str | None]] = {
 """Op that writes running statistics, of which its schema says nothing → which tensor argument `running_mean` is, and
 the argument with which it writes them where they are given; None if it always does."""
 
-RANDOM = frozenset(
-    """aten._cudnn_rnn aten._fused_dropout aten._lstm_mps aten._sample_dirichlet aten._standard_gamma aten.alpha_dropout
+_RANDOM = """
+    aten._cudnn_rnn aten._fused_dropout aten._lstm_mps aten._sample_dirichlet aten._standard_gamma aten.alpha_dropout
     aten.bernoulli aten.bernoulli.Tensor aten.bernoulli.p aten.binomial aten.cauchy aten.dropout aten.exponential
     aten.feature_alpha_dropout aten.feature_dropout aten.geometric aten.gru.data aten.gru.input aten.log_normal
     aten.lstm.data aten.lstm.input aten.miopen_rnn aten.multinomial aten.native_dropout aten.normal.Tensor_Tensor
@@ -107,20 +107,20 @@ RANDOM = frozenset(
     aten.randint_like.low_generator_dtype aten.randn aten.randn.generator aten.randn_like aten.randn_like.generator
     aten.random aten.random.from aten.random.to aten.randperm aten.randperm.generator aten.rnn_relu.data
     aten.rnn_relu.input aten.rnn_tanh.data aten.rnn_tanh.input aten.rrelu aten.rrelu_with_noise_functional
-    aten.uniform""".split()
-)
+    aten.uniform"""
+RANDOM = frozenset(_RANDOM.split())
 """The admitted ops that advance the stream of random numbers, so that two equal calls give different values."""
 
-DROPOUT = frozenset(
-    """aten._cudnn_attention_backward aten._cudnn_attention_forward aten._efficient_attention_forward
+_DROPOUT = """
+    aten._cudnn_attention_backward aten._cudnn_attention_forward aten._efficient_attention_forward
     aten._flash_attention_forward aten._flash_attention_forward.quantized aten._scaled_dot_product_attention_math
     aten._scaled_dot_product_attention_math_for_mps aten._scaled_dot_product_cudnn_attention
     aten._scaled_dot_product_cudnn_attention_backward aten._scaled_dot_product_efficient_attention
     aten._scaled_dot_product_efficient_attention_backward aten._scaled_dot_product_flash_attention
     aten._scaled_dot_product_flash_attention.quantized aten._scaled_dot_product_flash_attention_for_cpu
     aten._scaled_dot_product_fused_attention_overrideable aten._triton_scaled_dot_attention
-    aten.scaled_dot_product_attention""".split()
-)
+    aten.scaled_dot_product_attention"""
+DROPOUT = frozenset(_DROPOUT.split())
 """The admitted ops that do so unless `dropout_p` is 0, its default."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*\.\w+(?:\.\w+)?", re.ASCII)

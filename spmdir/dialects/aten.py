@@ -14,11 +14,11 @@ from collections.abc import Set
 from functools import cache
 from typing import Any
 
-from xdsl.ir import Dialect, Operation
+from xdsl.ir import Operation
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
-from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, is_admitted, listed, why_not
+from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, is_admitted, why_not
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.value_op import ValueOp
 
@@ -95,6 +95,10 @@ def op_class(name: str) -> type[AtenOp]:
 def _base(name: str) -> type[AtenOp]:
     if not is_admitted(name):
         return RejectedOp
-    tables: tuple[tuple[Any, type[AtenOp]], ...] = ((STATISTICS, StatisticsOp), (RANDOM, RandomOp), (DROPOUT, DropoutOp))
+    tables: tuple[tuple[Any, type[AtenOp]], ...] = (
+        (STATISTICS, StatisticsOp),
+        (RANDOM, RandomOp),
+        (DROPOUT, DropoutOp),
+    )
     found = next((base for table, base in tables if name in table), None)
     return found or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)

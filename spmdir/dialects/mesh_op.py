@@ -1,13 +1,13 @@
-"""The op that declares the device mesh of a module."""
+"""The op that declares the device mesh of a module, and the attribute that it holds."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, i64
-from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, traits_def
-from xdsl.parser import Parser
+from xdsl.dialects.builtin import StringAttr, SymbolNameConstraint
+from xdsl.ir import Data
+from xdsl.irdl import IRDLOperation, irdl_attr_definition, irdl_op_definition, prop_def, traits_def
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
@@ -19,6 +19,30 @@ from spmdir.dialects.syntax.bracketed import take_balanced
 from spmdir.dialects.syntax.declared import declare_mesh
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
+_ATTRIBUTE = re.compile(r"<\s*@([^,<>]*),?([^\[\]]*?)(?:,\s*intra\s*\[([^\[\]]*)\]\s*)?>")
+
+
+@irdl_attr_definition
+class MeshAttr(Data[Mesh]):
+    """`#spmd.mesh<@mesh, dp = 2, tp = 4, intra [tp]>`: a device mesh, outermost axis first."""
+
+    name = "spmd.mesh"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Mesh:
+        text, start = take_balanced(parser)
+        match = _ATTRIBUTE.fullmatch(text)
+        if match is None:
+            parser.raise_error(f"found '{text}', expected a mesh, as in <@mesh, dp = 2>", start, start + len(text))
+        intra = None if match[3] is None else tuple(axis.strip() for axis in match[3].split(","))
+        return _read_mesh(parser, match[1], match[2], intra, start, start + len(text))
+
+    def print_parameter(self, printer: Printer) -> None:
+        mesh = self.data
+        intra = [] if mesh.intra_node is None else [f"intra [{', '.join(mesh.intra_node)}]"]
+        printer.print_string(
+            f"<{', '.join([f'@{mesh.name}', *(f'{axis} = {size}' for axis, size in mesh.axes), *intra])}>"
+        )
 
 
 @irdl_op_definition
@@ -30,67 +54,51 @@ class MeshOp(IRDLOperation):
 
     name = "spmd.mesh"
     sym_name = prop_def(SymbolNameConstraint())
-    axis_names = prop_def(ArrayAttr[StringAttr])
-    axis_sizes = prop_def(ArrayAttr[IntegerAttr])
-    intra_node = opt_prop_def(ArrayAttr[StringAttr])
+    declared = prop_def(MeshAttr, prop_name="mesh")
     traits = traits_def(SymbolOpInterface())
 
     @classmethod
-    def of(cls, mesh: Mesh) -> MeshOp:
-        """The op that declares `mesh`."""
-        properties = {
-            "sym_name": StringAttr(mesh.name),
-            "axis_names": ArrayAttr([StringAttr(axis) for axis, _ in mesh.axes]),
-            "axis_sizes": ArrayAttr([IntegerAttr(size, i64) for _, size in mesh.axes]),
-        }
-        if mesh.intra_node is not None:
-            properties["intra_node"] = ArrayAttr([StringAttr(axis) for axis in mesh.intra_node])
-        return cls.create(properties=properties)
+    def build(cls, mesh: Mesh) -> MeshOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the op that declares `mesh`."""
+        return cls.create(properties={"sym_name": StringAttr(mesh.name), "mesh": MeshAttr(mesh)})
 
     @property
     def mesh(self) -> Mesh:
         """The declared mesh."""
-        names = [name.data for name in self.axis_names]
-        sizes = [size.value.data for size in self.axis_sizes]
-        intra = None if self.intra_node is None else tuple(name.data for name in self.intra_node)
-        return _mesh(tuple(zip(names, sizes, strict=True)), self.sym_name.data, intra)
+        return self.declared.data
 
     def verify_(self) -> None:
-        if len(self.axis_names) != len(self.axis_sizes):
-            raise VerifyException(f"has {len(self.axis_names)} axis names for {len(self.axis_sizes)} sizes")
-        try:
-            _ = self.mesh
-        except SpmdirError as error:
-            raise VerifyException(error.message) from None
+        if self.sym_name.data != self.mesh.name:
+            raise VerifyException(f"declares mesh @{self.mesh.name} as @{self.sym_name.data}")
 
     @classmethod
     def parse(cls, parser: Parser) -> MeshOp:
         name = parser.parse_symbol_name().data
         text, start = take_balanced(parser)
-        axes = []
-        for part in filter(str.strip, text[1:-1].split(",")):
-            match = _AXIS.fullmatch(part)
-            if match is None:
-                parser.raise_error(f"found '{part.strip()}', expected an axis: `name = size`", start, start + len(text))
-            axes.append((match[1], int(match[2])))
+        end = start + len(text)
         intra = None
         if parser.parse_optional_keyword("intra"):
-            listed = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_identifier)
-            intra = tuple(listed)
-        try:
-            mesh = Mesh(tuple(axes), name, intra)
-        except SpmdirError as error:
-            parser.raise_error(error.message, start, start + len(text))
-        declare_mesh(parser, mesh)
-        load_named_ops(parser)
-        return cls.of(mesh)
+            intra = tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_identifier))
+        return cls.build(_read_mesh(parser, name, text[1:-1], intra, start, end))
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" @{self.sym_name.data} {self.mesh}")
-        if self.intra_node is not None:
-            printer.print_string(f" intra [{', '.join(name.data for name in self.intra_node)}]")
+        if self.mesh.intra_node is not None:
+            printer.print_string(f" intra [{', '.join(self.mesh.intra_node)}]")
 
 
-@lru_cache
-def _mesh(axes: tuple[tuple[str, int], ...], name: str, intra_node: tuple[str, ...] | None) -> Mesh:
-    return Mesh(axes, name, intra_node)
+def _read_mesh(parser: AttrParser, name: str, axes: str, intra: tuple[str, ...] | None, start: int, end: int) -> Mesh:
+    """Return the mesh of axes `dp = 2, tp = 4` and declare it to what follows; errors are at `start` to `end`."""
+    sizes = []
+    for part in filter(str.strip, axes.split(",")):
+        match = _AXIS.fullmatch(part)
+        if match is None:
+            parser.raise_error(f"found '{part.strip()}', expected an axis: `name = size`", start, end)
+        sizes.append((match[1], int(match[2])))
+    try:
+        mesh = Mesh(tuple(sizes), name, intra)
+    except SpmdirError as error:
+        parser.raise_error(error.message, start, end)
+    declare_mesh(parser, mesh)
+    load_named_ops(parser)
+    return mesh

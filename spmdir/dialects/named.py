@@ -6,11 +6,11 @@ import re
 
 from xdsl.context import Context
 from xdsl.ir import Dialect, Operation
-from xdsl.parser import Parser
+from xdsl.parser import AttrParser
 
 from spmdir.core.admission import listed
 from spmdir.dialects.aten import op_class
-from spmdir.dialects.sizes import SIZE_OPS
+from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS
 
 _OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 _CALL = re.compile(rf'= (?:"({_OP_NAME.pattern})"|({_OP_NAME.pattern}))(?=\()', re.ASCII)
@@ -21,7 +21,7 @@ def class_of(name: str) -> type[Operation] | None:
     return SIZE_OPS.get(name) or (op_class(name) if _OP_NAME.fullmatch(name) else None)
 
 
-def load_named_ops(parser: Parser) -> None:
+def load_named_ops(parser: AttrParser) -> None:
     """Load a class for each op of the text of `parser` that no registered dialect lists.
 
     A stock context asks nobody about a name, unlike `IRContext`; so what the text names is loaded before it is met.
@@ -33,7 +33,7 @@ def load_named_ops(parser: Parser) -> None:
     for quoted, plain in _CALL.findall(parser.lexer.input.content, parser.pos):
         name = quoted or plain
         kind = class_of(name)
-        if kind is None or name in loaded or (name not in SIZE_OPS and name.partition(".")[0] in dialects):
+        if kind is None or name in loaded or (name not in FUNCTIONS and name.partition(".")[0] in dialects):
             continue
         loaded.add(name)
         ctx.load_op(kind)

@@ -22,6 +22,7 @@ _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)
 _RELATION = re.compile(r"[=!<>]=|[<>]")
 _COMMA = re.compile(r",(?![^()]*\))")
 
+
 @irdl_attr_definition
 class DimsAttr(Data[tuple[int | Size, ...]]):
     """`#spmd.dims<s0, 16>`: the sizes of a tensor type of which some are symbolic; its shape is the example.

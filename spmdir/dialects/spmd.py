@@ -36,7 +36,7 @@ from spmdir.dialects.collectives import (
     WaitOp,
 )
 from spmdir.dialects.halo import FoldOp, HaloOp
-from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
 from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
@@ -115,5 +115,5 @@ Spmd = Dialect(
         HaloOp,
         FoldOp,
     ],
-    [ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
+    [MeshAttr, ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
 )

@@ -253,4 +253,4 @@ def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:
     held = [DictionaryAttr({"spmd.sharding": sharding_attr(argument.sharding)}) for argument in arguments]
     whole = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
     function = FuncOp("gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(whole))
-    return ModuleOp([MeshOp.of(mesh), function])
+    return ModuleOp([MeshOp.build(mesh), function])

@@ -21,7 +21,7 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.core.errors import Location
 from spmdir.core.literals import LiteralError
-from spmdir.dialects.attributes import meta_of, print_type
+from spmdir.dialects.attributes import is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
@@ -205,7 +205,8 @@ class IRPrinter(Printer):
         if op.operands:
             self.print_string(" ")
             self.print_list(op.operands, self.print_ssa_value)
-            self.print_string(" : " + ", ".join(print_type(type_) for type_ in op.operand_types))
+            self.print_string(" : ")
+            self.print_list(op.operand_types, self.print_attribute)
 
     def _print_function(self, op: func.FuncOp) -> None:
         visibility = f"{op.sym_visibility.data} " if op.sym_visibility else ""
@@ -217,7 +218,8 @@ class IRPrinter(Printer):
             if index:
                 self.print_string(",\n" + "  " * self._indent + margin)
             self.print_ssa_value(argument)
-            self.print_string(f": {print_type(argument.type)}")
+            self.print_string(": ")
+            self.print_attribute(argument.type)
             self._print_attrs(op.arg_attrs, index)
         self.print_string(")")
         self._print_results_of(op)
@@ -236,7 +238,7 @@ class IRPrinter(Printer):
         for index, type_ in enumerate(types):
             if index:
                 self.print_string(", ")
-            self.print_string(print_type(type_))
+            self.print_attribute(type_)
             self._print_attrs(op.res_attrs, index)
         if parenthesised:
             self.print_string(")")
@@ -247,7 +249,8 @@ class IRPrinter(Printer):
             self.print_attr_dict(attrs.data[index].data)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        if meta_of(attribute) is not None:
+        # Symbolic sizes as the encoding of a type, which any parser of MLIR's text reads.
+        if meta_of(attribute) is not None and not is_sized(attribute):
             self.print_string(print_type(attribute))
         else:
             super().print_attribute(attribute)

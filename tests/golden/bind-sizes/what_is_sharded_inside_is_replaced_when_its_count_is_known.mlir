@@ -3,10 +3,10 @@ spmd.mesh @mesh <tp = 2>
 
 spmd.sizes {s0 = 4096 in 2..}
 
-func.func @main(%x: tensor<512x[s0]xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<512x[s0]xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+func.func @main(%x: tensor<512x4096xf32, #spmd.dims<512, s0>> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<512x4096xf32, #spmd.dims<512, s0>> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
   %n = aten.sym_size.int(%x, 1) : !spmd.size<s0>
   %0 = aten.layer_norm(%x) {normalized_shape = [%n]} : tensor<512x[s0]xf32>
-  return %0 : tensor<512x[s0]xf32>
+  return %0 : tensor<512x4096xf32, #spmd.dims<512, s0>>
 }
 
 // | spmd.mesh @mesh <tp = 2>

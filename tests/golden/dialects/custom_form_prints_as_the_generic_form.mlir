@@ -8,7 +8,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 }
 
 // | "builtin.module"() ({
-// |   "spmd.mesh"() <{sym_name = "mesh", axis_names = ["dp"], axis_sizes = [2 : i64]}> : () -> ()
+// |   "spmd.mesh"() <{sym_name = "mesh", mesh = #spmd.mesh<@mesh, dp = 2>}> : () -> ()
 // |   "func.func"() <{sym_name = "f", function_type = (tensor<8xf32>) -> tensor<8xf32>}> ({
 // |   ^bb0(%x: tensor<8xf32>):
 // |     %0 = "aten.sum.dim_IntList"(%x) <{arguments = #spmd.arguments<{dim = [0], keepdim = true}>, sharding = #spmd.shardings<@mesh, <dp: S(0)>>, needs = #spmd.shardings<@mesh, <>>}> : (tensor<8xf32>) -> tensor<8xf32>

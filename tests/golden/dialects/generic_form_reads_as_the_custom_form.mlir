@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s
 
 "builtin.module"() ({
-  "spmd.mesh"() <{sym_name = "mesh", axis_names = ["dp"], axis_sizes = [2 : i64]}> : () -> ()
+  "spmd.mesh"() <{sym_name = "mesh", mesh = #spmd.mesh<@mesh, dp = 2>}> : () -> ()
   func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
     %0 = "aten.relu"(%x) : (tensor<8xf32>) -> tensor<8xf32>
     return %0 : tensor<8xf32>

@@ -1,5 +1,7 @@
 // RUN: spmd-opt %s
 
+spmd.mesh @mesh <dp = 2>
+
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = aten.pow.Tensor_Scalar(%x) {exponent = 1} : tensor<8xf32>
   %1 = aten.pow.Tensor_Scalar(%0) {exponent = 1.0} : tensor<8xf32>
@@ -12,6 +14,8 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %7 : tensor<8xf32>
 }
 
+// | spmd.mesh @mesh <dp = 2>
+// |
 // | func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // |   %0 = aten.pow.Tensor_Scalar(%x) {exponent = 1} : tensor<8xf32>
 // |   %1 = aten.pow.Tensor_Scalar(%0) {exponent = 1.0} : tensor<8xf32>

@@ -5,8 +5,8 @@ spmd.mesh @"me sh" <dp = 2>
 
 // -----
 
-// expected-error@+1 {{mesh axis 'a b' has a name that text cannot give}}
-"spmd.mesh"() <{sym_name = "mesh", axis_names = ["a b"], axis_sizes = [2]}> : () -> ()
+// expected-error@+1 {{found 'a b = 2', expected an axis: `name = size`}}
+"spmd.mesh"() <{sym_name = "mesh", mesh = #spmd.mesh<@mesh, a b = 2>}> : () -> ()
 
 // -----
 

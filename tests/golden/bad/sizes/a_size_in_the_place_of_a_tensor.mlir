@@ -4,11 +4,11 @@ spmd.mesh @mesh <dp = 2>
 
 spmd.sizes {s0 = 8 in 2..64}
 
-func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
   %n = aten.sym_size.int(%x, 0) : !spmd.size<s0>
   // expected-error@+1 {{operand 0 is !spmd.size<s0>; expected a tensor}}
   %0 = aten.mul.Tensor(%n, %x) : tensor<[s0]x4xf32>
-  return %0 : tensor<[s0]x4xf32>
+  return %0 : tensor<8x4xf32, #spmd.dims<s0, 4>>
 }
 
 // -----

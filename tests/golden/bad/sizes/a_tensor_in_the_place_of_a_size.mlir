@@ -4,8 +4,8 @@ spmd.mesh @mesh <dp = 2>
 
 spmd.sizes {s0 = 8 in 2..64}
 
-func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
   // expected-error@+1 {{%x is tensor<[s0]x4xf32>; expected a size}}
   %0 = aten.expand(%x) {size = [%x, 4]} : tensor<[s0]x4xf32>
-  return %0 : tensor<[s0]x4xf32>
+  return %0 : tensor<8x4xf32, #spmd.dims<s0, 4>>
 }
