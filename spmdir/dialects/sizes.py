@@ -53,8 +53,8 @@ class SizesOp(IRDLOperation):
     sizes = prop_def(SizesAttr)
 
     @classmethod
-    def of(cls, sizes: Sizes) -> SizesOp:
-        """The op that declares `sizes`."""
+    def build(cls, sizes: Sizes) -> SizesOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the op that declares `sizes`."""
         return cls.create(properties={"sizes": SizesAttr(sizes)})
 
     @classmethod
@@ -69,7 +69,7 @@ class SizesOp(IRDLOperation):
             parser.raise_error(error.message, start, end)
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
         declare_hints(parser, tuple(declared.hints.items()))
-        return cls.of(declared)
+        return cls.build(declared)
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.sizes.data}")

@@ -131,7 +131,7 @@ def _module(
         )
         _say_literals(function, returned)
         sizes = symbols.sizes()
-        module = ModuleOp([MeshOp.build(mesh), *([SizesOp.of(sizes)] if sizes.symbols else []), function])
+        module = ModuleOp([MeshOp.build(mesh), *([SizesOp.build(sizes)] if sizes.symbols else []), function])
     return module, builder.is_exact
 
 
