@@ -6,8 +6,10 @@ import sys
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.dialects.ir import main_function
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 4})
 SHARDINGS = {
@@ -52,10 +54,12 @@ def small_llama() -> tuple[torch.nn.Module, torch.Tensor]:
     return Logits(model), torch.randint(0, 256, (4, 16))
 
 
-def layer(text: str, number: int) -> str:
-    """The lines of one decoder layer: those whose location names its module, without the locations."""
-    lines = [line for line in text.splitlines() if f"model.layers.{number}." in line and " = " in line]
-    return "\n".join(line.partition(" loc(")[0] for line in lines)
+def layer(module: ModuleOp, number: int) -> str:
+    """Return the lines of one decoder layer: those of the ops whose location names its module."""
+    places = [str(op.location) for op in main_function(module).body.block.ops if op.results]
+    lines = [line for line in spmdir.print_ir(module).splitlines() if line.startswith("  %")]
+    inside = (line for line, place in zip(lines, places, strict=True) if f"model.layers.{number}." in place)
+    return "\n".join(inside)
 
 
 def main() -> int:
@@ -63,9 +67,9 @@ def main() -> int:
     model, ids = small_llama()
     program = torch.export.export(model, (ids,))
     module = spmdir.import_fx(program, MESH, SHARDINGS)
-    print("== one layer as imported\n" + layer(spmdir.print_ir(module, debuginfo=True), 0))
+    print("== one layer as imported\n" + layer(module, 0))
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
-    print("\n== the same layer, partitioned\n" + layer(spmdir.print_ir(module, debuginfo=True), 0))
+    print("\n== the same layer, partitioned\n" + layer(module, 0))
     print("\n== communication of the whole program\n" + str(spmdir.comm_report(module)))
     (logits,) = spmdir.simulate(module, [ids], program.state_dict)
     expected = model(ids)

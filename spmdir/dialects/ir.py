@@ -87,17 +87,23 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
 
     Args:
         generic: print every op in MLIR's generic form.
-        debuginfo: print locations.
+        debuginfo: print locations, defined by aliases before the module.
     """
     buffer = StringIO()
     printer = IRPrinter(stream=buffer, print_generic_format=generic, print_debuginfo=debuginfo)
     if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:
         printer.print_op(module)
-        return buffer.getvalue() + "\n"
+        return _with_locations(printer, buffer)
     for index, op in enumerate(module.body.block.ops):
         printer.print_string("\n\n" if index else "")
         printer.print_op(op)
-    return buffer.getvalue() + "\n"
+    return _with_locations(printer, buffer)
+
+
+def _with_locations(printer: IRPrinter, buffer: StringIO) -> str:
+    """Return what has been printed, below the definitions of its locations."""
+    definitions = printer.locations.definitions()
+    return f"{definitions}\n{buffer.getvalue()}\n" if definitions else f"{buffer.getvalue()}\n"
 
 
 def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) -> None:

@@ -1,4 +1,4 @@
-"""Where an fx node comes from: module path and source line, free of what differs between machines."""
+"""Where an fx node comes from: module path and call stack, free of what differs between machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from functools import lru_cache
 
 from torch import fx
-from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, NameLoc, StringAttr
+from xdsl.dialects.builtin import UNKNOWN_LOC, CallSiteLoc, FileLineColLoc, IntAttr, NameLoc, StringAttr
 from xdsl.ir import Attribute
 
 from spmdir.core.errors import Location
@@ -15,15 +15,25 @@ from spmdir.core.errors import Location
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|locations|replay)\.py$|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
+_DEPTH = 32
+"""How many frames a location keeps, the innermost ones: a stack that a file brings may be of any depth."""
 
 
 @lru_cache(maxsize=65536)
-def source_line(stack_trace: str | None) -> Location | None:
-    """The innermost frame of the user, its file relative to the installed package, or else without folders."""
+def frames(stack_trace: str | None) -> tuple[Location, ...]:
+    """Return the frames of the user in a stack trace, innermost last.
+
+    A file is relative to the installed package, or else without folders.
+    """
     if not isinstance(stack_trace, str):  # a file may hold whatever
-        return None
-    frames = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not _PASSED_OVER.search(file)]
-    return Location(_relative(frames[-1][0]), frames[-1][1], 1) if frames else None
+        return ()
+    found = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not _PASSED_OVER.search(file)]
+    return tuple(Location(_relative(file), line, 1) for file, line in found)
+
+
+def source_line(stack_trace: str | None) -> Location | None:
+    """Return the innermost frame of the user, None if there is none."""
+    return next(reversed(frames(stack_trace)), None)
 
 
 def _relative(file: str) -> str:
@@ -42,13 +52,18 @@ def users_line() -> Location | None:
 
 
 def location_attribute(node: fx.Node) -> Attribute:
-    """The MLIR location of a node: its source line, inside the path of the module that it belongs to."""
+    """Return the MLIR location of a node: its call stack, inside the path of the module that it belongs to."""
     modules = node.meta.get("nn_module_stack")
     path = next(reversed(modules.values()))[0] if modules else ""
-    return _attribute(path, source_line(node.meta.get("stack_trace")))
+    stack = call_stack(frames(node.meta.get("stack_trace")))
+    return NameLoc(StringAttr(path), stack) if path else stack
 
 
 @lru_cache(maxsize=65536)
-def _attribute(path: str, line: Location | None) -> Attribute:
-    place = FileLineColLoc(StringAttr(line.file), IntAttr(line.line), IntAttr(line.column)) if line else UNKNOWN_LOC
-    return NameLoc(StringAttr(path), place) if path else place
+def call_stack(stack: tuple[Location, ...]) -> Attribute:
+    """Return `callsite("inner.py":1:1 at callsite(…))` of the frames, innermost last."""
+    location: Attribute = UNKNOWN_LOC
+    for frame in stack[-_DEPTH:]:
+        place = FileLineColLoc(StringAttr(frame.file), IntAttr(frame.line), IntAttr(frame.column))
+        location = place if location == UNKNOWN_LOC else CallSiteLoc(place, location)
+    return location

@@ -120,7 +120,9 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     group = parser.add_argument_group("output")
     group.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     group.add_argument("--print-op-generic", action="store_true", help="print ops in generic form")
-    group.add_argument("--print-debuginfo", action="store_true", help="print locations")
+    group.add_argument(
+        "--mlir-print-debuginfo", "--print-debuginfo", action="store_true", dest="debuginfo", help="print locations"
+    )
     group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass, to stderr")
     group.add_argument("--timing", action="store_true", help="print the seconds of each stage, to stderr")
     group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
@@ -193,7 +195,7 @@ def _transform(
     from spmdir.dialects import ir
 
     def print_ir(module: ModuleOp) -> str:
-        return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.print_debuginfo)
+        return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.debuginfo)
 
     def after(name: str, module: ModuleOp) -> None:
         lap(name)

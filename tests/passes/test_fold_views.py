@@ -13,14 +13,15 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.importer.importer import import_fx
 from spmdir.passes import run_passes
 from spmdir.simulator.simulate import run_single, simulate
-from tests.conftest import GOLDEN, split
+from spmdir.tools.golden import read_golden
+from tests.conftest import GOLDEN
 from tests.importer.helpers import MESH, export
 
 FILES = sorted((GOLDEN / "fold-views").glob("*.mlir"))
 PROGRAMS = {
-    f"{file.stem} {number}": part.partition("\n")[2].replace("f32", "f64")
+    f"{file.stem} {number}": part.replace("f32", "f64")
     for file in FILES
-    for number, part in enumerate(split(file.read_text())[0].split("// -----"))
+    for number, part in enumerate(read_golden(file.read_text(), str(file)).sources)
 }
 
 LINEAR = """

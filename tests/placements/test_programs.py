@@ -18,21 +18,23 @@ from spmdir.placements.quantised import Quantised
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.spmd_run import random_inputs
-from tests.conftest import GOLDEN, RUN, split
+from tests.conftest import GOLDEN
 from tests.lowering.ranks import on_ranks
 
-FILES = sorted(path for path in (GOLDEN / "placements").glob("*.mlir") if f"{RUN} --propagate" in path.read_text())
+FILES = sorted(
+    path for path in (GOLDEN / "placements").glob("*.mlir") if "// RUN: spmd-opt %s --propagate" in path.read_text()
+)
 INEXACT = {"quantised_sums_are_scattered_as_bytes": 2 * 4 * Quantised.error}
 """Program → how far it may be off: two ranks, each of which holds a few times the largest value."""
 
 
 def lowered(text: str) -> Any:
-    return run_passes(ir.parse(split(text)[0]), "propagate,insert-reshard,lower-reshard,localize")
+    return run_passes(ir.parse(text), "propagate,insert-reshard,lower-reshard,localize")
 
 
 def values(text: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The inputs of a program in double precision, and what one device makes of them."""
-    module = ir.parse(split(text)[0])
+    module = ir.parse(text)
     inputs, state = random_inputs(module, 0, "f64")
     return list(inputs.values()), run_single(module, inputs, state)
 
@@ -45,7 +47,7 @@ def close(name: str, found: torch.Tensor, right: torch.Tensor) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_program_computes_what_one_device_does(path: Path) -> None:
     inputs, (right,) = values(path.read_text())
-    (found,) = simulate(ir.parse(split(path.read_text())[0]), inputs)
+    (found,) = simulate(ir.parse(path.read_text()), inputs)
     close(path.stem, found, right)
 
 
@@ -66,7 +68,7 @@ def run_files(rank: int, texts: list[str]) -> list[torch.Tensor]:
 @pytest.mark.gloo
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_real_ranks_compute_what_one_device_does(count: int, tmp_path: Path) -> None:
-    chosen = [path for path in FILES if ir.mesh(ir.parse(split(path.read_text())[0])).world_size == count]
+    chosen = [path for path in FILES if ir.mesh(ir.parse(path.read_text())).world_size == count]
     assert chosen
     outputs = on_ranks(count, run_files, tmp_path, [path.read_text() for path in chosen])
     for index, path in enumerate(chosen):

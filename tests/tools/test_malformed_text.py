@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import GOLDEN, spmd_opt_on
+from spmdir.tools.spmd_opt import run_on
+from tests.conftest import GOLDEN
 from tests.fuzz.batch import limit
 
 TEXTS = [
@@ -28,12 +29,12 @@ def test_cut_and_patched_text_is_read_or_refused_at_its_place(text: str, patches
     for where, length, piece in patches:
         start = int(where * len(text))
         text = text[:start] + piece + text[start + length :]
-    status, out, err = spmd_opt_on(text, [])
+    status, out, err = run_on(["in.mlir"], text)
     if status == 0:
-        assert spmd_opt_on(out, []) == (0, out, "")
+        assert run_on(["in.mlir"], out) == (0, out, "")
     else:
         assert (status, out) == (1, "")
-        assert err.startswith("<stdin>:")
+        assert err.startswith("in.mlir:")
 
 
 @pytest.mark.parametrize("gap", [" ", "\t", "\n", "x", "[", '"', "//"])
@@ -41,4 +42,4 @@ def test_long_runs_of_one_character_are_read_in_no_time(gap: str) -> None:
     run = gap * 60_000
     text = f"func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  %0 = aten.relu(%x){run} : tensor<4xf32>\n}}\n"
     with limit(5):
-        assert spmd_opt_on(text, [])[0] == 1
+        assert run_on(["in.mlir"], text)[0] == 1

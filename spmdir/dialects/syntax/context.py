@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, FusedLoc, IntAttr, NameLoc, StringAttr
+from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    LocationAttr,
+    NameLoc,
+    StringAttr,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
@@ -26,6 +35,7 @@ from spmdir.dialects.collectives import plugin_collective
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
+from spmdir.dialects.syntax.locations import LocationAliases
 from spmdir.dialects.syntax.op_parser import parse_type
 from spmdir.dialects.value_op import ValueOp
 
@@ -158,6 +168,11 @@ class IRPrinter(Printer):
 
     _reserved: frozenset[str] = frozenset()
 
+    @cached_property
+    def locations(self) -> LocationAliases:
+        """The aliases of the locations that have been printed."""
+        return LocationAliases()
+
     def print_ssa_value(self, value: SSAValue) -> str:
         name = self._ssa_values.get(value)
         if name is None:
@@ -249,8 +264,10 @@ class IRPrinter(Printer):
             self.print_attr_dict(attrs.data[index].data)
 
     def print_attribute(self, attribute: Attribute) -> None:
+        if self.print_debuginfo and isinstance(attribute, LocationAttr):
+            self.print_string(self.locations.text(attribute))
         # Symbolic sizes as the encoding of a type, which any parser of MLIR's text reads.
-        if meta_of(attribute) is not None and not is_sized(attribute):
+        elif meta_of(attribute) is not None and not is_sized(attribute):
             self.print_string(print_type(attribute))
         else:
             super().print_attribute(attribute)
@@ -267,6 +284,8 @@ def _location(location: Attribute) -> Location | None:
         return Location(location.filename.data, location.line.data, location.column.data)
     if isinstance(location, NameLoc):
         return _location(location.location) or Location(location.desc.data, 0, 0)
+    if isinstance(location, CallSiteLoc):
+        return _location(location.callee)
     if isinstance(location, FusedLoc):
         places = [place for place in map(_location, location.locations) if place]  # type: ignore
         return places[0] if places else None
