@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,18 @@ from spmdir.dialects.names import Names
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes import Count
-from spmdir.passes.fusion.rewrite_text import Collective as CollectiveTerm
-from spmdir.passes.fusion.rewrite_text import Rewrite, Term, Value, read_rewrites, subterms
-from spmdir.passes.fusion.rewriting import Engine
+from spmdir.passes.fusion.engine import Engine
+from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
+from spmdir.passes.fusion.rewrite_text import read_rewrites
+from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
+from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.stage import sized_function
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
 
 LOCAL = ""
-"""What stands for the kind of a local op where collectives have their name."""
+"""The kind of all local ops; the kind of an op of the `spmd` dialect is its name."""
 
 Index = dict[str, list[tuple[str | None, Rewrite]]]
 """Kind of op → the rewrites whose left side it may begin, each with the kind of what makes an operand, if not any."""
@@ -45,20 +48,41 @@ class FuseCollectivesPass(ModulePass):
         rewrites: a file of rewrites to use beside the built-in ones.
         only: the names of the rewrites to use; all when empty.
         max-sweeps: how often to go over the program while something changes.
+        trace: print a remark to stderr for each match of a rewrite: that it was applied, or why not.
     """
 
     name = "fuse-collectives"
     rewrites: str = ""
     only: tuple[str, ...] = ()
     max_sweeps: Count = 64
+    trace: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        function = sized_function(op, self.name)
-        rewrites = self._chosen(ctx)
+        if not self.trace:
+            self.run(ctx, op)
+            return
+        attempts: dict[Attempt, None] = {}
+        self.run(ctx, op, lambda attempt: attempts.setdefault(attempt))
+        matched = {attempt.rewrite for attempt in attempts}
+        own = {rewrite.name for rewrite in self._chosen(ctx) if self.only or rewrite not in read_rewrites(REWRITES)}
+        for attempt in attempts:
+            print(attempt, file=sys.stderr)
+        for name in sorted(own - matched):
+            print(f"remark: {name}: no op has the form of its left side", file=sys.stderr)
+
+    def run(self, context: IRContext, module: ModuleOp, on_attempt: Callable[[Attempt], None] | None = None) -> None:
+        """Rewrite `module` in place.
+
+        Args:
+            on_attempt: called for each match of a rewrite with what became of it; str(attempt) is its remark.
+        """
+        function = sized_function(module, self.name)
+        rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
+        check_conditions(rewrites, conditions)
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
         block = function.body.block
-        engine = Engine(ir.mesh(op), ctx.rules, Names(block))
+        engine = Engine(ir.mesh(module), context.rules, Names(block), conditions, on_attempt)
         waiting = set(block.ops)
         for _ in range(self.max_sweeps):
             for value in [*_merge_duplicates(block), *_erase_unused(block)]:
@@ -83,24 +107,26 @@ def _indexed(rewrites: Sequence[Rewrite]) -> Index:
     index: Index = {}
     for rewrite in rewrites:
         outer = rewrite.left
-        assert not isinstance(outer, Value)  # a left side that is only x is refused where it is read
+        assert not isinstance(outer, Value)  # a left side that is only x is an error where it is read
         inner = None if isinstance(outer.operand, Value) else _term_kind(outer.operand)
         index.setdefault(_term_kind(outer), []).append((inner, rewrite))
     return index
 
 
 def _term_kind(term: Term) -> str:
-    return f"spmd.{term.kind}" if isinstance(term, CollectiveTerm) else LOCAL
+    if isinstance(term, Function | Value):
+        return LOCAL
+    return "spmd.bucket" if isinstance(term, Bucket) else f"spmd.{term.kind}"
 
 
 def _op_kind(op: Any) -> str | None:
-    """The kind of what makes a value; None for a function argument."""
+    """Return the kind of what makes a value; None for a function argument."""
     name = getattr(op, "name", None)
     return name if name is None or name.startswith("spmd.") else LOCAL
 
 
 def _sweep(block: Block, engine: Engine, index: Index, waiting: set[Operation], reach: int) -> set[Operation]:
-    """Try every rewrite on the ops that wait for it, in program order; the ops of which one may apply now."""
+    """Try every rewrite on the `waiting` ops in program order, and return the ops to which one may apply now."""
     again: set[Operation] = set()
     for op in list(block.ops):
         if not isinstance(op, ValueOp) or (op not in waiting and op not in again):
@@ -110,13 +136,13 @@ def _sweep(block: Block, engine: Engine, index: Index, waiting: set[Operation], 
             if op.parent is not block:
                 break
             if inner is None or inner in below:
-                for value in engine.rewrite(op, rewrite):
+                for value in engine.apply(rewrite, op):
                     again |= _users(value, reach)
     return again
 
 
 def _users(value: SSAValue, reach: int) -> set[Operation]:
-    """The ops that see `value` within `reach` ops: those whose rewriting may turn on it."""
+    """Return the ops that see `value` within `reach` ops: a rewrite of them may depend on it."""
     found: set[Operation] = set()
     values = [value]
     for _ in range(reach):
@@ -127,7 +153,7 @@ def _users(value: SSAValue, reach: int) -> set[Operation]:
 
 
 def _merge_duplicates(block: Block) -> list[SSAValue]:
-    """Let the first of several equal collectives of one value serve for all; the values whose users changed."""
+    """Replace equal collectives of one value by the first of them, and return the values whose users changed."""
     first: dict[Any, ValueOp] = {}
     touched: list[SSAValue] = []
     for op in list(block.ops):
@@ -142,7 +168,7 @@ def _merge_duplicates(block: Block) -> list[SSAValue]:
 
 
 def _erase_unused(block: Block) -> list[SSAValue]:
-    """Remove the collectives that nothing uses; the values whose users changed."""
+    """Remove the collectives that nothing uses, and return the values whose users changed."""
     touched: list[SSAValue] = []
     for op in reversed(list(block.ops)):
         if isinstance(op, SpmdOp) and not any(op.results[0].uses):

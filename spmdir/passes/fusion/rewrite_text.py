@@ -3,97 +3,34 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from lark.exceptions import VisitError
 
 from spmdir.core.errors import Location, ParseError, did_you_mean
 from spmdir.core.limits import check_nesting
 from spmdir.core.text_file import read_text_file
+from spmdir.passes.fusion.clauses import KINDS, clauses_of, names_axes
+from spmdir.passes.fusion.terms import (
+    Bucket,
+    Collective,
+    Condition,
+    Function,
+    Rewrite,
+    Value,
+    subterms,
+    variables,
+)
 from spmdir.rules.language.grammar import load_grammar
-
-CLAUSES: dict[str, tuple[str, ...]] = {
-    "slice": ("on", "dim"),
-    "all_gather": ("on", "dim"),
-    "all_reduce": ("on", "op"),
-    "partition": ("on", "op"),
-    "reduce_scatter": ("on", "dim", "op"),
-    "all_to_all": ("on", "dim", "to_dim"),
-}
-"""Kind of collective → what its term must say; `dim` is also written `from`, and `to_dim` `to`."""
-
 
 FRIENDLY = {
     "NAME": "a name", "VARIABLE": "a small letter other than f and x", "AXES": "a capital letter", "OPTIONAL": "'?'",
-    "PROPERTY": "'is cheap' or 'keeps dtype'", "_NEWLINE": "a new line", "COLON": "':'", "COMMA": "','",
+    "_NEWLINE": "a new line", "COLON": "':'", "COMMA": "','",
     "LPAR": "'('", "RPAR": "')'", "_ARROW": "'=>'", "_DIFFER": "'!='", "_OTHERS": "'...'", "$END": "the end",
 }  # fmt: skip
 """Terminal of the grammar → how a message calls it; keywords stand for themselves."""
-
-
-@attrs.frozen
-class Value:
-    """`x`: any tensor."""
-
-
-@attrs.frozen
-class Collective:
-    """`all_reduce x on A, B? op r`.
-
-    Attributes:
-        axes: (variable, whether it may stand for no axes) pairs, joined in order.
-        dim, to_dim, op: variables.
-    """
-
-    kind: str
-    operand: Term
-    axes: tuple[tuple[str, bool], ...]
-    dim: str | None = None
-    to_dim: str | None = None
-    op: str | None = None
-
-    @property
-    def letters(self) -> tuple[str, ...]:
-        """The variables other than axes."""
-        return tuple(filter(None, (self.dim, self.to_dim, self.op)))
-
-
-@attrs.frozen
-class Apply:
-    """`f(T, ...)`: a local op on operands of the form T and others."""
-
-    operand: Term
-
-
-Term = Value | Collective | Apply
-
-
-@attrs.frozen
-class Rewrite:
-    """`name: left => right when differ…, properties…`.
-
-    Attributes:
-        differ: pairs of dimension variables that must not be equal.
-        properties: what f must be: names of spmdir.passes.fusion.rewriting.PROPERTIES.
-    """
-
-    name: str
-    left: Collective | Apply
-    right: Term
-    differ: tuple[tuple[str, str], ...]
-    properties: tuple[str, ...]
-    location: Location
-
-
-def subterms(term: Term) -> Iterator[Term]:
-    """`term` and the terms in it, outermost first; each has one operand at the most."""
-    yield term
-    if not isinstance(term, Value):
-        yield from subterms(term.operand)
 
 
 class _Builder(Transformer[Token, Any]):
@@ -108,34 +45,47 @@ class _Builder(Transformer[Token, Any]):
         return tuple(items)
 
     def rewrite(self, items: list[Any]) -> Rewrite:
-        name, left, right, *conditions = items
-        conditions = [condition for condition in conditions if condition]
+        name, left, right, *given = items
+        conditions = [condition for condition in given if condition is not None]
         rewrite = Rewrite(
             str(name),
             left,
             right,
-            tuple(value for key, value in conditions if key == "differ"),
-            tuple(value for key, value in conditions if key == "property"),
+            tuple(condition for condition in conditions if not isinstance(condition, Condition)),
+            tuple(condition for condition in conditions if isinstance(condition, Condition)),
             self.at(name),
         )
-        _check(rewrite)
+        for check in _CHECKS:
+            if problem := check(rewrite):
+                raise ParseError(problem, rewrite.location)
         return rewrite
 
     def collective(self, items: list[Any]) -> Collective:
-        kind, operand, *clauses = items
-        if kind not in CLAUSES:
+        kind, operand, *given = items
+        if kind not in KINDS:
             raise ParseError(
-                f"unknown collective '{kind}'; expected one of {', '.join(CLAUSES)}{did_you_mean(kind, CLAUSES)}",
+                f"unknown collective '{kind}'; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}",
                 self.at(kind),
             )
-        given = dict(clauses)
-        if sorted(given) != sorted(CLAUSES[kind]) or len(given) != len(clauses):
-            found, wanted = (", ".join(names) for names in ([key for key, _ in clauses], CLAUSES[kind]))
-            raise ParseError(f"{kind} says {found}; expected {wanted} (from is dim, to is to_dim)", self.at(kind))
-        return Collective(str(kind), operand, given.pop("on"), **given)
+        arguments = dict(clauses_of(kind))
+        found = [keyword for keyword, _ in given]
+        needed = [keyword for keyword in arguments if keyword != "async"]
+        if sorted(keyword for keyword in found if keyword != "async" or "async" not in arguments) != sorted(needed):
+            raise ParseError(
+                f"{kind} has the clauses {_listed(found)}; expected {_listed(needed)}"
+                + (", and async if it is" if "async" in arguments else ""),
+                self.at(kind),
+            )
+        clauses = dict(given)
+        asynchronous, axes = clauses.pop("async", False), clauses.pop("on", ())
+        pairs = tuple((arguments[keyword], variable) for keyword, variable in clauses.items())
+        return Collective(str(kind), operand, axes, pairs, asynchronous)
 
-    def apply(self, items: list[Any]) -> Apply:
-        return Apply(items[0])
+    def function(self, items: list[Any]) -> Function:
+        return Function(items[0])
+
+    def bucket(self, items: list[Any]) -> Bucket:
+        return Bucket(items[0])
 
     def value(self, _: list[Any]) -> Value:
         return Value()
@@ -146,41 +96,79 @@ class _Builder(Transformer[Token, Any]):
     def axes(self, items: list[Any]) -> tuple[str, bool]:
         return str(items[0]), items[1] is not None
 
-    def dim(self, items: list[Token]) -> tuple[str, str]:
-        return "dim", str(items[0])
+    def argument(self, items: list[Token]) -> tuple[str, str]:
+        return str(items[0]), str(items[1])
 
-    def to_dim(self, items: list[Token]) -> tuple[str, str]:
-        return "to_dim", str(items[0])
+    def asynchronous(self, _: list[Token]) -> tuple[str, bool]:
+        return "async", True
 
-    def op(self, items: list[Token]) -> tuple[str, str]:
-        return "op", str(items[0])
+    def differ(self, items: list[Token]) -> tuple[str, str]:
+        return str(items[0]), str(items[1])
 
-    def differ(self, items: list[Token]) -> tuple[str, tuple[str, str]]:
-        return "differ", (str(items[0]), str(items[1]))
-
-    def property(self, items: list[Token]) -> tuple[str, str]:
-        return "property", str(items[0])
+    def property(self, items: list[Token]) -> Condition:
+        return Condition(" ".join(items), self.at(items[0]))
 
 
-def _check(rewrite: Rewrite) -> None:
-    """Raise ParseError unless the right side, and the conditions, speak of what the left side binds."""
-    left, right = list(subterms(rewrite.left)), list(subterms(rewrite.right))
-    applies = [sum(isinstance(term, Apply) for term in side) for side in (left, right)]
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _check_form(rewrite: Rewrite) -> str | None:
+    sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
+    (functions, made), (buckets, rebuilt) = (
+        [sum(isinstance(term, kind) for term in side) for side in sides] for kind in (Function, Bucket)
+    )
     if isinstance(rewrite.left, Value):
-        raise ParseError("the left side is any tensor at all; expected a collective or f", rewrite.location)
-    if applies not in ([0, 0], [1, 1]):
-        raise ParseError(f"f stands {applies[0]} times on the left and {applies[1]} on the right", rewrite.location)
-    bound, used = _variables(left), _variables(right)
-    free = {term.dim for term in right if isinstance(term, Collective)} if applies[0] else set()
-    free |= {term.to_dim for term in right if isinstance(term, Collective)} if applies[0] else set()
-    unbound = sorted((used - free | {name for pair in rewrite.differ for name in pair}) - bound)
-    if unbound:
-        raise ParseError(f"the left side does not bind {', '.join(unbound)}, which is used later", rewrite.location)
+        return "the left side is any tensor at all; expected a collective or f"
+    if (functions, made) not in ((0, 0), (1, 1)):
+        return f"f stands {functions} times on the left and {made} on the right"
+    if rewrite.conditions and not functions:
+        return f"'f {rewrite.conditions[0].name}' is a condition on f, which does not occur"
+    if max(buckets, rebuilt) > 1 or rebuilt > buckets or (buckets and functions):
+        return "bucket(…) stands at most once on the left, on the right only if on the left, and not together with f"
+    for side, count in zip(sides, (buckets, rebuilt), strict=True):
+        unbuckets = [term for term in side if isinstance(term, Collective) and term.kind == "unbucket"]
+        if len(unbuckets) != count or unbuckets != [term for term in side[:1] if count]:
+            return "a bucket is inside unbucket, the outermost op: unbucket bucket(x, ...)"
+    return None
 
 
-def _variables(terms: list[Term]) -> set[str]:
-    collectives = [term for term in terms if isinstance(term, Collective)]
-    return {name for term in collectives for name in (*(axes for axes, _ in term.axes), *term.letters)}
+def _check_variables(rewrite: Rewrite) -> str | None:
+    right = list(subterms(rewrite.right))
+    free: set[str] = set()
+    if any(isinstance(term, Function | Bucket) for term in right):
+        free = {name for term in right if isinstance(term, Collective) for name in term.dims}
+    used = variables(rewrite.right) - free | {name for pair in rewrite.differ for name in pair}
+    unbound = sorted(used - variables(rewrite.left))
+    return f"the left side does not bind {', '.join(unbound)}, which is used later" if unbound else None
+
+
+def _check_async(rewrite: Rewrite) -> str | None:
+    """The result of an async collective goes to wait alone; outermost, it replaces another such result."""
+    outermost = [getattr(side, "asynchronous", False) for side in (rewrite.left, rewrite.right)]
+    if outermost[0] != outermost[1]:
+        return "one side is the result of an async collective and the other is not; only wait takes such a result"
+    for term in (*subterms(rewrite.left), *subterms(rewrite.right)):
+        operand = None if isinstance(term, Value) else term.operand
+        waits = isinstance(term, Collective) and term.kind == "wait"
+        if waits != getattr(operand, "asynchronous", False):
+            return "wait takes the result of an async collective, and nothing else does: wait (all_reduce x … async)"
+    return None
+
+
+def _check_targets(rewrite: Rewrite) -> str | None:
+    """An op that names no axes gets its sharding from what is around it, so at most one may be open."""
+    found = [
+        term.kind for term in subterms(rewrite.right) if isinstance(term, Collective) and not names_axes(term.kind)
+    ]
+    inside = any(isinstance(term, Bucket) for term in subterms(rewrite.right))
+    if len(found) > 1 or (found and inside):
+        return f"nothing says in which sharding the result of {found[-1]} is; expected one such op, outside of a bucket"
+    return None
+
+
+_CHECKS = (_check_form, _check_variables, _check_async, _check_targets)
+"""Each returns what is wrong with a rewrite, or None."""
 
 
 @functools.cache
@@ -189,7 +177,7 @@ def _parser() -> Lark:
 
 
 def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
-    """The rewrites that `text` spells, in order.
+    """Return the rewrites that `text` spells, in order.
 
     Raises:
         ParseError: malformed text, an unknown collective or an unbound variable; located.

@@ -1,0 +1,348 @@
+"""The right side of a rewrite for one match: every graph of ops that has its form and type-checks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import attrs
+from xdsl.ir import SSAValue
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import Shard
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.buckets import BucketOp, UnbucketOp
+from spmdir.dialects.collectives import Collective as CollectiveOp
+from spmdir.dialects.step_ops import step_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.fusion.clauses import names_axes
+from spmdir.passes.fusion.matching import Match
+from spmdir.passes.fusion.replacement import (
+    Copy,
+    NewCollective,
+    NewWait,
+    Node,
+    Replacement,
+    Unbucketed,
+    meta_at,
+    sharding_at,
+)
+from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
+from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.reshard.conditions import refinement
+from spmdir.reshard.steps import MOVES, Step, make_step, pending_placement
+from spmdir.rules import OpRule, RuleSet, Strategy
+
+Arguments = tuple[tuple[str, Any], ...]
+"""(Name, value) pairs: the keyword arguments of a step."""
+
+
+@attrs.frozen
+class Rejection:
+    """Why something was not built; its text is put together only if somebody asks."""
+
+    form: str
+    arguments: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return self.form.format(*map(_shown, self.arguments))
+
+
+def _shown(argument: Any) -> str:
+    if isinstance(argument, tuple):
+        return ", ".join(f"<{sharding}>" for sharding in argument)
+    return argument.message if isinstance(argument, ShardingError) else str(argument)
+
+
+@attrs.define(slots=False)
+class Builder:
+    """Builds the right side of a rewrite.
+
+    Shardings go through a term from the inside, where `x` has one, or from the outside, where the result of the root
+    has one: those of `f`, and of ops that name no axes, are what both sides ask for.
+
+    Attributes:
+        rules: the rules of the ops.
+        rejections: why forms were not built.
+    """
+
+    mesh: Mesh
+    right: Term
+    found: Match
+    rules: RuleSet
+    rejections: list[Rejection] = attrs.field(factory=list)
+
+    def replacements(self, root: ValueOp) -> Iterator[Replacement]:
+        """Return what may replace `root`: well typed, each result in the sharding that it has."""
+        targets = [target for target in root.shardings if target is not None]
+        if len(targets) < len(root.results):
+            self.reject("the result of {} has no sharding", root.name)
+        elif not isinstance(root, UnbucketOp):
+            yield from ((node,) for node in self._fitting(self.right, self.found.value, targets[0]))
+        elif isinstance(self.right, Collective) and self.right.kind == "unbucket":
+            for bucket in self._build(self.right.operand, None, None):
+                if self._check_bucket(bucket, targets):
+                    yield tuple(Unbucketed(root, bucket, index) for index in range(len(targets)))
+        else:
+            members = zip(self.found.operands, targets, strict=True)
+            nodes = [next(self._fitting(self.right, value, target), None) for value, target in members]
+            chosen = tuple(node for node in nodes if node is not None)
+            if len(chosen) == len(nodes):
+                yield chosen
+
+    def reject(self, form: str, *arguments: Any) -> None:
+        """Note why a form was not built."""
+        self.rejections.append(Rejection(form, arguments))
+
+    def _fitting(self, term: Term, value: SSAValue | None, target: Sharding) -> Iterator[Node]:
+        for node in self._build(term, value, target):
+            if sharding_at(node) == target:
+                yield node
+            else:
+                self.reject("the result would be <{}>; it has to stay <{}>", sharding_at(node), target)
+
+    def _build(self, term: Term, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
+        """Return what `term` makes of `value`, of f or of the bucket; `target` is the sharding to aim at, if known."""
+        if isinstance(term, Value):
+            assert value is not None
+            yield value
+        elif isinstance(term, Function):
+            yield from self._functions(term.operand, target)
+        elif isinstance(term, Bucket):
+            yield from self._buckets(term.operand)
+        elif term.kind == "wait":
+            yield from map(NewWait, self._build(term.operand, value, target))
+        elif not names_axes(term.kind):
+            yield from self._to_target(term, value, target)
+        else:
+            axes = self._axes(term)
+            if not axes:
+                yield from self._build(term.operand, value, target)
+            elif target is not None and term.operand.is_open:
+                yield from self._backward(term, axes, value, target)
+            else:
+                yield from self._forward(term, axes, value)
+
+    def _to_target(self, term: Collective, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
+        """Return the collectives that take what is inside `term` straight to `target`."""
+        assert target is not None  # a right side in which nothing says it is an error where it is read
+        for operand in self._build(term.operand, value, None):
+            if sharding_at(operand) == target:
+                yield operand
+            else:
+                step = self._step(term.kind, sharding_at(operand), meta_at(operand).shape, (("target", target),))
+                if step is not None:
+                    yield NewCollective(operand, step, term.asynchronous)
+
+    def _forward(self, term: Collective, axes: tuple[str, ...], value: SSAValue | None) -> Iterator[Node]:
+        for operand in self._build(term.operand, value, None):
+            meta = meta_at(operand)
+            for given in self._arguments(term, axes, meta.rank):
+                step = self._step(term.kind, sharding_at(operand), meta.shape, given)
+                if step is not None:
+                    yield NewCollective(operand, step, term.asynchronous)
+
+    def _backward(
+        self, term: Collective, axes: tuple[str, ...], value: SSAValue | None, target: Sharding
+    ) -> Iterator[Node]:
+        """Return what `term` makes so that its result is in `target`."""
+        function = self.found.function
+        meta = function.metas[0] if function else meta_at(value) if value else None
+        assert meta is not None
+        for given in self._arguments(term, axes, meta.rank):
+            before = _before(term.kind, target, given, self.mesh)
+            step = self._step(term.kind, before, meta.shape, given)
+            if step is not None and step.target == target:
+                for operand in self._build(term.operand, value, before):
+                    if sharding_at(operand) == step.source:
+                        yield NewCollective(operand, step, term.asynchronous)
+
+    def _functions(self, form: Term, target: Sharding | None) -> Iterator[Node]:
+        """Return f on operands of which some have the right side's form, as each strategy of its rule wants them."""
+        function, rule = self.found.function, self.rule
+        assert isinstance(function, AtenOp)
+        if rule is None:
+            self.reject("f = {} has no rule", function.name)
+            return
+        strategies: list[Sequence[Strategy]] = []
+        for axis in self.axes:
+            offered = rule.strategies(self.mesh.sizes[axis])
+            if target is not None:
+                placement = target.along(axis, self.mesh)
+                offered = [strategy for strategy in offered if strategy.results[0] == placement]
+            strategies.append(offered)
+        old, tried = tuple(function.operands), False
+        options = [self._options(form, *of) for of in zip(self.found.operands, old, strict=True)]
+        for chosen in itertools.product(*strategies):
+            operands: tuple[Node, ...] = ()
+            for index, value in enumerate(self.found.operands):
+                wanted = [strategy.operands[index] for strategy in chosen]
+                operands += tuple(itertools.islice(self._operands(options[index], form, value, wanted), 1))
+            if len(operands) < len(old) or operands == old:
+                continue
+            tried = True
+            result = target or self._placed(function.results[0], [strategy.results[0] for strategy in chosen])
+            shardings = tuple(map(sharding_at, operands))
+            if _well_typed(rule, shardings, result, self.mesh):
+                yield Copy(function, operands, result)
+            else:
+                self.reject("{}({}) -> <{}> is not well typed by its rule", function.name, shardings, result)
+        if not tried:
+            gives = "" if target is None else f" and gives <{target}>"
+            self.reject("no strategy of {} has such operands on axis {}{}", function.name, self.axes[0], gives)
+
+    def _options(
+        self, form: Term, value: SSAValue | None, old: SSAValue
+    ) -> list[tuple[Node, Sequence[Placement | None]]]:
+        """Return what an operand of f may be, of the form or as it is, with its placement along each axis."""
+        made = () if value is None or form.is_open else self._build(form, value, None)
+        return [(node, [sharding_at(node).along(axis, self.mesh) for axis in self.axes]) for node in (*made, old)]
+
+    def _operands(
+        self,
+        options: list[tuple[Node, Sequence[Placement | None]]],
+        form: Term,
+        value: SSAValue | None,
+        wanted: Sequence[Placement | None],
+    ) -> Iterator[Node]:
+        """Return what may be an operand of f, placed as `wanted` along each axis; the first one is taken."""
+        if value is not None and form.is_open:
+            yield from self._fitting(form, value, self._placed(value, wanted))
+        yield from (node for node, placed in options if placed == wanted)
+
+    def _placed(self, value: SSAValue, wanted: Sequence[Placement | None]) -> Sharding:
+        """Return the sharding of `value` with the axes placed as `wanted`."""
+        sharding = sharding_at(value)
+        for axis, placement in zip(self.axes, wanted, strict=True):
+            if placement is not None and sharding[axis] != placement:
+                sharding = sharding.replace(axis, placement)
+        return sharding
+
+    def _buckets(self, form: Term) -> Iterator[Node]:
+        """Return the bucket of members of the right side's form, if only their partial reductions are others."""
+        op = self.found.function
+        assert isinstance(op, BucketOp)
+        members: list[Node] = []
+        for old, value in zip(op.operands, self.found.operands, strict=True):
+            options = (node for node in self._build(form, value, None) if _unreduced(node) == _unreduced(old))
+            members += itertools.islice(options, 1)
+        partials = {_partial(node) for node in members}
+        if len(members) < len(op.operands) or len(partials) != 1:
+            self.reject("the members would not be sharded as they are, with the same partial reductions")
+            return
+        yield Copy(op, tuple(members), Sharding((*_unreduced(op.results[0]), *partials.pop()), sharding_at(old).mesh))
+
+    def _check_bucket(self, bucket: Node, targets: Sequence[Sharding]) -> bool:
+        """Return whether unbucketing `bucket` gives values of the shardings `targets`."""
+        members = self.found.function.operands if self.found.function else ()
+        same = all(
+            _partial(bucket) == _entries(target, "partial") and _unreduced(old) == _entries(target, "rest")
+            for old, target in zip(members, targets, strict=True)
+        )
+        if not same:
+            self.reject("the members of the bucket would be <{}>; they have to stay as they are", sharding_at(bucket))
+        return same
+
+    @cached_property
+    def rule(self) -> OpRule | None:
+        """The rule of f; None if it has none."""
+        function = self.found.function
+        return rule_of(function, self.rules) if isinstance(function, AtenOp) else None
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes on which strategies of f are chosen; the type check looks at all axes together."""
+        moved = [
+            axis
+            for op in self.found.ops
+            if isinstance(op, CollectiveOp) and not names_axes(op.name.removeprefix("spmd."))
+            for axis in step_of(op, self.mesh).axes
+        ]
+        if moved:
+            return tuple(dict.fromkeys(moved))
+        return next((axes[:1] for name, axes in self.found.bindings.items() if name.isupper() and axes), ())
+
+    def _axes(self, term: Collective) -> tuple[str, ...]:
+        return self.mesh.merge(axis for name, _ in term.axes for axis in self.found.bindings[name])
+
+    def _arguments(self, term: Collective, axes: tuple[str, ...], rank: int) -> Iterator[Arguments]:
+        """Return the arguments of `term`; a dimension that the left side does not bind can be any."""
+        bindings, choices = self.found.bindings, [(("axes", axes),)]
+        for name, variable in term.variables:
+            values = [bindings[variable]] if variable in bindings else range(rank)
+            choices = [(*choice, (name, value)) for choice in choices for value in values]
+        return iter(choices)
+
+    def _step(self, kind: str, source: Sharding, shape: tuple[int, ...], given: Arguments) -> Step | None:
+        step = _legal_step(kind, source, self.mesh, shape, given)
+        if isinstance(step, Step):
+            return step
+        self.reject("{}", step)
+        return None
+
+
+def _entries(sharding: Sharding, which: str) -> tuple[tuple[str, Placement], ...]:
+    return tuple(entry for entry in sharding.entries if (entry[1].trait == "partial") == (which == "partial"))
+
+
+def _partial(node: Node) -> tuple[tuple[str, Placement], ...]:
+    return _entries(sharding_at(node), "partial")
+
+
+def _unreduced(node: Node) -> tuple[tuple[str, Placement], ...]:
+    return _entries(sharding_at(node), "rest")
+
+
+@lru_cache(maxsize=65536)
+def _legal_step(
+    kind: str, source: Sharding, mesh: Mesh, shape: tuple[int, ...], given: Arguments
+) -> Step | ShardingError:
+    """Return the step, or the error that says why it is not legal."""
+    try:
+        if kind == "broadcast":
+            return _broadcast(source, mesh, **dict(given))
+        return make_step(kind, source, mesh, shape, **dict(given))
+    except ShardingError as error:
+        return error
+
+
+def _broadcast(source: Sharding, mesh: Mesh, axes: tuple[str, ...]) -> Step:
+    for axis in axes:
+        placement = source.along(axis, mesh)
+        if placement is None or placement.trait != "replicated":
+            raise ShardingError(f"broadcast over '{axis}' needs it replicated, found <{source}>")
+    return Step("broadcast", axes, source, source)
+
+
+@lru_cache(maxsize=65536)
+def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Sharding:
+    """Return the sharding from which a step of `kind` gives `target`, if there is one."""
+    argument = dict(given)
+    axes = argument["axes"]
+    try:
+        fine = refinement(mesh, target, axes)
+    except ShardingError:
+        return target
+    parts = [part for axis in axes for part in fine.parts(axis)]
+    rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
+    trait = MOVES[kind][0] if kind in MOVES else "replicated"
+    if trait == "shard":
+        rest += [(axis, Shard(argument["dim"])) for axis in parts]
+    if trait == "partial":
+        rest += [(axis, pending_placement(argument["op"])) for axis in parts]
+    return Sharding(rest, target.mesh).merged(mesh)
+
+
+@lru_cache(maxsize=65536)
+def _well_typed(rule: OpRule, operands: tuple[Sharding, ...], result: Sharding, mesh: Mesh) -> bool:
+    """Return whether the op may run as it is; strategies that need it expanded are those of an earlier pass."""
+    try:
+        choice = match(rule, operands, [result], mesh)
+    except ShardingError:
+        return False
+    return all(strategy.rewrite != "expand" for strategy in choice.values())

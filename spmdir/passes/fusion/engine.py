@@ -1,0 +1,112 @@
+"""Applies one rewrite at one op: match, check the conditions, build, compare the costs, replace.
+
+Both sides of a rewrite give the same global value if both are well typed, because a collective changes how a value is
+laid out and not the value, and a local op computes the same value under every strategy of its rule. So the engine type
+checks what it builds, with the transitions of the collectives and the rules of the ops, and trusts no rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+from xdsl.ir import SSAValue
+
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.names import Names
+from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.fusion.benefit import FREE, RewriteCost, change, cost_of_node, cost_of_op, total
+from spmdir.passes.fusion.building import Builder
+from spmdir.passes.fusion.matching import Match, matches
+from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes, replace
+from spmdir.passes.fusion.rewrite_conditions import Test
+from spmdir.passes.fusion.terms import Rewrite
+from spmdir.passes.fusion.trace import Attempt, attempt_of
+from spmdir.rules import RuleSet
+
+
+@attrs.frozen
+class Candidate:
+    """A right side that is well typed.
+
+    Attributes:
+        dying: the ops that go with the root.
+        before: the cost of `dying`.
+        after: the cost of what is made.
+        change: how `after` differs from `before`; less than FREE if the rewrite pays.
+    """
+
+    replacement: Replacement
+    dying: list[ValueOp]
+    before: RewriteCost
+    after: RewriteCost
+    change: RewriteCost
+
+
+@attrs.frozen
+class Engine:
+    """Applies rewrites to the ops of one function.
+
+    Attributes:
+        mesh: the mesh of the module, whose types are global.
+        rules: the rules of its ops.
+        names: the names of its values.
+        conditions: the tests of conditions by name.
+        on_attempt: called with each match of a rewrite and what became of it; None if nobody asks.
+    """
+
+    mesh: Mesh
+    rules: RuleSet
+    names: Names
+    conditions: Mapping[str, Test]
+    on_attempt: Callable[[Attempt], None] | None = None
+
+    def apply(self, rewrite: Rewrite, root: ValueOp) -> list[SSAValue]:
+        """Replace `root` by the cheapest form that `rewrite` gives it, if that is cheaper.
+
+        Returns: the values whose users changed; none if `root` stays.
+        """
+        best: Candidate | None = None
+        reasons: list[str] = []
+        for found in matches(rewrite.left, root):
+            for candidate in self._candidates(rewrite, found, root, reasons):
+                if best is None or candidate.change < best.change:
+                    best = candidate
+        pays = best is not None and best.change < FREE
+        if self.on_attempt is not None and (best is not None or reasons):
+            costs = (best.before, best.after) if best else None
+            self.on_attempt(attempt_of(rewrite.name, root, pays, costs, reasons))
+        return replace(root, best.replacement, best.dying, self.names) if best is not None and pays else []
+
+    def _candidates(self, rewrite: Rewrite, found: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
+        """Return the well-typed right sides of a match; `reasons` gets why there are none, where somebody asks."""
+        builder = Builder(self.mesh, rewrite.right, found, self.rules)
+        if failed := self._failed_condition(rewrite, builder):
+            reasons.append(failed)
+            return []
+        candidates: list[Candidate] = []
+        for replacement in builder.replacements(root):
+            dying = dying_ops(found.ops, replacement)
+            if isinstance(found.function, AtenOp) and found.function not in dying:
+                builder.reject("f = {} has other users, so it would run twice", found.function.name)
+                continue
+            before = total(cost_of_op(op, self.mesh) for op in dying)
+            after = total(cost_of_node(node, self.mesh) for node in new_nodes(replacement))
+            candidates.append(Candidate(replacement, dying, before, after, change(before, after)))
+        if self.on_attempt is not None:
+            reasons += [f"does not type-check: {rejection}" for rejection in builder.rejections]
+        return candidates
+
+    def _failed_condition(self, rewrite: Rewrite, builder: Builder) -> str | None:
+        """Return the condition that fails; None if all hold, or f has no rule to ask."""
+        found = builder.found
+        for one, other in rewrite.differ:
+            value = found.bindings.get(one)
+            if value == found.bindings.get(other):
+                return f"condition '{one} != {other}' fails: both are {value}"
+        for condition in rewrite.conditions:
+            function, rule = found.function, builder.rule
+            if isinstance(function, AtenOp) and rule and not self.conditions[condition.name](function, rule):
+                return f"condition 'f {condition.name}' fails for {function.name}"
+        return None

@@ -1,0 +1,209 @@
+"""What may replace the root of a match: a graph of ops still to be made, and its insertion into the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.core.call import TensorMeta
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, shardings_attr
+from spmdir.dialects.buckets import BucketOp, UnbucketOp
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.step_ops import build_collective
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.reshard.steps import Step
+
+
+@attrs.frozen
+class NewCollective:
+    """A collective to be made on a value or on another node."""
+
+    operand: Node
+    step: Step
+    asynchronous: bool = False
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+    @property
+    def sharding(self) -> Sharding:
+        return self.step.target
+
+
+@attrs.frozen
+class NewWait:
+    """A wait for the result of an async collective."""
+
+    operand: Node
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+    @property
+    def sharding(self) -> Sharding:
+        return sharding_at(self.operand)
+
+
+@attrs.frozen
+class Copy:
+    """`op` on other operands, its results in another sharding: a local function or a bucket.
+
+    Attributes:
+        sharding: that of its only result.
+    """
+
+    op: AtenOp | BucketOp
+    operands: tuple[Node, ...]
+    sharding: Sharding
+
+
+@attrs.frozen
+class Unbucketed:
+    """Result `index` of the unbucket `op` on another bucket."""
+
+    op: UnbucketOp
+    bucket: Node
+    index: int
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.bucket,)
+
+    @property
+    def sharding(self) -> Sharding:
+        sharding = self.op.shardings[self.index]
+        assert sharding is not None
+        return sharding
+
+
+New = NewCollective | NewWait | Copy | Unbucketed
+Node = SSAValue | New
+
+Replacement = tuple[Node, ...]
+"""What replaces each result of the root."""
+
+
+def sharding_at(node: Node) -> Sharding:
+    """Return the sharding of a value that is there or that is to be made."""
+    sharding = sharding_of(node) if isinstance(node, SSAValue) else node.sharding
+    assert sharding is not None
+    return sharding
+
+
+def meta_at(node: Node) -> TensorMeta:
+    """Return shape and element type of a value that is there or that is to be made."""
+    while isinstance(node, NewCollective | NewWait):
+        node = node.operand
+    if isinstance(node, Unbucketed):
+        value: SSAValue = node.op.results[node.index]
+    else:
+        value = node if isinstance(node, SSAValue) else node.op.results[0]
+    meta = meta_of(value.type)
+    assert meta is not None
+    return meta
+
+
+def new_nodes(replacement: Replacement) -> list[New]:
+    """Return what has to be made, operands first; equal nodes are made once."""
+    found: dict[New, None] = {}
+
+    def visit(node: Node) -> None:
+        if not isinstance(node, SSAValue):
+            for operand in node.operands:
+                visit(operand)
+            found[node] = None
+
+    for node in replacement:
+        visit(node)
+    return list(found)
+
+
+def existing_values(replacement: Replacement) -> Iterator[SSAValue]:
+    """Return the existing values that the nodes use."""
+    for node in replacement:
+        if isinstance(node, SSAValue):
+            yield node
+        else:
+            yield from existing_values(node.operands)
+
+
+def dying_ops(ops: tuple[ValueOp, ...], replacement: Replacement) -> list[ValueOp]:
+    """Return those of `ops`, outermost first, that nothing uses once the first one is replaced."""
+    kept = {value.owner for value in existing_values(replacement)}
+    dying = [ops[0]]
+    for op in ops[1:]:
+        uses = (use for result in op.results for use in result.uses)
+        if op not in dying and op not in kept and all(use.operation in dying for use in uses):
+            dying.append(op)
+    return dying
+
+
+def replace(root: ValueOp, replacement: Replacement, dying: list[ValueOp], names: Names) -> list[SSAValue]:
+    """Insert `replacement` before `root`, and remove `root` and the ops that die with it.
+
+    Returns: the values whose users changed.
+    """
+    made: dict[Node, SSAValue] = {}
+    unbuckets: dict[Node, Operation] = {}
+    for new in new_nodes(replacement):
+        if isinstance(new, Unbucketed):
+            op = unbuckets.get(new.bucket) or _make(new, made, root)
+            made[new] = op.results[new.index]
+        else:
+            op = _make(new, made, root)
+            made[new] = op.results[0]
+        if op.parent is None:
+            Rewriter.insert_op(op, InsertPoint.before(root))
+        if isinstance(new, Unbucketed):
+            unbuckets[new.bucket] = op
+            take_name(made[new], root.results[new.index])
+        elif isinstance(new, Copy) and new.op in dying:
+            take_name(op.results[0], new.op.results[0])
+        elif (new,) == replacement and isinstance(root, Collective | WaitOp):
+            take_name(op.results[0], root.results[0])
+        else:
+            source = new.op.results[0] if isinstance(new, Copy) else op.operands[0]
+            names.give(op.results[0], source, op.name.split(".")[1])
+    results = [_value(made, node) for node in replacement]
+    for old, result in zip(root.results, results, strict=True):
+        old.replace_all_uses_with(result)
+    gone = {value for op in dying for value in op.results}
+    touched = [value for op in dying for value in op.operands if value not in gone]
+    for op in dying:
+        Rewriter.erase_op(op)
+    return [*touched, *existing_values(replacement), *made.values(), *results]
+
+
+def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
+    operands = [_value(made, operand) for operand in new.operands]
+    if isinstance(new, NewCollective):
+        op = build_collective(new.step, operands[0], root.location)
+        if new.asynchronous:
+            given = op.arguments.data if op.arguments else ()
+            op.properties["arguments"] = ArgumentsAttr(tuple(sorted((*given, ("asynchronous", True)))))
+        return op
+    if isinstance(new, NewWait):
+        return WaitOp.build_op(operands, [meta_of(operands[0].type)], (), [new.sharding], location=root.location)
+    properties = dict(new.op.properties)
+    if isinstance(new, Copy):
+        properties["sharding"] = shardings_attr((new.sharding,))
+    return type(new.op).create(
+        operands=operands,
+        result_types=new.op.result_types,
+        properties=properties,
+        attributes=new.op.attributes,
+        location=new.op.location,
+    )
+
+
+def _value(made: Mapping[Node, SSAValue], node: Node) -> SSAValue:
+    return node if isinstance(node, SSAValue) else made[node]
