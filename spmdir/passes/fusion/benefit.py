@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from spmdir.core.call import DTYPE_BYTES, TensorMeta
+from spmdir.core.call import TensorMeta
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.step_ops import step_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at
-from spmdir.reshard.cost import TRAFFIC, billed, local_bytes, sends_anything, step_sizes
+from spmdir.reshard.cost import local_bytes, sends_anything, step_sizes, step_traffic
 from spmdir.reshard.steps import Step
 
 
@@ -43,7 +42,7 @@ def cost_of_op(op: ValueOp, mesh: Mesh) -> RewriteCost:
     if isinstance(op, Collective):
         meta = op.metas[0]
         assert meta is not None
-        return _step_cost(step_of(op, mesh), meta, mesh)
+        return _step_cost(op.step(mesh), meta, mesh)
     touched = 0.0
     for meta, sharding in zip(op.metas, op.shardings, strict=True):
         assert meta is not None and sharding is not None
@@ -83,14 +82,14 @@ def change(before: RewriteCost, after: RewriteCost) -> RewriteCost:
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> RewriteCost:
     """Return the cost of a collective: shards along a dimension other than the first have to be packed."""
-    kind, itemsize = billed(step, DTYPE_BYTES[meta.dtype], mesh)
+    traffic, itemsize = step_traffic(step, meta.dtype.itemsize, mesh)
     sizes = step_sizes(step, meta.shape, itemsize, mesh)
     if sizes.group == 1:
         return RewriteCost(0.0, 0, 0.0, 1)
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
-    return RewriteCost(TRAFFIC[kind].wire(sizes), int(sends_anything(step, meta.shape, mesh)), packed, 1)
+    return RewriteCost(traffic.wire(sizes), int(sends_anything(step, meta.shape, mesh)), packed, 1)
 
 
 @lru_cache(maxsize=65536)
 def _touched(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> float:
-    return local_bytes(sharding, meta.shape, DTYPE_BYTES[meta.dtype], mesh)
+    return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh)

@@ -18,7 +18,6 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective as CollectiveOp
-from spmdir.dialects.step_ops import step_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.clauses import names_axes
 from spmdir.passes.fusion.matching import Match
@@ -34,8 +33,9 @@ from spmdir.passes.fusion.replacement import (
 )
 from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
 from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.steps import MOVES, Step, make_step, pending_placement
+from spmdir.reshard.steps import Step, make_step, pending_placement
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 Arguments = tuple[tuple[str, Any], ...]
@@ -182,11 +182,13 @@ class Builder:
             operands: tuple[Node, ...] = ()
             for index, value in enumerate(self.found.operands):
                 wanted = [strategy.operands[index] for strategy in chosen]
-                operands += tuple(itertools.islice(self._operands(options[index], form, value, wanted), 1))
+                operands += tuple(itertools.islice(self._operands(options[index], form, value, wanted, target), 1))
             if len(operands) < len(old) or operands == old:
                 continue
             tried = True
-            result = target or self._placed(function.results[0], [strategy.results[0] for strategy in chosen])
+            moved = next(new for new, was in zip(operands, old, strict=True) if new is not was)
+            placements = [strategy.results[0] for strategy in chosen]
+            result = target or self._placed(function.results[0], placements, sharding_at(moved))
             shardings = tuple(map(sharding_at, operands))
             if _well_typed(rule, shardings, result, self.mesh):
                 yield Copy(function, operands, result)
@@ -209,19 +211,20 @@ class Builder:
         form: Term,
         value: SSAValue | None,
         wanted: Sequence[Placement | None],
+        target: Sharding | None,
     ) -> Iterator[Node]:
-        """Return what may be an operand of f, placed as `wanted` along each axis; the first one is taken."""
-        if value is not None and form.is_open:
-            yield from self._fitting(form, value, self._placed(value, wanted))
+        """Return what may be an operand of f whose result is in `target`, placed as `wanted` along each axis."""
+        if value is not None and form.is_open and target is not None:
+            yield from self._fitting(form, value, self._placed(value, wanted, target))
         yield from (node for node, placed in options if placed == wanted)
 
-    def _placed(self, value: SSAValue, wanted: Sequence[Placement | None]) -> Sharding:
-        """Return the sharding of `value` with the axes placed as `wanted`."""
-        sharding = sharding_at(value)
-        for axis, placement in zip(self.axes, wanted, strict=True):
-            if placement is not None and sharding[axis] != placement:
-                sharding = sharding.replace(axis, placement)
-        return sharding
+    def _placed(self, value: SSAValue, wanted: Sequence[Placement | None], order: Sharding) -> Sharding:
+        """Return the sharding of `value` with the axes placed as `wanted`, nested as they are in `order`."""
+        held = sharding_at(value)
+        placements = dict(held.entries)
+        placements.update((a, p) for a, p in zip(self.axes, wanted, strict=True) if p is not None)
+        axes = dict.fromkeys([*(axis for axis, _ in order.entries), *placements])
+        return Sharding([(axis, placements[axis]) for axis in axes if axis in placements], held.mesh)
 
     def _buckets(self, form: Term) -> Iterator[Node]:
         """Return the bucket of members of the right side's form, if only their partial reductions are others."""
@@ -260,8 +263,8 @@ class Builder:
         moved = [
             axis
             for op in self.found.ops
-            if isinstance(op, CollectiveOp) and not names_axes(op.name.removeprefix("spmd."))
-            for axis in step_of(op, self.mesh).axes
+            if isinstance(op, CollectiveOp) and not op.spec.names_axes
+            for axis in op.step(self.mesh).axes
         ]
         if moved:
             return tuple(dict.fromkeys(moved))
@@ -304,19 +307,9 @@ def _legal_step(
 ) -> Step | ShardingError:
     """Return the step, or the error that says why it is not legal."""
     try:
-        if kind == "broadcast":
-            return _broadcast(source, mesh, **dict(given))
         return make_step(kind, source, mesh, shape, **dict(given))
     except ShardingError as error:
         return error
-
-
-def _broadcast(source: Sharding, mesh: Mesh, axes: tuple[str, ...]) -> Step:
-    for axis in axes:
-        placement = source.along(axis, mesh)
-        if placement is None or placement.trait != "replicated":
-            raise ShardingError(f"broadcast over '{axis}' needs it replicated, found <{source}>")
-    return Step("broadcast", axes, source, source)
 
 
 @lru_cache(maxsize=65536)
@@ -330,7 +323,7 @@ def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Shardi
         return target
     parts = [part for axis in axes for part in fine.parts(axis)]
     rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
-    trait = MOVES[kind][0] if kind in MOVES else "replicated"
+    trait = collective(kind).before
     if trait == "shard":
         rest += [(axis, Shard(argument["dim"])) for axis in parts]
     if trait == "partial":

@@ -1,28 +1,31 @@
-"""What rewrites may speak of: the ops of the `spmd` dialect on one operand, with their clauses."""
+"""What rewrites may speak of: every collective, those of plug-ins too, `wait` and `unbucket`; and their clauses."""
 
 from __future__ import annotations
 
-from spmdir.dialects.buckets import UnbucketOp
-from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.spmd import Spmd
-from spmdir.reshard.steps import MOVES
+from spmdir.reshard.collective_spec import Clause, CollectiveSpec
+from spmdir.reshard.collectives import collective, collectives
 
-KINDS = {
-    op.name.removeprefix("spmd."): op for op in Spmd.operations if issubclass(op, Collective | WaitOp | UnbucketOp)
-}
-"""Name without `spmd.` → class."""
+OTHERS = ("wait", "unbucket")
+"""Ops on one operand that are no collectives; they have no clauses, and keep the sharding."""
 
 
-def clauses_of(kind: str) -> tuple[tuple[str, str], ...]:
-    """Return the (keyword, argument) pairs of the text of an op."""
-    return KINDS[kind].CLAUSES
+def kinds() -> tuple[str, ...]:
+    """Return the names, without `spmd.`, of the ops that a term may be."""
+    return (*(spec.name for spec in collectives()), *OTHERS)
+
+
+def spec_of(kind: str) -> CollectiveSpec | None:
+    """Return what a collective declares; None for the other ops."""
+    return None if kind in OTHERS else collective(kind)
+
+
+def clauses_of(kind: str) -> dict[str, Clause]:
+    """Return the clauses of the text of an op by keyword."""
+    spec = spec_of(kind)
+    return {clause.keyword: clause for clause in spec.texts} if spec else {}
 
 
 def names_axes(kind: str) -> bool:
     """Return whether the op names its mesh axes, or keeps the sharding; else its result's sharding says it all."""
-    return "on" in dict(clauses_of(kind)) or not issubclass(KINDS[kind], Collective)
-
-
-def orders_axes(kind: str) -> bool:
-    """Return whether the order of its axes matters: it is the nesting order of a dimension that they leave or join."""
-    return "shard" in MOVES.get(kind, ())
+    spec = spec_of(kind)
+    return spec is None or spec.names_axes

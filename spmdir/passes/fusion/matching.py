@@ -14,7 +14,6 @@ from spmdir.dialects.buckets import BucketOp
 from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.fusion.clauses import orders_axes
 from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
 
 Bindings = Mapping[str, Any]
@@ -93,7 +92,7 @@ def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[Valu
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:
     argument = op.argument
-    if bool(argument.get("asynchronous")) != term.asynchronous:
+    if {name for name, value in argument.items() if value is True} != term.flags:
         return
     bound = dict(bindings)
     for name, variable in term.variables:
@@ -106,7 +105,7 @@ def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Binding
     # Rewrites name a dimension, by which S is meant.
     if not all(side[axis].splits for side in (op.source, op.target) if side for axis in axes):
         return
-    yield from _bind_axes(term.axes, axes, not orders_axes(term.kind), bound)
+    yield from _bind_axes(term.axes, axes, not op.spec.orders_axes, bound)
 
 
 def _bind_axes(

@@ -11,11 +11,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.core.call import TensorMeta
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import ArgumentsAttr, meta_of, shardings_attr
+from spmdir.dialects.attributes import meta_of, shardings_attr
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
-from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.step_ops import build_collective
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.steps import Step
@@ -186,11 +185,7 @@ def replace(root: ValueOp, replacement: Replacement, dying: list[ValueOp], names
 def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
     operands = [_value(made, operand) for operand in new.operands]
     if isinstance(new, NewCollective):
-        op = build_collective(new.step, operands[0], root.location)
-        if new.asynchronous:
-            given = op.arguments.data if op.arguments else ()
-            op.properties["arguments"] = ArgumentsAttr(tuple(sorted((*given, ("asynchronous", True)))))
-        return op
+        return collective_class(new.step.kind).of_step(new.step, operands[0], root.location, new.asynchronous)
     if isinstance(new, NewWait):
         return WaitOp.build_op(operands, [meta_of(operands[0].type)], (), [new.sharding], location=root.location)
     properties = dict(new.op.properties)

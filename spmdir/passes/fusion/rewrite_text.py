@@ -12,7 +12,7 @@ from lark.exceptions import VisitError
 from spmdir.core.errors import Location, ParseError, did_you_mean
 from spmdir.core.limits import check_nesting
 from spmdir.core.text_file import read_text_file
-from spmdir.passes.fusion.clauses import KINDS, clauses_of, names_axes
+from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes
 from spmdir.passes.fusion.terms import (
     Bucket,
     Collective,
@@ -62,24 +62,25 @@ class _Builder(Transformer[Token, Any]):
 
     def collective(self, items: list[Any]) -> Collective:
         kind, operand, *given = items
-        if kind not in KINDS:
+        if kind not in kinds():
             raise ParseError(
-                f"unknown collective '{kind}'; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}",
+                f"unknown collective '{kind}'; expected one of {', '.join(kinds())}{did_you_mean(kind, kinds())}",
                 self.at(kind),
             )
-        arguments = dict(clauses_of(kind))
-        found = [keyword for keyword, _ in given]
-        needed = [keyword for keyword in arguments if keyword != "async"]
-        if sorted(keyword for keyword in found if keyword != "async" or "async" not in arguments) != sorted(needed):
-            raise ParseError(
-                f"{kind} has the clauses {_listed(found)}; expected {_listed(needed)}"
-                + (", and async if it is" if "async" in arguments else ""),
-                self.at(kind),
-            )
-        clauses = dict(given)
-        asynchronous, axes = clauses.pop("async", False), clauses.pop("on", ())
-        pairs = tuple((arguments[keyword], variable) for keyword, variable in clauses.items())
-        return Collective(str(kind), operand, axes, pairs, asynchronous)
+        clauses, found = clauses_of(kind), dict(given)
+        needed = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
+        fits = needed <= found.keys() <= clauses.keys() and len(found) == len(given)
+        if not fits or any((value is None) == (keyword in needed) for keyword, value in given):
+            said = ", ".join(keyword for keyword, _ in given) or "none"
+            known = ", ".join(keyword if keyword in needed else f"{keyword} or not" for keyword in clauses) or "none"
+            raise ParseError(f"{kind} has the clauses {said}; expected {known}", self.at(kind))
+        return Collective(
+            str(kind),
+            operand,
+            found.pop("on", ()),
+            tuple((clauses[keyword].argument, value) for keyword, value in found.items() if value is not None),
+            frozenset(clauses[keyword].argument for keyword, value in found.items() if value is None),
+        )
 
     def function(self, items: list[Any]) -> Function:
         return Function(items[0])
@@ -96,21 +97,15 @@ class _Builder(Transformer[Token, Any]):
     def axes(self, items: list[Any]) -> tuple[str, bool]:
         return str(items[0]), items[1] is not None
 
-    def argument(self, items: list[Token]) -> tuple[str, str]:
-        return str(items[0]), str(items[1])
-
-    def asynchronous(self, _: list[Token]) -> tuple[str, bool]:
-        return "async", True
+    def argument(self, items: list[Any]) -> tuple[str, str | None]:
+        keyword, variable = items
+        return str(keyword), variable and str(variable)
 
     def differ(self, items: list[Token]) -> tuple[str, str]:
         return str(items[0]), str(items[1])
 
     def property(self, items: list[Token]) -> Condition:
         return Condition(" ".join(items), self.at(items[0]))
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def _check_form(rewrite: Rewrite) -> str | None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import attrs
 
 from spmdir.core.errors import Location
-from spmdir.passes.fusion.clauses import names_axes
+from spmdir.passes.fusion.clauses import clauses_of, names_axes
 
 
 @attrs.frozen
@@ -32,19 +32,25 @@ class Collective:
         kind: the name of the op without `spmd.`.
         axes: (variable, whether it may stand for no axes) pairs, joined in order; empty for ops that name no axes.
         variables: (argument of the op, variable) pairs, such as `("dim", "d")`.
-        asynchronous: whether it is `async`, so that its result goes to `wait`.
+        flags: the arguments that are true, such as `asynchronous`.
     """
 
     kind: str
     operand: Term
     axes: tuple[tuple[str, bool], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
-    asynchronous: bool = False
+    flags: frozenset[str] = frozenset()
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it is `async`, so that its result goes to `wait`."""
+        return "asynchronous" in self.flags
 
     @property
     def dims(self) -> set[str]:
         """The variables of dimensions."""
-        return {variable for argument, variable in self.variables if argument in ("dim", "to_dim")}
+        dims = {clause.argument for clause in clauses_of(self.kind).values() if clause.kind == "dim"}
+        return {variable for argument, variable in self.variables if argument in dims}
 
     @cached_property
     def is_open(self) -> bool:
