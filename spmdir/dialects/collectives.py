@@ -70,6 +70,7 @@ class Collective(SpmdOp):
     """
 
     SPEC: ClassVar[CollectiveSpec]
+    traits = traits_def(Pure())
 
     @property
     def spec(self) -> CollectiveSpec:
@@ -297,6 +298,7 @@ class WaitOp(SpmdOp):
     """`wait %x`: the result of a collective started with `async`."""
 
     name = "spmd.wait"
+    traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)

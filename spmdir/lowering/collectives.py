@@ -46,7 +46,7 @@ def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
 
 
 def _slice(site: Site, x: Node) -> Started:
-    cut = site.cut(site.target, site.argument["dim"])
+    cut = site.cut(site.target, site.dim)
     own = site.own(cut)
     return Started(x, False, lambda whole: take(site.emit, whole, cut.dim, own, cut.extent))
 
@@ -61,7 +61,7 @@ def _partition(site: Site, x: Node) -> Started:
 
 
 def _all_gather(site: Site, x: Node) -> Started:
-    cut = site.cut(site.source, site.argument["dim"])
+    cut = site.cut(site.source, site.dim)
     block = (*(shape := site.local(site.source))[: cut.dim], cut.step, *shape[cut.dim + 1 :])
     x = pad_end(site.emit, x, cut.dim, site.ranks, cut.step - shape[cut.dim])
 
@@ -82,7 +82,7 @@ def _all_reduce(site: Site, x: Node) -> Started:
 
 def _reduce_scatter(site: Site, x: Node) -> Started:
     reduction = reduction_of(site)
-    cut = site.cut(site.target, site.argument["dim"])
+    cut = site.cut(site.target, site.dim)
     own = site.local(site.target)
     block = (*own[: cut.dim], cut.step, *own[cut.dim + 1 :])
     x, (_, dtype) = reduction.before(x, (site.local(site.source), site.torch_dtype))
@@ -96,7 +96,7 @@ def _reduce_scatter(site: Site, x: Node) -> Started:
 
 
 def _all_to_all(site: Site, x: Node) -> Started:
-    leaving = site.cut(site.source, site.argument["dim"])
+    leaving = site.cut(site.source, site.dim)
     joining = site.cut(site.target, site.argument["to_dim"])
     before, after = site.local(site.source), site.local(site.target)
     row = math.prod(before) // before[joining.dim] if before[joining.dim] else 0

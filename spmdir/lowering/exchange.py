@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 from torch.fx import Node
 
 from spmdir.core.intervals import Ranges, common, length, positions, union
-from spmdir.core.placement.standard import REDUCTIONS, Partial
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Partial
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import averaging, divided, identities
 from spmdir.lowering.site import Site, Started, functional, here
@@ -19,17 +20,6 @@ from spmdir.lowering.wire import packed
 from spmdir.reshard.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
 from spmdir.reshard.moved_axes import exchanged_axes, relayed_axes
 from spmdir.reshard.two_round_exchange import relay, relay_loads
-
-COMBINE: dict[str, Any] = {
-    "sum": aten.add.Tensor,
-    "avg": aten.add.Tensor,
-    "product": aten.mul.Tensor,
-    "max": aten.maximum.default,
-    "min": aten.minimum.default,
-    "any": aten.bitwise_or.Tensor,
-    "all": aten.bitwise_and.Tensor,
-}
-"""Pending reduction → the op that reduces two addends."""
 
 Placed = tuple[Part, Node]
 
@@ -155,7 +145,7 @@ def _pending(site: Site) -> str:
 
 def _combined(site: Site, addends: Sequence[Node]) -> Node:
     pending = _pending(site)
-    combine = functools.partial(site.emit, COMBINE[pending])
+    combine = functools.partial(site.emit, operator.attrgetter(REDUCTIONS[pending].op)(aten))
     if len(addends) == 1 or not site.torch_dtype.is_complex or pending == "product":
         return functools.reduce(combine, addends)
     # torch adds 1 * b to a, which is not b for infinite parts and negative zeros; process groups add parts.

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
 from spmdir.lowering.partition import Cut, lay, split_even, spread
 from spmdir.lowering.ranges import Positions, narrow
 from spmdir.lowering.wire import check_reduced, packed
 
 functional = torch.ops._c10d_functional
-
-ON_BOOL = {"any": "max", "max": "max", "all": "min", "min": "min"}
-"""Reductions of truth values, as done on 0 and 1 in bytes; process groups have none for truth values."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -43,7 +41,7 @@ class Group:
         return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
-        """The reduction of what the ranks have, by a key of `spmdir.core.placement.standard.REDUCTIONS`."""
+        """The reduction of what the ranks have, by a key of `spmdir.core.placement.reductions.REDUCTIONS`."""
         return self._reduced(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:
@@ -99,9 +97,11 @@ class Group:
         check_reduced(op, x.dtype)
         if x.dtype != torch.bool:
             return self._run(collective, x, op, *arguments)
-        if op not in ON_BOOL:
-            raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(ON_BOOL)}")
-        return self._run(collective, x.view(torch.uint8), ON_BOOL[op], *arguments).view(torch.bool)
+        name = group_reduction(op, True)
+        if name is None:
+            known = [name for name, reduction in REDUCTIONS.items() if reduction.of_bool]
+            raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(known)}")
+        return self._run(collective, x.view(torch.uint8), name, *arguments).view(torch.bool)
 
     def _moved(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
         sent, unpack = packed(_call, x, x.dtype)  # type: ignore[arg-type]

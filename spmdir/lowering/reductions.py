@@ -11,8 +11,7 @@ from torch.fx import Node
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.core.placement.standard import REDUCTIONS, average_divisors
-from spmdir.lowering.group import ON_BOOL
+from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, group_reduction
 from spmdir.lowering.inline import AfterCode, BeforeCode, Kind, inline, require_kind
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Site
@@ -73,10 +72,9 @@ def reduction_of(site: Site) -> Reduction:
     pending = dict.fromkeys(site.source[axis] for axis in site.named)
     placements = [placement for placement in pending if isinstance(placement, PartialPlacement)]
     first = placements[0]
-    name = first.reduce
-    if site.dtype.is_bool and name not in ON_BOOL:
+    name = group_reduction(first.reduce, site.dtype.is_bool)
+    if name is None:
         raise UnsupportedError(f"{first} of truth values is no reduction; expected P(any) or P(all)")
-    name = ON_BOOL[name] if site.dtype.is_bool else name
     if all(placement.op in REDUCTIONS for placement in placements):
         return Reduction(site, name, (), (), averaging(site, site.named))
     counted = [(p, site.mesh.group_size(_where(site, p))) for p in placements]

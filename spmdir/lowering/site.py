@@ -14,7 +14,8 @@ from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
-from spmdir.core.placement.standard import REDUCTIONS, Placement
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.lowering.partition import Cut, cut_of
 from spmdir.lowering.process_groups import GroupName
@@ -87,6 +88,11 @@ class Site:
             size = self.shape[placement.dim]
             return placement.ranges(size, 1, 0) == ((0, size),)
         return placement.trait == "replicated" or placement.op in REDUCTIONS
+
+    @property
+    def dim(self) -> int:
+        """The dimension that the op shards or gathers."""
+        return self.argument["dim"]
 
     @property
     def torch_dtype(self) -> torch.dtype:

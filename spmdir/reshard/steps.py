@@ -16,7 +16,8 @@ import attrs
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, Placement, ShardPlacement, parse_placement
-from spmdir.core.placement.standard import REDUCTIONS, Partial, Shard
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Partial, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
 from spmdir.reshard.collectives import collective

@@ -14,8 +14,11 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.standard import REDUCTIONS, Partial, R, Shard
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import planned
 from spmdir.reshard.topology import FLAT
 from spmdir.search.problem import Row
 from spmdir.search.repeats import Quotient
@@ -55,9 +58,9 @@ class Catalogue:
         return [[int(before and not after) for after in shard] for before in shard]
 
     @cache  # noqa: B019  # catalogues live as long as the process
-    def prices(self, count: int) -> list[list[float]]:
+    def prices(self, count: int, collectives: tuple[CollectiveSpec, ...]) -> list[list[float]]:
         """Per two placements, the wire bytes of going from one to the other on `count` ranks, a byte."""
-        return [[axis_price(a, b, 1.0, count) for b in self.placements] for a in self.placements]
+        return [[axis_price(a, b, 1.0, count, collectives) for b in self.placements] for a in self.placements]
 
 
 @cache
@@ -77,7 +80,7 @@ class Bills:
         self.shared, self.mesh, self.others = shared, mesh, others
         self.catalogue = catalogue(shared.extras)
         self.width = len(self.catalogue.placements)
-        self.price = self.catalogue.prices(count)
+        self.price = self.catalogue.prices(count, planned())
         self.sizes: list[list[tuple[float, float]]] = []
         self.offset: list[dict[tuple[int, int], int]] = []
         for value in range(len(shared.values)):

@@ -5,7 +5,8 @@ Nothing is sent and nothing can hang: ranks that would issue different collectiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import operator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from spmdir.core.errors import DivergenceError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.standard import REDUCTIONS
+from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.progress import say
 from spmdir.lowering.process_groups import symbolic_axes
 from spmdir.lowering.site import WAIT, functional
+from spmdir.reshard.collectives import collectives
 from spmdir.torch_interop.schemas import is_random
 
 Tensor = torch.Tensor
@@ -54,6 +56,10 @@ class Issued:
     def __str__(self) -> str:
         tensor, *rest = self.arguments
         return f"{self.node.target}({tensor.dtype} {list(tensor.shape)}, {', '.join(map(str, rest))})"
+
+
+Steps = Mapping[Any, Callable[[Sequence[Issued]], list[Tensor]]]
+"""Functional collective → its results on the ranks of a group, in rank order."""
 
 
 class _Random:
@@ -92,8 +98,9 @@ def run_lockstep(
         DivergenceError: ranks issue different collectives, or a result is used before its wait.
         SpmdirError: an op fails on a rank.
     """
+    steps = {**EXECUTED, **_plugin_steps()}
     runs = [
-        _run(program, given, rank, _Random(seed))
+        _run(program, given, rank, _Random(seed), steps)
         for rank, (program, given) in enumerate(zip(programs, inputs, strict=True))
     ]
     outputs: dict[int, Any] = {}
@@ -110,7 +117,7 @@ def run_lockstep(
             return [outputs[rank] for rank in range(len(runs))]
         if outputs:
             raise issued[0].error(f"is never reached by rank {min(outputs)}, which has ended")
-        answers = _exchange(issued, mesh)
+        answers = _exchange(issued, mesh, steps)
 
 
 def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) -> Any:
@@ -123,7 +130,7 @@ def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) 
 
 
 def _run(
-    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: _Random
+    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: _Random, steps: Steps
 ) -> Generator[Issued, Tensor, Any]:
     """Interpret one rank's graph; values die after their last use."""
     given = iter(inputs)
@@ -145,7 +152,7 @@ def _run(
         elif node.target is WAIT:
             value = args[0]
             values[node] = value.tensor if isinstance(value, _InFlight) else value
-        elif node.target in EXECUTED:
+        elif node.target in steps:
             values[node] = _InFlight((yield Issued(node, args)))
         else:
             values[node] = _call(node, args, kwargs, rank, random)
@@ -179,7 +186,7 @@ def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: _Random) -> 
         ) from error
 
 
-def _exchange(issued: Sequence[Issued], mesh: Mesh) -> list[Tensor]:
+def _exchange(issued: Sequence[Issued], mesh: Mesh, steps: Steps) -> list[Tensor]:
     """The result of one collective on every rank, group by group."""
     first = issued[0]
     for rank, other in enumerate(issued):
@@ -195,7 +202,7 @@ def _exchange(issued: Sequence[Issued], mesh: Mesh) -> list[Tensor]:
         if results[rank] is None:
             members = sorted(mesh.group(rank, first.axes))
             calls = [issued[member] for member in members]
-            for member, result in zip(members, EXECUTED[first.node.target](calls), strict=True):  # type: ignore
+            for member, result in zip(members, steps[first.node.target](calls), strict=True):
                 results[member] = result
     return results  # type: ignore  # every rank is in a group
 
@@ -274,11 +281,17 @@ def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
     return [tensors[calls[0].arguments[1]].clone() for _ in calls]
 
 
-EXECUTED: dict[Any, Callable[[Sequence[Issued]], list[Tensor]]] = {
+EXECUTED: Steps = {
     functional.all_reduce.default: _all_reduce,
     functional.all_gather_into_tensor.default: _all_gather,
     functional.reduce_scatter_tensor.default: _reduce_scatter,
     functional.all_to_all_single.default: _all_to_all,
     functional.broadcast.default: _broadcast,
 }
-"""Functional collective → its results on the ranks of a group, in rank order."""
+"""The functional collectives that spmdir emits."""
+
+
+def _plugin_steps() -> Steps:
+    """Return the steps of the ops that collectives of plug-ins emit."""
+    named = [entry for spec in collectives() for entry in spec.executed.items()]
+    return {operator.attrgetter(name)(torch.ops): step for name, step in named}

@@ -14,7 +14,8 @@ import torch
 from spmdir.core.intervals import common, length, positions
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between
-from spmdir.core.placement.standard import REDUCTIONS, Partial, Placement, R, Shard
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes

@@ -11,7 +11,7 @@ from spmdir.checking.placements.examples import tensors
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.dtype import F32
 from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
-from spmdir.core.placement.standard import REDUCTIONS
+from spmdir.core.placement.reductions import REDUCTIONS
 
 
 def _pending(placement: Placement) -> Iterator[Example]:

@@ -12,7 +12,7 @@ from spmdir.checking.placements.instances import instances
 from spmdir.checking.placements.law import Example, Law, once
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
-from spmdir.core.placement.standard import REDUCTIONS
+from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.sharding import Sharding, parse_sharding
 
 BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": PartialPlacement}

@@ -18,6 +18,7 @@ import attrs
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
+from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
 _TYPES: dict[str, type[Placement]] = {}
@@ -303,7 +304,7 @@ class PartialPlacement(Placement):
     """A placement whose value is the reduction of what the ranks hold: `after(reduce of before(what each holds))`.
 
     Attributes:
-        reduce: the reduction that process groups do, a key of `spmdir.core.placement.standard.REDUCTIONS`.
+        reduce: the reduction that process groups do, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
         identity: what ranks may hold beside one that holds the value, by default that of a sum; None if there is no
             such number.
         copies: whether the value is also held by all ranks holding it.
@@ -355,8 +356,6 @@ class PartialPlacement(Placement):
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]
 
     def collect(self, pieces: Sequence[Any]) -> Any:
-        from spmdir.core.placement.standard import REDUCTIONS
-
         whole = self.before(pieces[0])
         for piece in pieces[1:]:
             whole = REDUCTIONS[self.reduce].combine(whole, self.before(piece))

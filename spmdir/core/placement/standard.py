@@ -5,8 +5,7 @@ They are declared as any other placement is, see `spmdir.core.placement.base`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -15,15 +14,14 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, reductions_of
 
 __all__ = [
     "OPEN",
-    "REDUCTIONS",
     "Open",
     "Partial",
     "Placement",
     "R",
-    "Reduction",
     "Replicate",
     "Shard",
     "chunk",
@@ -69,60 +67,9 @@ class Shard(ShardPlacement):
         return self
 
 
-@attrs.frozen
-class Reduction:
-    """A pending reduction kind: how two values combine, and what noise hides a value among ranks.
-
-    Attributes:
-        combine: (a, b) → the reduction of both.
-        linear: sums of such values are such values (sum, avg).
-        identity: what leaves the other operand as it is, zero with its sign: -0.0 + -0.0 is -0.0, -0.0 + 0.0 is not.
-            Integers have their least and greatest for the infinities. An average has none, since it counts every value.
-        scatter: (value, noise) → (value of one rank, value of another) whose reduction is `value`.
-    """
-
-    combine: Callable[[Any, Any], Any]
-    linear: bool
-    identity: float | None
-    scatter: Callable[[Any, Any], tuple[Any, Any]]
-
-
-def _maximum(a: Any, b: Any) -> Any:
-    return a.maximum(b)
-
-
-def _minimum(a: Any, b: Any) -> Any:
-    return a.minimum(b)
-
-
-REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction(lambda a, b: a + b, True, -0.0, lambda value, noise: (noise, value - noise)),
-    "avg": Reduction(lambda a, b: a + b, True, None, lambda value, noise: (noise, value - noise)),
-    "max": Reduction(_maximum, False, -math.inf, lambda value, noise: (value.minimum(value - abs(noise)), value)),
-    "min": Reduction(_minimum, False, math.inf, lambda value, noise: (value.maximum(value + abs(noise)), value)),
-    "product": Reduction(lambda a, b: a * b, False, 1, lambda value, noise: (noise * 0 + 1, value)),
-    "any": Reduction(lambda a, b: a | b, False, 0, lambda value, noise: (value & (noise > 0), value)),
-    "all": Reduction(lambda a, b: a & b, False, 1, lambda value, noise: (value | (noise > 0), value)),
-}
-
-
-_OF_TRUTH = {"max": "any", "min": "all"}
-"""Reduction → what it is of truth values."""
-
-
 def _reduction_name(_: Any, __: Any, value: str) -> None:
     if value not in REDUCTIONS:
         raise ShardingError(f"unknown reduction '{value}' in P({value}); expected one of {', '.join(REDUCTIONS)}")
-
-
-def average_divisors(count: int) -> tuple[int, float]:
-    """Return what each of `count` values is divided by before they are added up, and the sum after it: their average.
-
-    The first is a power of two, so that it rounds nothing but subnormal numbers, and as large as keeps the sum finite
-    where the average is; the second, of 1/2 to 1, is exact.
-    """
-    power = 1 << (count - 1).bit_length()
-    return power, count / power
 
 
 @attrs.frozen(cache_hash=True)
@@ -146,7 +93,7 @@ class Partial(PartialPlacement):
 
     @property
     def copies(self) -> bool:  # type: ignore[override]
-        return self.op not in ("sum", "product")
+        return REDUCTIONS[self.op].is_idempotent
 
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / count if self.op == "avg" else reduced
@@ -159,7 +106,7 @@ class Partial(PartialPlacement):
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         if clause in ("linear", "multilinear"):
-            return REDUCTIONS[self.op].linear
+            return REDUCTIONS[self.op].is_linear
         return clause in ("moves", "carries") or self.op in reductions
 
     def edges(self) -> Iterable[Edge]:
@@ -169,7 +116,7 @@ class Partial(PartialPlacement):
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         truth = str(tensor.dtype) == "torch.bool"
-        reduction = REDUCTIONS[_OF_TRUTH.get(self.op, self.op) if truth else self.op]
+        reduction = REDUCTIONS[REDUCTIONS[self.op].of_bool or self.op if truth else self.op]
         pieces, rest = [], tensor
         for _ in range(count - 1):
             hidden = noise(tensor)
@@ -183,20 +130,7 @@ class Partial(PartialPlacement):
 
     def holds(self, dtype: DType) -> bool:
         # Truth values have a largest and a smallest one too; rules write these as any and all.
-        return self.op in reductions_of(dtype) or (dtype.is_bool and self.op in ("max", "min"))
-
-
-_REDUCTIONS_OF: dict[str, tuple[str, ...]] = {
-    "bool": ("any", "all"),
-    "int": ("sum", "max", "min", "product"),
-    "float": ("sum", "avg", "max", "min", "product"),
-    "complex": ("sum", "avg", "product"),
-}
-
-
-def reductions_of(dtype: DType) -> tuple[str, ...]:
-    """Return the reductions by which a tensor of this element type can be partial."""
-    return _REDUCTIONS_OF[dtype.kind]
+        return self.op in reductions_of(dtype) or (dtype.is_bool and REDUCTIONS[self.op].of_bool is not None)
 
 
 @attrs.frozen(cache_hash=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.core.placement.standard import REDUCTIONS, Partial, Placement, R, Shard, reductions_of
+from spmdir.core.placement.reductions import REDUCTIONS, reductions_of
+from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.rules.language.promotion import sums_exactly
 from spmdir.rules.language.syntax_tree import Clause
 from spmdir.rules.shapes.layout import Dims
