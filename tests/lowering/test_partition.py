@@ -1,0 +1,70 @@
+"""How the ranks of a group cut a dimension, and the ops along a cut, run on tensors in place of graph nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import parse_sharding
+from spmdir.lowering.partition import Cut, cut_of, flat_blocks, from_flat_blocks, lay, pack, restore, spread
+
+MESH = Mesh({"dp": 2, "tp": 3})
+CUTS = {  # sharding of the dimension, its size: lengths in nesting order, shard of each rank, stretches kept by padding
+    ("tp: S(0)", 6): ([2, 2, 2], (0, 1, 2), [(0, 0, 6)]),
+    ("tp: S(0)", 7): ([3, 3, 1], (0, 1, 2), [(0, 0, 7)]),
+    ("tp: S(0)", 2): ([1, 1, 0], (0, 1, 2), [(0, 0, 2)]),
+    ("dp: S(0)", 0): ([0, 0], (0, 1), [(0, 0, 0)]),
+    ("dp: S(0), tp: S(0)", 12): ([2] * 6, (0, 1, 2, 3, 4, 5), [(0, 0, 12)]),
+    ("tp: S(0), dp: S(0)", 12): ([2] * 6, (0, 2, 4, 1, 3, 5), [(0, 0, 12)]),
+    ("dp: S(0), tp: S(0)", 7): ([2, 2, 0, 1, 1, 1], (0, 1, 2, 3, 4, 5), [(0, 0, 4), (3, 4, 1), (4, 5, 1), (5, 6, 1)]),
+    ("dp: Cyclic(0, 2)", 10): ([6, 4], (0, 1), [(0, 0, 10)]),
+    ("tp: S(0), dp: Cyclic(0, 1)", 8): (
+        [2, 1, 2, 1, 1, 1], (0, 2, 4, 1, 3, 5), [(0, 0, 3), (2, 3, 3), (4, 6, 1), (5, 7, 1)],
+    ),
+}  # fmt: skip
+
+
+def cut(text: str, size: int, dim: int = 0) -> Cut:
+    sharding = parse_sharding(text.replace("(0", f"({dim}"))
+    return cut_of(sharding, dim, [axis for axis, _ in sharding.entries], size, MESH, 0)
+
+
+@pytest.mark.parametrize(("text", "size"), CUTS)
+def test_a_dimension_is_cut_into_these_lengths(text: str, size: int) -> None:
+    lengths, by_rank, runs = CUTS[text, size]
+    found = cut(text, size)
+    assert [length for _, length in found.pieces] == lengths
+    assert found.by_rank == by_rank
+    assert list(found.runs) == runs
+    assert found.step == max(lengths)
+    assert found.even == (len(set(lengths)) == 1)
+
+
+@pytest.mark.parametrize(("rank", "extent", "lengths"), [(0, 4, [2, 2, 0]), (3, 3, [1, 1, 1])])
+def test_inner_axes_cut_the_block_that_outer_axes_leave(rank: int, extent: int, lengths: list[int]) -> None:
+    found = cut_of(parse_sharding("dp: S(0), tp: S(0)"), 0, ("tp",), 7, MESH, rank)
+    assert (found.extent, [length for _, length in found.pieces]) == (extent, lengths)
+
+
+def emit(target: Any, *arguments: Any) -> Any:
+    """Run what a graph would have as a node."""
+    return target(*arguments)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("text", "size"), [key for key in CUTS if key[1]])
+def test_what_is_laid_out_padded_or_flattened_along_a_cut_comes_back(text: str, size: int, dim: int) -> None:
+    found = cut(text, size, dim)
+    x = torch.arange(size * 2.0).reshape((size, 2) if dim == 0 else (2, size))
+    assert torch.equal(restore(emit, lay(emit, x, found), found), x)
+    laid = lay(emit, x, found)
+    padded = spread(emit, laid, found, 2)
+    assert padded.shape[dim] == found.count * found.step
+    assert torch.equal(pack(emit, padded, found), laid)
+    shards = [laid.narrow(dim, *found.pieces[number]) for number in found.by_rank]
+    flat = flat_blocks(emit, laid, found, tuple(x.shape))
+    assert torch.equal(flat, torch.cat([shard.flatten() for shard in shards]))
+    assert torch.equal(from_flat_blocks(emit, flat, found, tuple(x.shape)).reshape(x.shape), laid)
