@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
-import spmdir
 from spmdir.dialects import ir
 from spmdir.lowering.process_groups import group_names
 
@@ -18,7 +17,7 @@ from spmdir.lowering.process_groups import group_names
 @cache
 def package_digest() -> str:
     """Return the digest of this package's files: a checkout has no version that changes with it."""
-    files = sorted(Path(spmdir.__path__[0]).rglob("*"))
+    files = sorted(Path(__file__).parents[1].rglob("*"))
     read = [file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".lark")]
     return hashlib.sha256(b"\0".join(read)).hexdigest()
 

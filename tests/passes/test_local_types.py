@@ -17,7 +17,7 @@ from spmdir.simulator.simulate import simulate
 from tests.fuzz.edits import outcome, random_edit
 from tests.fuzz.local_programs import PROGRAMS, inputs, program
 
-LIES = [
+WRONG = [
     ("4 P(sum)", "aten.exp(%x) : tensor<4xf64> <a: P(sum)>", "no strategy"),
     ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <>", "no strategy"),
     ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(max)>", "no strategy"),
@@ -31,8 +31,8 @@ LIES = [
 """Local shape and sharding of the argument, an op, and what the error says."""
 
 
-@pytest.mark.parametrize(("argument", "op", "message"), LIES)
-def test_a_lie_about_what_ranks_hold_does_not_run(argument: str, op: str, message: str) -> None:
+@pytest.mark.parametrize(("argument", "op", "message"), WRONG)
+def test_a_wrong_claim_about_what_ranks_hold_does_not_run(argument: str, op: str, message: str) -> None:
     shape, sharding = argument.split()
     result = op.rpartition(" : ")[2].partition(" <")[0]
     text = (

@@ -1,4 +1,4 @@
-"""Placements that lie are found out: the law that is broken is named, with an example, at the class."""
+"""Wrong placements are found: the broken law is named, with an example, at the class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from spmdir.checking.placements import LAWS, check_file, check_placement
 from spmdir.core.errors import SpmdirError
 from spmdir.tools import spmd_check_placement
-from tests.placements.lies import DEALT, EDGES, FIRST, LIES, TOTAL, TURNED, source
+from tests.checking.placements.wrong_placements import DEALT, EDGES, FIRST, WRONG, TOTAL, TURNED, source
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:
@@ -19,24 +19,24 @@ def written(tmp_path: Path, text: str, name: str = "Own") -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_lie_breaks_its_law(tmp_path: Path, name: str) -> None:
-    report = check_file(written(tmp_path, LIES[name].text, name))
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_placement_breaks_its_law(tmp_path: Path, name: str) -> None:
+    report = check_file(written(tmp_path, WRONG[name].text, name))
     named = {str(error).partition("law '")[2].partition("'")[0] for error in report.broken}
-    assert named == {LIES[name].law}, str(report)
+    assert named == {WRONG[name].law}, str(report)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("HonestDealt", DEALT),
-        ("HonestTotal", TOTAL),
-        ("HonestFirst", FIRST),
-        ("HonestEdges", FIRST + EDGES),
-        ("HonestTurned", TURNED),
+        ("RightDealt", DEALT),
+        ("RightTotal", TOTAL),
+        ("RightFirst", FIRST),
+        ("RightEdges", FIRST + EDGES),
+        ("RightTurned", TURNED),
     ],
 )
-def test_what_the_lies_are_made_from_is_honest(tmp_path: Path, name: str, text: str) -> None:
+def test_what_wrong_placements_are_made_from_is_right(tmp_path: Path, name: str, text: str) -> None:
     report = check_file(written(tmp_path, text, name))
     assert report.sound, str(report)
 

@@ -1,4 +1,4 @@
-"""What each rank does in `test_parallel_sizes`."""
+"""What each rank does in `test_dynamic_shapes`."""
 
 from __future__ import annotations
 

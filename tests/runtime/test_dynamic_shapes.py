@@ -6,14 +6,14 @@ from torch.utils import _pytree as pytree
 
 from spmdir.core.mesh import Mesh
 from tests.lowering.ranks import on_ranks
-from tests.sizes import rank_cases
+from tests.runtime import dynamic_shapes_cases
 
 MESH = Mesh({"dp": 2, "tp": 1})
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return on_ranks(MESH.world_size, rank_cases.run, tmp_path_factory.mktemp("ranks"), MESH)
+    return on_ranks(MESH.world_size, dynamic_shapes_cases.run, tmp_path_factory.mktemp("ranks"), MESH)
 
 
 def assert_close(found, expected):

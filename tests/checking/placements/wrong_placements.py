@@ -1,4 +1,4 @@
-"""Honest placements, and what makes liars of them."""
+"""Placements that are right, and wrong ones made from them: each breaks one law."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ HOLDS_I64 = "def holds(self, dtype):\n    return dtype.name == 'i64'"
 
 
 @attrs.frozen
-class Lie:
-    """A class that is made from an honest one.
+class WrongPlacement:
+    """A class made from a right one.
 
     Attributes:
         law: the law that it breaks.
@@ -115,24 +115,24 @@ class Lie:
     text: str
 
 
-def _instead(honest: str, old: str, new: str, law: str) -> Lie:
-    assert old in honest
-    return Lie(law, honest.replace(old, new, 1))
+def _instead(right: str, old: str, new: str, law: str) -> WrongPlacement:
+    assert old in right
+    return WrongPlacement(law, right.replace(old, new, 1))
 
 
-def _with(honest: str, more: str, law: str) -> Lie:
-    return Lie(law, honest + "\n" + textwrap.indent(textwrap.dedent(more).strip("\n"), "    ") + "\n")
+def _with(right: str, more: str, law: str) -> WrongPlacement:
+    return WrongPlacement(law, right + "\n" + textwrap.indent(textwrap.dedent(more).strip("\n"), "    ") + "\n")
 
 
-def _field(honest: str, line: str, law: str) -> Lie:
-    return _instead(honest, '"\n', f'"\n    {line}\n', law) if honest is DEALT else _with(honest, line, law)
+def _field(right: str, line: str, law: str) -> WrongPlacement:
+    return _instead(right, '"\n', f'"\n    {line}\n', law) if right is DEALT else _with(right, line, law)
 
 
-def _edge(arguments: str) -> Lie:
+def _edge(arguments: str) -> WrongPlacement:
     return _with(FIRST, f"def edges(self):\n    yield Edge(lambda x, group: x, {arguments})", "edges")
 
 
-LIES = {
+WRONG = {
     "Overlapping": _instead(DEALT, "min(start + self.block, size)", "min(start + self.block + 1, size)", "partition"),
     "Missing": _instead(DEALT, "range(index * self.block,", "range(index * self.block + 1,", "partition"),
     "Beyond": _instead(DEALT, "min(start + self.block, size)", "start + self.block", "partition"),
