@@ -312,7 +312,7 @@ def test_sizes_that_depend_on_data_are_refused_with_their_place():
     program = torch.export.export(Item(), (values(3), torch.tensor(3)))
     with pytest.raises(UnsupportedError, match=r"aten\.item, which reads a number out of a tensor") as refusal:
         spmdir.import_fx(program, MESH)
-    assert refusal.value.location and refusal.value.location.file == "test_programs.py"
+    assert refusal.value.location and refusal.value.location.file == "test_symbolic_sizes.py"
 
 
 def test_programs_of_open_sizes_are_lowered_for_numbers_alone():

@@ -10,7 +10,7 @@ import pytest
 from spmdir.checking.placements import LAWS, check_file, check_placement
 from spmdir.core.errors import SpmdirError
 from spmdir.tools import spmd_check_placement
-from tests.checking.placements.wrong_placements import DEALT, EDGES, FIRST, WRONG, TOTAL, TURNED, source
+from tests.checking.placements.wrong_placements import DEALT, EDGES, FIRST, TOTAL, TURNED, WRONG, source
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:
