@@ -6,8 +6,6 @@ its own sharding; the pending max and sum are then reshards like any other. Piec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import UnsupportedError
@@ -21,8 +19,9 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.type_check.type_check import divided_factors, required, strategies_of
 from spmdir.rules import OpRule, RuleSet
-from spmdir.rules.local.expansion import Expansion, Placed, Value
-from spmdir.rules.strategies.expansion_layout import place
+from spmdir.rules.local.expansion import Expansion, Value
+from spmdir.rules.strategies.expansion_layout import ExpansionLayout
+from spmdir.rules.strategies.strategy import ShardCounts
 
 
 def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
@@ -42,15 +41,15 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
     order = list(dict.fromkeys(order))
     placed = {}
     for axis in order:
-        divided = divided_factors(choice, fine, without=axis)
+        sharded = divided_factors(choice, fine, without=axis)
         operands = tuple(sharding[axis] for sharding in wanted)
-        placed[axis] = _placed(op, rule, expansion, operands, axis, fine.sizes[axis], divided)
+        placed[axis] = _placed(op, rule, expansion, operands, axis, fine.sizes[axis], sharded)
 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     nested: list[AtenOp] = []
-    for number, piece in enumerate(expansion.pieces):
+    for number, piece in enumerate(expansion.ops):
         results = [
-            Sharding([(axis, placed[axis].rows[number].results[r]) for axis in order], mesh.name).merged(mesh)
+            Sharding([(axis, placed[axis].strategies[number].results[r]) for axis in order], mesh.name).merged(mesh)
             for r in range(len(piece.call.results))
         ]
         new = op_class(piece.call.name).build_op(
@@ -63,7 +62,7 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
         )
         Rewriter.insert_op(new, InsertPoint.before(op))
         needs = [
-            Sharding([(axis, placed[axis].rows[number].operands[i]) for axis in order], mesh.name).merged(mesh)
+            Sharding([(axis, placed[axis].strategies[number].operands[i]) for axis in order], mesh.name).merged(mesh)
             for i in range(len(piece.operands))
         ]
         differing = tuple(
@@ -72,9 +71,9 @@ def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
         if any(need is not None for need in differing):
             new.properties["needs"] = shardings_attr(differing)
         for r, result in enumerate(new.results):
-            values[Value("piece", number, r)] = result
+            values[Value("op", number, r)] = result
             names.give(result, op.results[0], piece.call.name.split(".")[1])
-        if any(placed[axis].rows[number].rewrite == "expand" for axis in order):
+        if any(placed[axis].strategies[number].rewrite == "expand" for axis in order):
             nested.append(new)  # type: ignore  # a rule expands into torch ops
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
@@ -92,9 +91,9 @@ def _placed(
     operands: tuple[Placement, ...],
     axis: str,
     count: int,
-    divided: Mapping[int, int],
-) -> Placed:
-    placed = place(rule, expansion, operands, count, divided)
+    sharded: ShardCounts,
+) -> ExpansionLayout:
+    placed = rule.lay_out(expansion, count, sharded, operands)
     if placed is None:
         raise UnsupportedError(
             f"'{op.name}' cannot be expanded on axis '{axis}' for operands placed ({', '.join(map(str, operands))}); "

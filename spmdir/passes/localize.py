@@ -160,8 +160,8 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
     form = forms[0]
     assert form is not None  # a strategy asked for it
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    for number, piece in enumerate(form.pieces):
-        metas = [tuple(other.pieces[number].call.results) for other in forms if other is not None]
+    for number, piece in enumerate(form.ops):
+        metas = [tuple(other.ops[number].call.results) for other in forms if other is not None]
         new = (BORDER_OPS.get(piece.call.name) or op_class(piece.call.name)).build_op(
             [values[value] for value in piece.operands],
             [_common(column) for column in zip(*metas, strict=True)],
@@ -173,7 +173,7 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             new.attributes[NOTE] = note(op, rule.call, form)
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
-            values[Value("piece", number, index)] = result
+            values[Value("op", number, index)] = result
             names.give(result, op.results[0], piece.call.name.split(".")[1])
     for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
         if value is not None:

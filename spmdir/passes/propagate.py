@@ -39,7 +39,7 @@ from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
 from spmdir.passes.stage import global_function
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
-from spmdir.rules.strategies.strategy import divided_by
+from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.axis_search import Unsolvable
 from spmdir.search.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
 from spmdir.search.solve import Solution, solve
@@ -79,25 +79,25 @@ class OpOffer:
     extras: tuple[Placement, ...] = ()
     _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
-    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
         if self.rule is None:
             return (Row((R,) * self.operands, (R,) * len(self.results)),)
-        key = (axis if any(self.results) or axis in self.parts else "", count, tuple(divided.items()))
+        key = (axis if any(self.results) or axis in self.parts else "", count, divided.key)
         if key not in self._known:
             self._known[key] = self._rows(self.rule, axis, count, divided)
         return self._known[key]
 
-    def _rows(self, rule: OpRule, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+    def _rows(self, rule: OpRule, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
         fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
         if not fitting and self.sizes:
-            divided = {**self._beside(rule, axis), **divided}
+            divided = divided.over(self._beside(rule, axis))
             fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
         if self.whole_sums:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
         if axis in self.parts:
             sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
-            fitting = [s for s, size in sizes if splits(size, count, divided.get(s.factor or 0, 1))]
+            fitting = [s for s, size in sizes if splits(size, count, divided.of(s.factor))]
         return tuple(self._row(s, count, divided) for s in fitting)
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
@@ -107,7 +107,7 @@ class OpOffer:
             for given, placement in zip(self.results, strategy.results, strict=True)
         )
 
-    def _beside(self, rule: OpRule, axis: str) -> dict[int, int]:
+    def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
         """Factor → its pieces by the axes other than `axis`, as far as what the user fixed tells."""
         beside: list[tuple[Strategy, int]] = []
         named = [a for given in self.results if given for a, _ in given.entries]
@@ -115,35 +115,36 @@ class OpOffer:
         sizes = dict(self.sizes)
         for _ in range(len(others)):
             for other in others:
-                offered = rule.strategies(sizes[other], divided_by(beside), self.extras)
+                offered = rule.strategies(sizes[other], shard_counts(beside), self.extras)
                 rows = [s for s in offered if self._gives(s, other)]
                 if rows:
                     beside.append((rows[0], sizes[other]))
                     others.remove(other)
                     break
-        return divided_by(beside)
+        return shard_counts(beside)
 
     def on(self, mesh: Mesh) -> OpOffer:
         """This offer on a mesh that splits some axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
-    def _row(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> Row:
+    def _row(self, strategy: Strategy, count: int, divided: ShardCounts) -> Row:
         if strategy.factor is None or self.rule is None:
             return Row(strategy.operands, strategy.results)
-        size, before = self.rule.factors[strategy.factor].size, divided.get(strategy.factor, 1)
-        fraction = largest_part(strategy.cut or Shard(0), math.ceil(size / before), count)
+        size, before = self.rule.factors[strategy.factor].size, divided.of(strategy.factor)
+        fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
         inner = self._inner(strategy.factor) if expands else self._borders(strategy.factor)
-        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, strategy.cut)
+        placement = strategy.factor_placement
+        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, placement)
 
-    def _idles(self, strategy: Strategy, count: int, divided: Mapping[int, int]) -> bool:
+    def _idles(self, strategy: Strategy, count: int, divided: ShardCounts) -> bool:
         """Whether a factor is divided among more ranks than it has elements."""
         factor = strategy.factor
         return (
             factor is not None
             and self.rule is not None
-            and (self.rule.factors[factor].size < count * divided.get(factor, 1))
+            and (self.rule.factors[factor].size < count * divided.of(factor))
         )
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
@@ -166,7 +167,7 @@ class OpOffer:
     def _borders(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Borders that windows along `factor` exchange, as if they were all-reduced, which sends about as much."""
         assert self.rule is not None
-        size = self.rule.layout.borders.get(factor, 0)
+        size = self.rule.layout.halo_bytes.get(factor, 0)
         others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
         return ((size, tuple(sorted(others))),) if size else ()
 

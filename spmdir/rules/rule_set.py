@@ -16,12 +16,12 @@ from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal, TensorMeta
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
 from spmdir.core.text_file import read_text_file
-from spmdir.rules.instantiate import fits, infer, instantiate
+from spmdir.rules.instantiate import applies, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
 from spmdir.rules.language.syntax_tree import Rule
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.shapes.maps import MAPS
-from spmdir.rules.shapes.sliding_windows import BORDERS
+from spmdir.rules.shapes.window_geometry import HALO_OPS
 
 PACKAGED = Path(__file__).parent / "aten"
 
@@ -90,8 +90,8 @@ class RuleSet:
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
         """(name, whether it is a tensor) of the parameters of op `name`."""
-        if name in BORDERS:
-            return BORDERS[name]
+        if name in HALO_OPS:
+            return HALO_OPS[name]
         rule = self.lookup(name)
         if rule is None:
             raise RuleError(f"no rule for {name}{did_you_mean(name, self.names)}")
@@ -113,7 +113,7 @@ class RuleSet:
         """
         if call not in self._instantiated:
             with self.clock:
-                rule = next((r for r in self.alternatives(call.name) if fits(r, call)), None)
+                rule = next((r for r in self.alternatives(call.name) if applies(r, call)), None)
                 self._instantiated[call] = None if rule is None else instantiate(rule, call, self)
         return self._instantiated[call]
 
@@ -131,7 +131,7 @@ class RuleSet:
         """
         self.parameters(name)
         call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
-        rule = next((r for r in self.alternatives(name) if fits(r, call)), None)
+        rule = next((r for r in self.alternatives(name) if applies(r, call)), None)
         if rule is None:
             raise RuleError(f"no rule of {name} is for these arguments")
         return attrs.evolve(call, results=infer(rule, operands, arguments, structure))
@@ -184,7 +184,7 @@ def _checked(record: Record) -> Rule:
     from spmdir.rules.language.parser import parse_rule  # lark costs most of the start-up, and many tools need no rule
 
     rule = parse_rule(record.text, record.file, record.line)
-    check(rule)
+    check(rule, MAPS)
     return rule
 
 

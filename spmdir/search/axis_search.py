@@ -14,7 +14,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
-from spmdir.rules.strategies.strategy import divided_by
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 from spmdir.search.edge_costs import Bills
 from spmdir.search.problem import Node, Row
 from spmdir.search.repeats import Quotient
@@ -68,7 +68,9 @@ class AxisSearch:
         count = mesh.sizes[axis]
         self.shared, self.mesh, self.others = shared, mesh, others
         self.firm = {other: rows for other, rows in others.items() if other in firm}
-        self.lifted = [other for other, rows in self.firm.items() if any(row.cut is not None for row in rows)]
+        self.lifted = [
+            other for other, rows in self.firm.items() if any(row.factor_placement is not None for row in rows)
+        ]
         self.axis, self.count = axis, count
         self.bills = Bills(mesh, shared, count, others)
         self.offset = self.bills.offset
@@ -81,10 +83,10 @@ class AxisSearch:
 
     def _candidates(self, index: int, node: Node) -> list[_Candidate]:
         """The rows that go with the firm axes; those that do not, if what is fixed leaves no others."""
-        divided = divided_by((rows[index], self.mesh.sizes[axis]) for axis, rows in self.firm.items())
-        return self._rows(index, node, divided, True) or self._rows(index, node, {}, False)
+        divided = shard_counts((rows[index], self.mesh.sizes[axis]) for axis, rows in self.firm.items())
+        return self._rows(index, node, divided, True) or self._rows(index, node, UNSHARDED, False)
 
-    def _rows(self, index: int, node: Node, divided: Mapping[int, int], strict: bool) -> list[_Candidate]:
+    def _rows(self, index: int, node: Node, divided: ShardCounts, strict: bool) -> list[_Candidate]:
         work = (
             node.offer.work * self.shared.weight[index] * math.prod([r[index].fraction for r in self.others.values()])
         )
@@ -98,7 +100,7 @@ class AxisSearch:
                 continue
             inner = 0.0
             for size, factors in row.inner_bytes:
-                pieces = math.prod(divided.get(f, 1) for f in factors)
+                pieces = math.prod(divided.of(f) for f in factors)
                 inner += self.bills.all_reduce(size / pieces)
             cost = work * row.fraction + inner * self.shared.weight[index]
             found.append(_Candidate(row, operands, results, cost))
@@ -132,10 +134,10 @@ class AxisSearch:
         """Whether the firm rows of plug-in placements, which turn on what else is divided, are still to be had."""
         for axis in self.lifted:
             firm = self.firm[axis][index]
-            if firm.cut is None:
+            if firm.factor_placement is None:
                 continue
             beside = [(rows[index], self.mesh.sizes[other]) for other, rows in self.firm.items() if other != axis]
-            divided = divided_by([(row, self.count), *beside])
+            divided = shard_counts([(row, self.count), *beside])
             if firm not in node.offer.rows(axis, self.mesh.sizes[axis], divided):
                 return False
         return True

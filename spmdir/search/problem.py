@@ -7,7 +7,6 @@ get. An op's rows are its rule's strategies; an input, a constraint and an outpu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
@@ -18,6 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, runs_of
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.rules.strategies.strategy import ShardCounts
 
 
 @attrs.frozen
@@ -31,7 +31,7 @@ class Row:
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
         fraction: the part of the node's work that is left to the busiest rank.
-        cut: how the factor is divided, if not by S; see `Strategy.cut`.
+        factor_placement: how the factor is sharded, if not by S; see `Strategy.factor_placement`.
     """
 
     operands: tuple[Placement, ...]
@@ -40,7 +40,7 @@ class Row:
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
     fraction: float = 1.0
-    cut: Placement | None = None
+    factor_placement: Placement | None = None
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Offer(Protocol):
         """Bytes on the wire that the whole op's compute is worth."""
         ...
 
-    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
         """The rows on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
         ...
 
@@ -138,12 +138,12 @@ class Given:
     parts: tuple[str, ...] = ()
     extras: tuple[Placement, ...] = ()
 
-    def rows(self, axis: str, count: int, divided: Mapping[int, int]) -> tuple[Row, ...]:
+    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
         placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
         if not fixed and axis in self.parts:
             placements = tuple(
-                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, divided.get(p.dim, 1))
+                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, divided.of(p.dim))
             )
         return tuple(
             Row(
@@ -158,11 +158,11 @@ class Given:
     def on(self, mesh: Mesh) -> Given:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
-    def _held(self, placement: Placement, count: int, divided: Mapping[int, int]) -> float:
+    def _held(self, placement: Placement, count: int, divided: ShardCounts) -> float:
         """The part of the value that is left to the rank that holds most."""
         if placement.dim is None:
             return 1.0
-        before = math.ceil(self.meta.shape[placement.dim] / divided.get(placement.dim, 1))
+        before = math.ceil(self.meta.shape[placement.dim] / divided.of(placement.dim))
         return largest_part(placement, before, count)
 
     def _free(self, count: int) -> tuple[Placement, ...]:

@@ -23,7 +23,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.rules import OpRule, Strategy, default
-from spmdir.rules.strategies.strategy import divided_by
+from spmdir.rules.strategies.strategy import shard_counts
 
 
 @attrs.frozen
@@ -351,7 +351,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     batch = factor(rule, 6)
     (outer,) = (row for row in rule.strategies(2) if row.factor == batch)
     extras = plugins("Stretches(0, 6)", "Stretches(0, 3)", "Taken(0, 1)")
-    rows = rule.strategies(2, divided_by([(outer, 2)]), extras)
+    rows = rule.strategies(2, shard_counts([(outer, 2)]), extras)
     assert "(S(1)) -> (Stretches(0, 3))" in map(str, rows)
     assert "(S(1)) -> (Stretches(0, 6))" not in map(str, rows)
     (inner,) = (row for row in rows if str(row) == "(S(1)) -> (Stretches(0, 3))")
@@ -360,8 +360,8 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Taken sequences leave no equal stretches to a further axis.
     (dealt,) = (row for row in rule.strategies(2, extras=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
-    assert dealt.factor == batch and dealt.cut == Taken(0, 1)
-    further = rule.strategies(2, divided_by([(dealt, 2)]), extras)
+    assert dealt.factor == batch and dealt.factor_placement == Taken(0, 1)
+    further = rule.strategies(2, shard_counts([(dealt, 2)]), extras)
     assert [str(row) for row in further if row.factor is not None] == []
 
 
@@ -370,19 +370,19 @@ def test_what_asks_for_its_place_goes_with_lifted_rows_only_of_what_it_does_not_
     (tokens,) = (
         row for row in lookup.strategies(2, extras=plugins("Mirroring(0)")) if str(row).startswith("(R, Mirroring(0)")
     )
-    assert "(S(0), R) -> (P(sum)) local" in map(str, lookup.strategies(2, divided_by([(tokens, 2)])))
+    assert "(S(0), R) -> (P(sum)) local" in map(str, lookup.strategies(2, shard_counts([(tokens, 2)])))
     pixels = rule_of("aten.convolution", "4x3x8x8xf32 5x3x3x3xf32", **CONVOLUTION)
     (images,) = (
         row for row in pixels.strategies(2, extras=plugins("Taken(0, 1)")) if str(row).startswith("(Taken(0, 1), R)")
     )
-    assert not any(row.rewrite == "local" for row in pixels.strategies(2, divided_by([(images, 2)])))
+    assert not any(row.rewrite == "local" for row in pixels.strategies(2, shard_counts([(images, 2)])))
 
 
 def test_an_op_that_stays_whole_on_one_axis_is_not_expanded_for_another():
     rule = rule_of("aten.linalg_vector_norm", "8x6x4xf32", dim=(1, 2))
     rows = rule.strategies(2, extras=plugins("Squares"))
     kept = next(row for row in rows if str(row) == "(S(1)) -> (Squares)")
-    beside = rule.strategies(2, divided_by([(kept, 2)]), plugins("Squares"))
+    beside = rule.strategies(2, shard_counts([(kept, 2)]), plugins("Squares"))
     assert {str(row) for row in beside if row.factor is not None} == {
         "(S(0)) -> (S(0))", "(S(1)) -> (Squares)", "(S(2)) -> (Squares)",
     }  # fmt: skip
@@ -397,7 +397,7 @@ def test_factors_whose_sizes_arguments_say_stay_whole():
     ]:
         rule = rule_of(op, operands, **arguments)
         for outer in rule.strategies(2):
-            rows = rule.strategies(2, divided_by([(outer, 2)]), plugins("Taken(0, 1)"))
+            rows = rule.strategies(2, shard_counts([(outer, 2)]), plugins("Taken(0, 1)"))
             told = {at for at, one in enumerate(rule.factors) if one.name in ("i", "j", "g", "e")}
             assert told and not told & {row.factor for row in rows}, op
 
@@ -458,7 +458,7 @@ def test_lifted_rows_of_two_axes_that_hold_together_are_right(
 ):
     case = prepared(number)
     outer = data.draw(st.sampled_from([row for row in offered(case.rule, counts[0], extras) if row.factor is not None]))
-    inner = case.rule.strategies(counts[1], divided_by([(outer, counts[0])]), extras)
+    inner = case.rule.strategies(counts[1], shard_counts([(outer, counts[0])]), extras)
     pairs = [way for row in inner if row.factor is not None for way in ((outer, row), (row, outer))]
     assume(
         pairs := [

@@ -8,8 +8,8 @@ from spmdir.checking.rules.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
-from spmdir.rules.instantiate import fits
-from spmdir.rules.strategies.per_axis import PENDING
+from spmdir.rules.instantiate import applies
+from spmdir.rules.language.syntax_tree import PASSING
 
 SAMPLES = all_samples(default())
 
@@ -29,7 +29,7 @@ def test_every_strategy_gives_what_the_op_gives_of_nan_and_infinities(sample: Sa
 def may_turn_on_numbers(sample: Sample) -> bool:
     """Whether partial values or local forms could be wrong for some numbers; `make check-rules` tries all calls."""
     lines = default().alternatives(sample.op)
-    return any(line.of_kind(*PENDING, "reduce", "local") for line in lines) and any(number_variants(sample))
+    return any(line.of_kind(*PASSING, "reduce", "local") for line in lines) and any(number_variants(sample))
 
 
 OF_NUMBERS = {sample.op: sample for sample in reversed(SAMPLES) if may_turn_on_numbers(sample)}
@@ -70,7 +70,7 @@ def test_every_rule_has_a_sample():
     calls = [call_of(sample)[0] for sample in SAMPLES]
     used = set()
     for call in calls:
-        used.add(next(rule.location for rule in default().alternatives(call.name) if fits(rule, call)))
+        used.add(next(rule.location for rule in default().alternatives(call.name) if applies(rule, call)))
     # What is left after other lines of an op, to run replicated, may be beyond what a CPU can run.
     rules = [
         rule for rule in default().parse_all() if rule is default().lookup(rule.op) or not rule.of_kind("replicated")

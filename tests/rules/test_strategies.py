@@ -8,6 +8,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.rules import OpRule, Value, default
 from spmdir.rules.listing import strategies
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts
 
 
 def tensor(text: str) -> TensorMeta:
@@ -22,8 +23,8 @@ def rule_of(op: str, operands: str, **arguments: object) -> OpRule:
     return found
 
 
-def rows(rule: OpRule, count: int, divided: dict[int, int] | None = None) -> list[str]:
-    return [str(strategy) for strategy in rule.strategies(count, divided)]
+def rows(rule: OpRule, count: int, sharded: ShardCounts = UNSHARDED) -> list[str]:
+    return [str(strategy) for strategy in rule.strategies(count, sharded)]
 
 
 CASES = [
@@ -216,8 +217,8 @@ def test_a_factor_that_other_axes_divide_must_divide_evenly_among_all_ranks():
     rule = rule_of("aten.view", "8x3xf32", size=(24,))
     factor = rule.strategies(2)[1].factor
     assert factor is not None
-    assert "(S(0)) -> (S(0))" in rows(rule, 2, {factor: 4})
-    assert "(S(0)) -> (S(0))" not in rows(rule, 2, {factor: 8})
+    assert "(S(0)) -> (S(0))" in rows(rule, 2, ShardCounts({factor: 4}))
+    assert "(S(0)) -> (S(0))" not in rows(rule, 2, ShardCounts({factor: 8}))
 
 
 def test_minor_factors_and_factors_without_a_common_divisor_are_not_divided():
@@ -258,14 +259,14 @@ def test_a_cast_passes_sums_if_it_does_not_round_and_orders_if_it_is_monotone(
 def test_two_rewrites_do_not_meet_unless_one_text_serves_both():
     tril = rule_of("aten.tril", "4x4xf32")
     assert "(S(1)) -> (S(1)) local" in rows(tril, 2)
-    assert "(S(1)) -> (S(1)) local" not in rows(tril, 2, {0: 2})
+    assert "(S(1)) -> (S(1)) local" not in rows(tril, 2, ShardCounts({0: 2}))
     mean = rule_of("aten.mean", "4x4xf32")
-    assert "(S(1)) -> (P(sum)) expand" in rows(mean, 2, {0: 2})
+    assert "(S(1)) -> (P(sum)) expand" in rows(mean, 2, ShardCounts({0: 2}))
 
 
 def test_an_expansion_lists_what_is_reduced_inside():
     rule = rule_of("aten._softmax", "8x6xf32", dim=1, half_to_float=False)
-    assert [piece.call.name for piece in rule.expansion(1).pieces] == [
+    assert [op.call.name for op in rule.expansion(1).ops] == [
         "aten.amax", "aten.sub.Tensor", "aten.exp", "aten.sum.dim_IntList", "aten.div.Tensor",
     ]  # fmt: skip
     reduced = rule.internal_reductions(1)
@@ -273,18 +274,18 @@ def test_an_expansion_lists_what_is_reduced_inside():
         ("max", "8x1xf32", ((0,), ())),
         ("sum", "8x1xf32", ((0,), ())),
     ]
-    assert rule.expansion(1).results == (Value("piece", 4),)
+    assert rule.expansion(1).results == (Value("op", 4),)
 
 
 def test_half_width_softmax_is_computed_in_full_width():
     rule = rule_of("aten._softmax", "8x6xbf16", dim=1, half_to_float=False)
-    pieces = rule.expansion(1).pieces
+    pieces = rule.expansion(1).ops
     assert {str(p.call.results[0])[-3:] for p in pieces[:-1]} == {"f32"}
     assert str(pieces[-1].call.results[0]) == "8x6xbf16"
 
 
 def test_a_mean_stays_pending_behind_its_division():
-    placed = rule_of("aten.mean", "5x4xf32").placed(0, 2)
+    placed = rule_of("aten.mean", "5x4xf32").expansion_layout(0, 2)
     assert placed is not None and placed.results == (Partial("sum"),) and placed.reductions == ()
 
 
@@ -294,8 +295,8 @@ def test_a_local_form_has_the_integers_of_its_rank():
     assert rule.local_form({factors["d"]: ("dp", "tp")}) is None
     form = rule.local_form({factors["v"]: ("dp", "tp")}, (tensor("4x8xf32"), tensor("4xi64")))
     assert form is not None
-    assert dict(form.pieces[0].call.arguments)["other"] == Local("offset", 16, ("dp", "tp"))
-    assert str(form.pieces[-1].call.results[0]) == "4x8xf32"
+    assert dict(form.ops[0].call.arguments)["other"] == Local("offset", 16, ("dp", "tp"))
+    assert str(form.ops[-1].call.results[0]) == "4x8xf32"
 
 
 def test_flops_are_those_of_contractions():

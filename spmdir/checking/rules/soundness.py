@@ -20,8 +20,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
-from spmdir.rules.strategies.plugin_placements import extras_of
-from spmdir.rules.strategies.strategy import divided_by
+from spmdir.rules.strategies.plugin_placements import plugins_among
+from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random, torch_op
 
@@ -156,27 +156,28 @@ def run_rows(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]
 def _run_form(form: Expansion, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
     """All ranks go from piece to piece together, since some exchange what they hold."""
     values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(held)}
-    for number, piece in enumerate(form.pieces):
+    for number, piece in enumerate(form.ops):
         operands = [values[v] for v in piece.operands]
         if piece.call.name in EXCHANGES:
-            values[Value("piece", number)] = EXCHANGES[piece.call.name](operands[0], mesh, **piece.call.argument)
+            values[Value("op", number)] = EXCHANGES[piece.call.name](operands[0], mesh, **piece.call.argument)
             continue
         outcomes = []
         for rank in range(mesh.world_size):
             arguments = {k: _resolved(v, mesh, rank) for k, v in piece.call.arguments}
             given = [each[rank] for each in operands]
             outcomes.append(run_op(piece.call.name, piece.call.slots, given, arguments))
-        values.update((Value("piece", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
+        values.update((Value("op", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
     return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
 
 
 def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
     ((axis, row),) = rows
     assert row.factor is not None
-    expansion, placed = rule.expansion(row.factor), rule.placed(row.factor, mesh.sizes[axis], operands=row.operands)
+    expansion = rule.expansion(row.factor)
+    placed = rule.expansion_layout(row.factor, mesh.sizes[axis], operands=row.operands)
     assert placed is not None
     values = {Value("operand", i): (row.operands[i], each) for i, each in enumerate(held)}
-    for number, (piece, inner_row) in enumerate(zip(expansion.pieces, placed.rows, strict=True)):
+    for number, (piece, inner_row) in enumerate(zip(expansion.ops, placed.strategies, strict=True)):
         operands = []
         for value, wanted in zip(piece.operands, inner_row.operands, strict=True):
             placement, each = values[value]
@@ -187,7 +188,7 @@ def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.T
         inner = rule.rules.instantiate(piece.call)
         assert inner is not None
         for i, result in enumerate(run_rows(inner, [(axis, inner_row)], mesh, operands)):
-            values[Value("piece", number, i)] = (inner_row.results[i], result)
+            values[Value("op", number, i)] = (inner_row.results[i], result)
     assert placed.results == row.results
     return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
 
@@ -300,7 +301,7 @@ def hold_together(
     if any(row.rewrite == "expand" for row in rows) or _mixed(rows):
         return False
     ranks = list(zip(rows, counts, strict=True))
-    others = [divided_by(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
+    others = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
     return all(
         row in rule.strategies(count, divided, tuple(extras))
         for (row, count), divided in zip(ranks, others, strict=True)
@@ -332,8 +333,8 @@ def _pairs(rule: OpRule, extras: tuple[Placement, ...]) -> Iterator[tuple[Strate
         if outer.factor is None:
             continue
         # What goes with the outer axis alone may be divided too: a minor factor whose major one that divides.
-        for inner in rule.strategies(2, divided_by([(outer, 2)]), extras):
+        for inner in rule.strategies(2, shard_counts([(outer, 2)]), extras):
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
-            plugged = not extras or bool(extras_of(occurring))
+            plugged = not extras or bool(plugins_among(occurring))
             if inner.factor is not None and plugged and hold_together(rule, (outer, inner), (2, 2), extras):
                 yield outer, inner

@@ -58,11 +58,11 @@ class Note:
 
 def note(op: ValueOp, call: Call, form: Expansion) -> DictionaryAttr:
     """Return the note of `op`, which is `call` on global tensors, and which `form` replaces."""
-    read = {value: (n, i) for n, piece in reversed([*enumerate(form.pieces)]) for i, value in enumerate(piece.operands)}
+    read = {value: (n, i) for n, piece in reversed([*enumerate(form.ops)]) for i, value in enumerate(piece.operands)}
     given = tuple(value and (value.index, value.result) for value in form.results)
     places = (
         ("operands", tuple(read.get(Value("operand", index)) for index in range(len(op.operands)))),
-        ("ops", len(form.pieces)),
+        ("ops", len(form.ops)),
         ("results", given),
     )
     entries: dict[str, Attribute] = {

@@ -22,7 +22,7 @@ from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
-from spmdir.rules.strategies.strategy import divided_by
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
 ROWS_SHOWN = 8
 """How many of an op's strategies an error lists."""
@@ -31,9 +31,9 @@ Choice = Mapping[str, Strategy]
 """Mesh axis → the strategy used on it."""
 
 
-def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> dict[int, int]:
+def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> ShardCounts:
     """What `OpRule.strategies` is to know of the axes of `choice` other than `without`."""
-    return divided_by((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
+    return shard_counts((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
 
 
 def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
@@ -68,7 +68,7 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
             factor = rule.factors[choice[axis].factor or 0]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be cut into "
-                f"{size * divided.get(choice[axis].factor or 0, 1)} pieces by this op; shard it by fewer axes"
+                f"{size * divided.of(choice[axis].factor)} pieces by this op; shard it by fewer axes"
             )
     _check_order(rule, choice, operands, results)
     return choice
@@ -100,7 +100,7 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
     for axis, strategy in choice.items():
         if axis in mesh.sizes or strategy.factor is None:
             continue
-        factor, count = rule.factors[strategy.factor], divided[strategy.factor]
+        factor, count = rule.factors[strategy.factor], divided.of(strategy.factor)
         part = (strategy.factor, fine.whole(axis))
         if part in seen and factor.size % count:
             raise ShardingError(
@@ -121,7 +121,7 @@ def _match_axis(
     found = tuple(sharding[axis] for sharding in operands)
     given = tuple(sharding[axis] if sharding else None for sharding in results)
     count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
-    rows = rule.strategies(count, {}, extras)
+    rows = rule.strategies(count, UNSHARDED, extras)
     for row in (*rows, *rule.strategies(count, divided_factors(outer, mesh), extras)):
         if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
             return row

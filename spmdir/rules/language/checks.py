@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from spmdir.core.dtype import DTYPES
@@ -22,7 +22,6 @@ from spmdir.rules.language.syntax_tree import (
     parts,
     walk,
 )
-from spmdir.rules.shapes.maps import MAPS
 
 KEYWORDS = (
     "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "local", "max",
@@ -38,14 +37,27 @@ COMBINING = ("reduce", "same", "unsharded", "expand", "slides")
 """The clauses that say what becomes of a factor that a result lacks."""
 
 
-def check(rule: Rule) -> None:
+class Map(Protocol):
+    """What is known of a dimension map: the function that builds, and the parameters whose dimensions it separates."""
+
+    @property
+    def build(self) -> Callable[..., object]: ...
+
+    @property
+    def separates(self) -> tuple[str, ...]: ...
+
+
+Maps = Mapping[str, Map]
+
+
+def check(rule: Rule, maps: Maps) -> None:
     """Refuse a rule that names what it does not have or leaves open how a factor combines.
 
     Raises:
         ParseError: one thing is wrong. SpmdirErrors: several are.
     """
     errors: list[SpmdirError] = sorted(
-        (ParseError(message, where) for message, where in _problems(rule)),
+        (ParseError(message, where) for message, where in _problems(rule, maps)),
         key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0),
     )
     raise_all(errors)
@@ -88,15 +100,15 @@ def _calls(expression: Expression) -> Iterator[OpCall]:
 Problem = tuple[str, Location]
 
 
-def _problems(rule: Rule) -> Iterator[Problem]:
+def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     yield from _parameters(rule)
     patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
     for pattern in patterns:
-        yield from _pattern(rule, pattern)
+        yield from _pattern(rule, pattern, maps)
     for clause in rule.clauses:
-        yield from _clause(rule, clause)
+        yield from _clause(rule, clause, maps)
     if rule.replicated is None:
-        yield from _combining(rule)
+        yield from _combining(rule, maps)
     else:
         yield from (
             (f"`{clause.kind}` beside `replicated`; expected no other clause but `when`", clause.location)
@@ -118,7 +130,7 @@ def _parameters(rule: Rule) -> Iterator[Problem]:
         seen.add(parameter.name)
 
 
-def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
+def _pattern(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
     variadic = [t for t in pattern if t.kind == "variadic"]
     for term in variadic[1:]:
         yield (
@@ -128,13 +140,13 @@ def _pattern(rule: Rule, pattern: Pattern) -> Iterator[Problem]:
     for term in pattern:
         if term.argument and rule.parameter(term.argument) is None:
             yield _unknown("argument", term.argument, [p.name for p in rule.parameters]), term.location
-        if term.kind == "map" and term.names[0] not in MAPS:
-            yield _unknown("dimension map", term.names[0], MAPS), term.location
+        if term.kind == "map" and term.names[0] not in maps:
+            yield _unknown("dimension map", term.names[0], maps), term.location
         elif term.kind == "map":
             for name in term.names[1:]:
                 if rule.parameter(name) is None:
                     yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
-            if not _accepts(MAPS[term.names[0]].build, len(term.names) - 1):
+            if not _accepts(maps[term.names[0]].build, len(term.names) - 1):
                 yield f"`{term}` has the wrong number of arguments", term.location
 
 
@@ -144,7 +156,7 @@ def _unknown(what: str, name: str, known: object) -> str:
     return f"unknown {what} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
 
 
-def _factors(pattern: Pattern | None) -> dict[str, Term]:
+def _factors(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
     """What a clause may call the factors of `pattern` → the term they come from."""
     found: dict[str, Term] = {}
     for term in pattern or ():
@@ -154,12 +166,12 @@ def _factors(pattern: Pattern | None) -> dict[str, Term]:
             found[f"*{term.names[0]}"] = term
             if term.modifier == "~":
                 found[f"~{term.argument}"] = term
-        elif term.kind == "map" and term.names[0] in MAPS:
-            found.update({f"~{name}": term for name in term.names[1:] if name in MAPS[term.names[0]].apart})
+        elif term.kind == "map" and term.names[0] in maps:
+            found.update({f"~{name}": term for name in term.names[1:] if name in maps[term.names[0]].separates})
     return found
 
 
-def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
+def _clause(rule: Rule, clause: Clause, maps: Maps) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
     if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "ignores", "commutes", "swaps"):
@@ -173,7 +185,7 @@ def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
     else:
         known: list[str] = []
         for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
-            known += [f for f in _factors(pattern) if f not in known]
+            known += [f for f in _factors(pattern, maps) if f not in known]
         for name in clause.names:
             if name not in known and name.lstrip("^~") not in literals:
                 yield _unknown("factor", name, known + literals), clause.location
@@ -185,8 +197,8 @@ def _clause(rule: Rule, clause: Clause) -> Iterator[Problem]:
     expressions: list[Expression] = [clause.value] if clause.value else []
     expressions += [clause.condition.expression] if clause.condition else []
     names = {p.name for p in rule.parameters}
-    factors = {f for p in rule.parameters for f in _factors(p.pattern)} | {
-        f for r in rule.results for f in _factors(r.pattern)
+    factors = {f for p in rule.parameters for f in _factors(p.pattern, maps)} | {
+        f for r in rule.results for f in _factors(r.pattern, maps)
     }
     for expression in expressions:
         yield from _expression(expression, names, factors)
@@ -222,16 +234,16 @@ def _expression(expression: Expression, names: set[str], factors: set[str]) -> I
         yield from _expression(part, names, factors)
 
 
-def _combining(rule: Rule) -> Iterator[Problem]:
+def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
     if any(t.kind == "map" for r in rule.results for t in r.pattern):
         return
     combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
     sources: dict[str, Term] = {}
     unread = {name for clause in rule.of_kind("ignores") for name in clause.names}
     for parameter in (p for p in rule.tensors if p.name not in unread):
-        for name, term in _factors(parameter.pattern).items():
+        for name, term in _factors(parameter.pattern, maps).items():
             sources.setdefault(name, term)
-    kept = [_factors(result.pattern) for result in rule.results]
+    kept = [_factors(result.pattern, maps) for result in rule.results]
     for name, term in sources.items():
         if name[0] != "~" and name not in combined and not all(name in result for result in kept):
             yield (
@@ -254,7 +266,7 @@ def _combining(rule: Rule) -> Iterator[Problem]:
                 term.location,
             )
     for result in rule.results:
-        for name, term in _factors(result.pattern).items():
+        for name, term in _factors(result.pattern, maps).items():
             local = any(name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides"))
             if name not in sources and name[0] not in "~*" and not local:
                 yield (

@@ -34,7 +34,7 @@ from spmdir.rules.language.syntax_tree import (
 
 FRIENDLY = {
     "OP": "an op name such as aten.mm", "NAME": "a name", "FUNCTION": "a function", "VARIADIC": "dimensions such as *b",
-    "APART": "~argument", "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
+    "SEPARATE": "~argument", "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
     "NUMBER": "a number", "STRING": "a string", "COMPARE": "a comparison", "PLUS": "'+'", "MINUS": "'-'", "STAR": "'*'",
     "SLASH": "'/'", "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
     "SEMICOLON": "';'", "EQUAL": "'='", "ARROW": "'->'", "_NEWLINE": "a new line", "$END": "the end of the rule",

@@ -64,7 +64,7 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     return found.complex if any(isinstance(v, complex) for v in binding.arguments.values()) else found
 
 
-def refused_dtype(
+def expected_dtype(
     found: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
 ) -> DType | None:
     """What result `index` should be if `found` is an element type that it cannot have; None if it can have it.

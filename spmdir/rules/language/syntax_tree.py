@@ -131,6 +131,13 @@ class Statement:
     location: Location
 
 
+PASSING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
+"""The kinds of clauses that let a partial value pass."""
+
+LINEAR = ("linear", "multilinear")
+"""Those of them that let a partial sum through what multiplies it."""
+
+
 @attrs.frozen
 class Clause:
     """One clause.

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from spmdir.core.call import Call, Local, TensorMeta
 from spmdir.core.errors import RuleError
+from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Name, OpCall, Sequence, Statement
-from spmdir.rules.local.expansion import Piece, Value
-from spmdir.rules.shapes.sliding_windows import BORDERS
-
-if TYPE_CHECKING:
-    from spmdir.rules.op_rule import OpRule
+from spmdir.rules.local.expansion import ExpandedOp, Value
+from spmdir.rules.shapes.window_geometry import HALO_OPS
 
 
 class Emitter:
@@ -25,21 +23,22 @@ class Emitter:
 
     def __init__(
         self,
-        owner: OpRule,
+        owner: RuleInstance,
+        ops: Ops,
         scope: Scope,
         value: Callable[[Local], int] | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
         axes: Mapping[int, tuple[str, ...]] | None = None,
     ):
         self.axes = axes or {}
-        self.owner, self.scope, self.value_of = owner, scope, value
+        self.owner, self.ops, self.scope, self.value_of = owner, ops, scope, value
         self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
         for parameter in owner.rule.tensors:
             slot = owner.binding.tensors[parameter.name]
             if slot is not None:
                 self.names[parameter.name] = self._operand(slot)
-        self.pieces: list[Piece] = []
+        self.made: list[ExpandedOp] = []
 
     def _operand(self, slot: Any) -> Any:
         if isinstance(slot, tuple):
@@ -70,7 +69,7 @@ class Emitter:
         return evaluate(expression, self._scope())
 
     def call(self, expression: OpCall) -> tuple[Value, ...]:
-        names = self.owner.rules.parameters(expression.op)
+        names = self.ops.parameters(expression.op)
         tensors: dict[str, Any] = {}
         arguments: dict[str, Any] = {}
         for position, (name, inner) in enumerate(expression.arguments):
@@ -79,14 +78,14 @@ class Emitter:
                 continue
             entries = value if isinstance(value, tuple) else (value,)
             (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
-        if expression.op in BORDERS:
-            return (self._with_borders(expression.op, tensors["input"], arguments),)
+        if expression.op in HALO_OPS:
+            return (self._with_halos(expression.op, tensors["input"], arguments),)
         return self.emit(expression.op, tensors, arguments)
 
-    def _with_borders(self, op: str, value: Value, given: Mapping[str, Any]) -> Value:
-        """`value` after an exchange of borders along each divided window; what is absent stays so."""
-        divided = [(w, self.axes[f]) for f, w in self.owner.layout.windows.items() if w and self.axes.get(f)]
-        for window, axes in divided if op == "spmd.halo" else reversed(divided):
+    def _with_halos(self, op: str, value: Value, given: Mapping[str, Any]) -> Value:
+        """Return `value` after an exchange of halos along each sharded window; what is absent stays so."""
+        sharded = [(w, self.axes[f]) for f, w in self.owner.layout.windows.items() if w and self.axes.get(f)]
+        for window, axes in sharded if op == "spmd.halo" else reversed(sharded):
             if not (window.before or window.after) or not self._present(value):
                 continue
             meta, grows = self.meta(value), 1 if op == "spmd.halo" else -1
@@ -95,17 +94,17 @@ class Emitter:
             made = attrs.evolve(meta, shape=(*meta.shape[:dim], size, *meta.shape[dim + 1 :]))
             arguments = {"axes": axes, "dim": dim, "before": window.before, "after": window.after, **given}
             call = Call(op, (meta,), tuple(sorted(arguments.items())), (made,))
-            self.pieces.append(Piece(call, (value,)))
-            value = Value("piece", len(self.pieces) - 1)
+            self.made.append(ExpandedOp(call, (value,)))
+            value = Value("op", len(self.made) - 1)
         return value
 
     def _present(self, value: Value) -> bool:
-        return value.source == "operand" or self.pieces[value.index].call.results[value.result] is not None
+        return value.source == "operand" or self.made[value.index].call.results[value.result] is not None
 
     def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]:
-        """A piece that calls `op`; its results."""
+        """Add a call of `op` and return its results."""
         structure, operands = [], []
-        for name, is_tensor in self.owner.rules.parameters(op):
+        for name, is_tensor in self.ops.parameters(op):
             if is_tensor:
                 value = tensors.get(name)
                 entries = value if isinstance(value, tuple) else (value,)
@@ -116,7 +115,7 @@ class Emitter:
         metas = tuple(map(self.meta, operands))
         try:
             static = {name: self._static(value) for name, value in arguments.items()}
-            call = self.owner.rules.infer_call(op, metas, static, shape)
+            call = self.ops.infer_call(op, metas, static, shape)
         except RuleError:
             if op != self.owner.rule.op or not self.axes:
                 raise
@@ -127,11 +126,11 @@ class Emitter:
             )
             call = attrs.evolve(call, results=tuple(results))
         call = attrs.evolve(call, arguments=tuple(sorted(arguments.items())))
-        self.pieces.append(Piece(call, tuple(operands)))
-        return tuple(Value("piece", len(self.pieces) - 1, r) for r in range(len(call.results)))
+        self.made.append(ExpandedOp(call, tuple(operands)))
+        return tuple(Value("op", len(self.made) - 1, r) for r in range(len(call.results)))
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:
-        """What a rank has of the results of the op that is replaced."""
+        """Return the types of what a rank has of the results of the op that is replaced."""
         factors = self.owner.factors
         sizes = [self._static(Local("size", f.size, self.axes.get(i, ()))) for i, f in enumerate(factors)]
         return tuple(
@@ -140,13 +139,13 @@ class Emitter:
         )
 
     def _static(self, value: Any) -> Any:
-        """`value` with the integers of a rank worked out."""
+        """Return `value` with the integers of a rank worked out."""
         if isinstance(value, tuple):
             return tuple(map(self._static, value))
         return self.value_of(value) if isinstance(value, Local) and self.value_of else value
 
     def returned(self, value: Value, wanted: TensorMeta | None) -> Value | None:
-        """`value` in the element type of the result that it is; None for a result that is absent."""
+        """Return `value` in the element type of the result that it is; None for a result that is absent."""
         if wanted is None or self.meta(value).dtype == wanted.dtype:
             return None if wanted is None else value
         return self.emit("aten._to_copy", {"self": value}, {"dtype": wanted.dtype})[0]
@@ -154,6 +153,6 @@ class Emitter:
     def meta(self, value: Value) -> TensorMeta:
         if value.source == "operand":
             return self.operands[value.index]
-        meta = self.pieces[value.index].call.results[value.result]
+        meta = self.made[value.index].call.results[value.result]
         assert meta is not None
         return meta

@@ -1,22 +1,15 @@
-"""The ops that replace one op, and how they lie on a mesh axis."""
+"""The ops that replace one op."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
-from spmdir.core.call import Call, TensorMeta
-from spmdir.core.placement.standard import Placement
-from spmdir.rules.strategies.strategy import Strategy
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims
+from spmdir.core.call import Call
 
 
 @attrs.frozen
 class Value:
-    """A value inside a rewrite: operand `index` of the op that is replaced, or result `result` of piece `index`."""
+    """A value inside a rewrite: operand `index` of the op that is replaced, or result `result` of new op `index`."""
 
     source: str
     index: int
@@ -24,11 +17,11 @@ class Value:
 
 
 @attrs.frozen
-class Piece:
+class ExpandedOp:
     """One op of a rewrite.
 
     Attributes:
-        call: the op; in a local form its shapes are those of the given local operands.
+        call: the op; in a local form its shapes are those of the local operands.
         operands: what fills call.operands.
     """
 
@@ -41,39 +34,9 @@ class Expansion:
     """The ops that replace one op.
 
     Attributes:
-        pieces: in order.
+        ops: in order.
         results: the value of each result of the op; None for an absent one.
     """
 
-    pieces: tuple[Piece, ...]
+    ops: tuple[ExpandedOp, ...]
     results: tuple[Value | None, ...]
-
-
-@attrs.frozen
-class Reduced:
-    """A value inside an expansion that is reduced before use.
-
-    Attributes:
-        value, meta, op: which one, its type, and the pending reduction.
-        dims: per dimension, the factors of the expanded op that make it up.
-    """
-
-    value: Value
-    meta: TensorMeta
-    op: str
-    dims: Dims
-
-
-@attrs.frozen
-class Placed:
-    """How an expansion lies on one mesh axis.
-
-    Attributes:
-        rows: per piece, the strategy it uses; its operands are as used, its results as made.
-        results: of the expanded op.
-        reductions: what is reduced between being made and being used.
-    """
-
-    rows: tuple[Strategy, ...]
-    results: tuple[Placement, ...]
-    reductions: tuple[Reduced, ...]

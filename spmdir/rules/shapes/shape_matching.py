@@ -1,47 +1,85 @@
-"""Fits a rule's dimension patterns to the shapes of one call."""
+"""Shape matching: a rule's dimension patterns against the shapes of one call."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from spmdir.rules.language.syntax_tree import Parameter, Pattern, Term
+from spmdir.core.call import Call, TensorMeta
+from spmdir.rules.language.binding import Binding
+from spmdir.rules.language.expressions import evaluate, holds
+from spmdir.rules.language.syntax_tree import Parameter, Pattern, Rule, Term
+from spmdir.rules.shapes.call_reader import scope_of
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout import Layout
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 from spmdir.rules.shapes.maps import MAPS
-from spmdir.rules.shapes.sliding_windows import size_outcomes
-from spmdir.rules.shapes.variadic_dims import check_dims, is_mapped, match_spread, size_spreads, split_shape
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.sliding_windows import size_outcomes, slide
+from spmdir.rules.shapes.variadic_dims import add_variadic, check_dims, is_mapped, match_variadic, split_shape
 
 
-def fit(layout: Layout) -> None:
-    """Give `layout` its factors and the dimensions of operands and results.
+def fit(rule: Rule, call: Call, binding: Binding) -> Layout:
+    """Return the factors of `call` and the dimensions that they make up in operands and results.
 
     Raises:
-        RuleError: the shapes do not fit the patterns.
+        RuleError: the shapes do not fit the patterns of `rule`.
     """
-    if layout.rule.replicated is not None:
-        _leave_open(layout, layout.rule.replicated)
-        return
+    return _matched(rule, call, binding, call.results).finished()
+
+
+def infer_shapes(rule: Rule, call: Call, binding: Binding) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the results of `call`, whose own results are not looked at.
+
+    Raises:
+        RuleError: the operands do not fit, or a size in a result is in no operand and no argument.
+    """
+    layout = _matched(rule, call, binding, None)
+    return tuple(
+        tuple(math.prod(layout.sizes[f] or 0 for f in made_of) for made_of in dims or ()) for dims in layout.result_dims
+    )
+
+
+def _matched(rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta | None, ...] | None) -> LayoutBuilder:
+    layout = LayoutBuilder(rule, call, binding, results, _extents(rule, call, binding))
+    if rule.replicated is not None:
+        _leave_open(layout, rule.replicated)
+        return layout
+    _match_patterns(layout)
+    for clause in rule.of_kind("slides"):
+        kernel, over, to = clause.groups
+        slide(layout, kernel, over, to, holds(clause.condition, scope_of(call, binding, layout)))
+    return layout
+
+
+def _extents(rule: Rule, call: Call, binding: Binding) -> dict[str, int]:
+    """Return the sizes that `extent` clauses give to factors that no operand has."""
+    found = {}
+    for clause in rule.of_kind("extent"):
+        value = evaluate(clause.value, scope_of(call, binding, None)) if clause.value else None
+        if isinstance(value, int):
+            found[clause.names[0]] = max(value, 0)
+    return found
+
+
+def _match_patterns(layout: LayoutBuilder) -> None:
     operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
-    size_spreads(layout, operands)
+    add_variadic(layout, operands)
     _fit_operands(layout, operands)
-    if layout.given is None:
+    if layout.results is None:
         size_outcomes(layout)
-    for index in range(len(layout.rule.results if layout.given is None else layout.given)):
+    for index in range(len(layout.rule.results if layout.results is None else layout.results)):
         layout.result_dims.append(_result_dims(layout, index))
     _solve_groups(layout)
 
 
-def _leave_open(layout: Layout, reason: str) -> None:
+def _leave_open(layout: LayoutBuilder, reason: str) -> None:
     """No dimension is made up of factors, so none can be divided."""
-    if layout.given is None:
+    if layout.results is None:
         layout.fail(f"its results cannot be inferred, for it only runs replicated: {reason}")
     layout.operand_dims = [((),) * meta.rank for meta in layout.operands]
-    layout.result_dims = [None if meta is None else ((),) * meta.rank for meta in layout.given]
+    layout.result_dims = [None if meta is None else ((),) * meta.rank for meta in layout.results]
 
 
-def _fit_operands(layout: Layout, operands: list[tuple[int, Parameter]]) -> None:
+def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
     """Those that maps compute come last, for they look at the others."""
     mapped = [(index, p) for index, p in operands if is_mapped(p.pattern)]
     for index, parameter in operands:
@@ -61,9 +99,9 @@ def _fit_operands(layout: Layout, operands: list[tuple[int, Parameter]]) -> None
     layout.operand = None
 
 
-def _result_dims(layout: Layout, index: int) -> Dims | None:
+def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
     pattern, shape, what = layout.result_pattern(index), layout.result_shape(index), f"result {index}"
-    if layout.given is not None and shape is None:
+    if layout.results is not None and shape is None:
         return None
     if is_mapped(pattern):
         dims = _map(layout, pattern[0])
@@ -74,18 +112,18 @@ def _result_dims(layout: Layout, index: int) -> Dims | None:
     return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, what, operand=False)
 
 
-def _map(layout: Layout, term: Term) -> Dims:
+def _map(layout: LayoutBuilder, term: Term) -> Dims:
     dims = MAPS[term.names[0]].build(layout, *term.names[1:])
     if MAPS[term.names[0]].sized:
-        layout.sized.append(term.names[-1])
+        layout.shape_arguments.append(term.names[-1])
     return dims
 
 
-def _match(layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str, operand: bool) -> Dims:
+def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what: str, operand: bool) -> Dims:
     dims: list[tuple[int, ...]] = []
     for term, sizes in split_shape(layout, pattern, shape, what):
         if term.kind == "variadic":
-            dims += match_spread(layout, term, sizes, what, operand)
+            dims += match_variadic(layout, term, sizes, what, operand)
         elif term.kind == "one":
             if sizes[0] != 1:
                 layout.fail(f"{what} has a dimension of size {sizes[0]} where 1 is expected")
@@ -104,12 +142,12 @@ def _match(layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str, 
     return tuple(dims)
 
 
-def _predict(layout: Layout, pattern: Pattern) -> Dims:
+def _predict(layout: LayoutBuilder, pattern: Pattern) -> Dims:
     """The dimensions of a result whose shape is still to be inferred."""
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":
-            base = layout.spreads.get(term.names[0])
+            base = layout.variadic.get(term.names[0])
             if base is None:
                 layout.fail(f"the sizes of `{term}` cannot be inferred")
             chosen = layout.positions(term.argument, len(base)) if term.modifier else ()
@@ -125,7 +163,7 @@ def _predict(layout: Layout, pattern: Pattern) -> Dims:
     return tuple(dims)
 
 
-def _solve_groups(layout: Layout) -> None:
+def _solve_groups(layout: LayoutBuilder) -> None:
     for group, size, what in layout.open_groups:
         unknown = [f for f in group if layout.sizes[f] is None]
         known = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)

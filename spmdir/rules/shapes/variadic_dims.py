@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import attrs
 
 from spmdir.rules.language.syntax_tree import Parameter, Pattern, Term
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Layout
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 @attrs.frozen
@@ -22,10 +19,10 @@ class _Seen:
     of_result: bool
 
 
-def size_spreads(layout: Layout, operands: list[tuple[int, Parameter]]) -> None:
+def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
     """Ranks, sizes and factors of the spreads: plain operands decide, then those with a modifier, then results."""
     tensors = [(p.pattern or (), layout.operands[i].shape, f"operand '{p.name}'", False) for i, p in operands]
-    for index in range(len(layout.given or ())):
+    for index in range(len(layout.results or ())):
         shape = layout.result_shape(index)
         if shape is not None:
             tensors.append((layout.result_pattern(index), shape, f"result {index}", True))
@@ -39,10 +36,10 @@ def size_spreads(layout: Layout, operands: list[tuple[int, Parameter]]) -> None:
     seen.sort(key=lambda one: (one.of_result, one.term.modifier != ""))
     for name in dict.fromkeys(one.term.names[0] for one in seen):
         sizes = _common_sizes(layout, name, [one for one in seen if one.term.names[0] == name])
-        layout.spreads[name] = [layout.factor(f"{name or 'd'}{i}", size) for i, size in enumerate(sizes)]
+        layout.variadic[name] = [layout.factor(f"{name or 'd'}{i}", size) for i, size in enumerate(sizes)]
 
 
-def _common_sizes(layout: Layout, name: str, seen: list[_Seen]) -> list[int | None]:
+def _common_sizes(layout: LayoutBuilder, name: str, seen: list[_Seen]) -> list[int | None]:
     """The sizes of spread `name`, where an operand of size 1 broadcasts; None for one that only stands apart."""
     sizes: list[int | None] = [None] * _rank(layout, seen)
     for one in seen:
@@ -58,7 +55,7 @@ def _common_sizes(layout: Layout, name: str, seen: list[_Seen]) -> list[int | No
     return sizes
 
 
-def _rank(layout: Layout, seen: list[_Seen]) -> int:
+def _rank(layout: LayoutBuilder, seen: list[_Seen]) -> int:
     whole = [one for one in seen if one.term.modifier != "-"]
     if whole:
         operands = [one for one in whole if not one.of_result]
@@ -67,7 +64,7 @@ def _rank(layout: Layout, seen: list[_Seen]) -> int:
     return len(seen[0].sizes) + (len(value) if isinstance(value, tuple) else 1)
 
 
-def _places(layout: Layout, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
+def _places(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
     """(position in the spread, size) of each dimension that `term` stands for, the kept size-1 ones left out."""
     if len(shape) > rank:
         layout.fail(f"{len(shape)} dimensions given where `{term}` has {rank}")
@@ -82,8 +79,10 @@ def _places(layout: Layout, term: Term, shape: tuple[int, ...], rank: int) -> li
     return list(zip(kept, shape, strict=True))
 
 
-def match_spread(layout: Layout, term: Term, shape: tuple[int, ...], what: str, operand: bool) -> list[tuple[int, ...]]:
-    base = layout.spreads[term.names[0]]
+def match_variadic(
+    layout: LayoutBuilder, term: Term, shape: tuple[int, ...], what: str, operand: bool
+) -> list[tuple[int, ...]]:
+    base = layout.variadic[term.names[0]]
     if term.modifier == "-":
         places = dict(_places(layout, term, shape, len(base)))
         kept = len(shape) == len(base) and bool(layout.argument("keepdim"))
@@ -96,21 +95,21 @@ def match_spread(layout: Layout, term: Term, shape: tuple[int, ...], what: str, 
     for position, size in _places(layout, term, shape, len(base)):
         factor = base[position]
         if position in chosen:
-            dims.append((layout.apart_factor(term.argument, position, size),))
+            dims.append((layout.separate_factor(term.argument, position, size),))
         elif size == layout.sizes[factor]:
             dims.append((factor,))
         elif size == 1 and operand and term.modifier == "":
             dims.append(())
         elif term.modifier == "~":
-            layout.whole.add(factor)
-            dims.append((layout.factor(f"~{layout.names[factor]}", size, whole=True),))
+            layout.keep_unsharded([factor])
+            dims.append((layout.factor(f"~{layout.names[factor]}", size, unsharded=True),))
         else:
             layout.fail(f"{what} has size {size} where {layout.names[factor]} = {layout.sizes[factor]} is expected")
     return dims
 
 
 def split_shape(
-    layout: Layout, pattern: Pattern, shape: tuple[int, ...], what: str
+    layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
     """Each term of `pattern` with the sizes it stands for."""
     free = len(shape) - sum(t.kind != "variadic" for t in pattern)
@@ -127,7 +126,9 @@ def split_shape(
     return pieces
 
 
-def check_dims(layout: Layout, dims: tuple[int, ...], size: int, what: str, broadcast: bool = False) -> tuple[int, ...]:
+def check_dims(
+    layout: LayoutBuilder, dims: tuple[int, ...], size: int, what: str, broadcast: bool = False
+) -> tuple[int, ...]:
     """`dims` if they make up `size`; nothing if a dimension of size 1 broadcasts against them."""
     product = math.prod(layout.sizes[f] or 0 for f in dims)
     if broadcast and size == 1 and product != 1:

@@ -1,114 +1,112 @@
-"""The strategies of an instantiated rule on one mesh axis: rows that divide a factor, rows with a pending reduction."""
+"""The strategies of a rule on one mesh axis by R, S and partial values: replicated, one a factor, partial ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.reductions import REDUCTIONS, reductions_of
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
+from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.promotion import sums_exactly
-from spmdir.rules.language.syntax_tree import Clause
-from spmdir.rules.shapes.layout import Dims
-from spmdir.rules.strategies.divisibility import dividable
-from spmdir.rules.strategies.strategy import Strategy
+from spmdir.rules.language.syntax_tree import LINEAR, PASSING, Clause
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.strategies.divisibility import shardable
+from spmdir.rules.strategies.expansion_layout import LayOut
+from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
-if TYPE_CHECKING:
-    from spmdir.rules.op_rule import OpRule
+PARTIALS = tuple(map(Partial, REDUCTIONS))
+"""The partial placements that every program may have."""
 
-REDUCED = tuple(map(Partial, REDUCTIONS))
-"""The pending reductions that every program may have."""
-
-Held = Callable[[Dims], Placement | None]
-"""Dimensions of an operand or result → its placement; None where what is divided makes up none of them."""
-
-PENDING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
-"""The clauses that let a pending reduction pass."""
-
-LINEAR = ("linear", "multilinear")
-"""Those of them that let a sum through what multiplies it."""
+PlacementOf = Callable[[Dims], Placement | None]
+"""Dimensions of an operand or result → its placement; None where the sharded factor makes up none of them."""
 
 OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
-"""What a pending reduction becomes behind an antitone op."""
+"""What a partial reduction becomes behind an antitone op."""
 
 
-def replicated(rule: OpRule) -> Strategy:
-    """Every rank has everything."""
+def replicated(rule: RuleInstance) -> Strategy:
+    """Return the strategy where every rank has everything."""
     return Strategy((R,) * len(rule.call.operands), (R,) * len(rule.call.results))
 
 
-def factor_rows(rule: OpRule, count: int, divided: Mapping[int, int]) -> Iterator[Strategy]:
-    """A row for each factor that `count` ranks can divide where other axes divide factors already."""
+def factor_strategies(rule: RuleInstance, count: int, sharded: ShardCounts, layouts: LayOut) -> Iterator[Strategy]:
+    """Yield a strategy for each factor that `count` ranks can shard by S beside what other axes shard."""
     for index in range(len(rule.factors)):
-        if dividable(rule, index, count, divided):
-            row = factor_row(rule, index, count, divided, partial(_shard, index))
-            if row:
-                yield row
+        if shardable(rule, index, count, sharded):
+            strategy = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts)
+            if strategy:
+                yield strategy
 
 
-def factor_row(
-    rule: OpRule, index: int, count: int, divided: Mapping[int, int], held: Held, cut: Placement | None = None
+def factor_strategy(
+    rule: RuleInstance,
+    index: int,
+    count: int,
+    sharded: ShardCounts,
+    placement_of: PlacementOf,
+    layouts: LayOut,
+    factor_placement: Placement | None = None,
 ) -> Strategy | None:
-    """The row that divides the factor as `held` says; None if results cannot be placed so.
+    """Return the strategy that shards the factor as `placement_of` says; None if results cannot be placed so.
 
     Args:
-        held: dimensions of an operand or result → its placement if the factor makes up some of them.
-        cut: how ranks hold the factor, if that is not as S divides it.
+        layouts: lays out the op's expansion, where sharding the factor expands it.
+        factor_placement: how the factor is sharded, if not by S.
     """
     factor = rule.factors[index]
-    operands = tuple(held(dims) or R for dims in rule.operand_dims)
+    operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
     if factor.rewrite == "expand":
-        placed = rule.placed(index, count, divided, operands)
-        return Strategy(operands, placed.results, index, "expand", cut) if placed else None
-    results = tuple(_result_placement(rule, index, dims, held) for dims in rule.result_dims)
+        layout = layouts(index, count, sharded, operands)
+        return Strategy(operands, layout.results, index, "expand", factor_placement) if layout else None
+    results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
     additive, number = rule.additive
-    pending = next((p for p in results if isinstance(p, Partial)), None)
-    if None in results or (pending and (number or (additive and pending.op != "sum"))):
+    reduced = next((p for p in results if isinstance(p, Partial)), None)
+    if None in results or (reduced and (number or (additive and reduced.op != "sum"))):
         return None
     metas = zip(results, rule.call.results, strict=True)
     if any(meta is not None and meta.dtype.is_bool and p == Partial("sum") for p, meta in metas):
         return None
-    if pending == Partial("sum") and not rule.scales_finitely:
+    if reduced == Partial("sum") and not rule.scales_finitely:
         return None
-    if pending:
-        operands = tuple(pending if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple(p for p in results if p), index, factor.rewrite, cut)
+    if reduced:
+        operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
+    return Strategy(operands, tuple(p for p in results if p), index, factor.rewrite, factor_placement)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:
     return next((Shard(d) for d, factors in enumerate(dims) if index in factors), None)
 
 
-def divide(rule: OpRule, index: int) -> tuple[Placement, ...]:
-    """The placements of the operands that divide the factor as S does."""
+def shard_operands(rule: RuleInstance, index: int) -> tuple[Placement, ...]:
+    """Return the placements of the operands that shard the factor by S."""
     return tuple(_shard(index, dims) or R for dims in rule.operand_dims)
 
 
-def _result_placement(rule: OpRule, index: int, dims: Dims | None, held: Held) -> Placement | None:
+def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placement_of: PlacementOf) -> Placement | None:
     if dims is None:
         return R
     kind = rule.factors[index].kind
     if kind == "same" or any(rule.factors[f].size == 0 for d in dims for f in d):
-        return held(dims) or R
-    alone = R if index in rule.ignored else None
-    return held(dims) or (alone if kind == "plain" else Partial(kind))
+        return placement_of(dims) or R
+    unread = R if index in rule.ignored else None
+    return placement_of(dims) or (unread if kind == "plain" else Partial(kind))
 
 
-def pending_rows(rule: OpRule, candidates: tuple[PartialPlacement, ...] = REDUCED) -> Iterator[Strategy]:
-    """A row for each of `candidates` that may be pending in operands and passes to the results."""
-    for clause in rule.active(*PENDING):
+def partial_strategies(rule: RuleInstance, candidates: tuple[PartialPlacement, ...] = PARTIALS) -> Iterator[Strategy]:
+    """Yield a strategy for each of `candidates` that operands may have and that passes to the results."""
+    for clause in rule.active(*PASSING):
         if clause.kind in LINEAR and not rule.scales_finitely:
             continue
         names = clause.names or (rule.rule.tensors[0].name,)
         members = tuple(i for name in names for i in rule.binding.operands(name))
         numbers = [v for name in names if (v := rule.binding.arguments.get(name)) is not None]
         if clause.kind == "ignores":
-            possible = ((i, p) for i in members for p in candidates if _may_pend(p, rule.call.operands[i].dtype))
-            yield from (_row(rule, {i: p}, R, ()) for i, p in possible)
+            possible = ((i, p) for i in members for p in candidates if _may_be(p, rule.call.operands[i].dtype))
+            yield from (_strategy(rule, {i: p}, R, ()) for i, p in possible)
         elif clause.kind == "multilinear":
             for member in members:
                 yield from _passing(rule, clause, (member,), candidates)
@@ -117,19 +115,19 @@ def pending_rows(rule: OpRule, candidates: tuple[PartialPlacement, ...] = REDUCE
 
 
 def _passing(
-    rule: OpRule, clause: Clause, members: tuple[int, ...], candidates: Iterable[PartialPlacement]
+    rule: RuleInstance, clause: Clause, members: tuple[int, ...], candidates: Iterable[PartialPlacement]
 ) -> Iterator[Strategy]:
-    """The rows where what is pending in all `members` is, by `clause`, in the results that take their values."""
+    """Yield the strategies where all `members`, and by `clause` the results that take their values, are partial."""
     additive, number = rule.additive if clause.kind == "linear" else ((), False)
     if number:
         return
-    answering = _answering(rule, clause, members)
-    for given, gives in _reductions(rule, clause, members, answering, candidates):
-        yield _row(rule, dict.fromkeys((*members, *additive), given), gives, answering)
+    taking = _taking(rule, clause, members)
+    for before, after in _reductions(rule, clause, members, taking, candidates):
+        yield _strategy(rule, dict.fromkeys((*members, *additive), before), after, taking)
 
 
-def _answering(rule: OpRule, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
-    """The results that take values of `members`: what is linear in floating numbers is no integer, or constant."""
+def _taking(rule: RuleInstance, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
+    """Return the results that take values of `members`: what is linear in floats is no integer, or constant."""
     results = tuple(meta for meta in rule.call.results if meta is not None)
     if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in members):
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results
@@ -137,17 +135,17 @@ def _answering(rule: OpRule, clause: Clause, members: tuple[int, ...]) -> tuple[
 
 
 def _reductions(
-    rule: OpRule,
+    rule: RuleInstance,
     clause: Clause,
     members: tuple[int, ...],
-    answering: tuple[TensorMeta, ...],
+    taking: tuple[TensorMeta, ...],
     candidates: Iterable[PartialPlacement],
 ) -> Iterator[tuple[Placement, Placement]]:
-    """(what is pending in the members, what is in the results) that `clause` allows for their element types."""
-    given = [rule.call.operands[i].dtype for i in members]
-    gives = [meta.dtype for meta in answering]
-    possible = [p for p in candidates if all(_may_pend(p, dtype) for dtype in (*given, *gives))]
-    if not all(sums_exactly(a, b) for a in given for b in gives):
+    """Yield (placement of the members, of the results) that `clause` allows for their element types."""
+    before = [rule.call.operands[i].dtype for i in members]
+    after = [meta.dtype for meta in taking]
+    possible = [p for p in candidates if all(_may_be(p, dtype) for dtype in (*before, *after))]
+    if not all(sums_exactly(a, b) for a in before for b in after):
         possible = [p for p in possible if p.reduce in ("max", "min")]
     if clause.kind == "swaps":
         yield from ((p, Partial(OPPOSITE[p.op])) for p in possible if p.op in OPPOSITE)
@@ -155,13 +153,13 @@ def _reductions(
     yield from ((p, p) for p in possible if p.passes(clause.kind, clause.reductions))
 
 
-def _may_pend(placement: PartialPlacement, dtype: DType) -> bool:
-    """Whether it may be pending in an op's operands or results; of truth values rules write `any`, not `max`."""
+def _may_be(placement: PartialPlacement, dtype: DType) -> bool:
+    """Return whether values of `dtype` may be partial so; of truth values rules write `any`, not `max`."""
     return placement.op in reductions_of(dtype) if isinstance(placement, Partial) else placement.holds(dtype)
 
 
-def _row(
-    rule: OpRule, operands: Mapping[int, Placement], result: Placement, answering: tuple[TensorMeta, ...]
+def _strategy(
+    rule: RuleInstance, operands: Mapping[int, Placement], result: Placement, taking: tuple[TensorMeta, ...]
 ) -> Strategy:
     placed = tuple(operands.get(i, R) for i in range(len(rule.call.operands)))
-    return Strategy(placed, tuple(result if meta in answering else R for meta in rule.call.results))
+    return Strategy(placed, tuple(result if meta in taking else R for meta in rule.call.results))

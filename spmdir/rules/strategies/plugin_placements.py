@@ -11,13 +11,13 @@ from spmdir.core.placement.standard import Placement, plugins
 
 
 @attrs.frozen(cache_hash=True)
-class Extras:
+class PluginPlacements:
     """The plug-in placements that may occur in a program.
 
     Attributes:
-        shards: those that divide a dimension, each with `dim` 0 for whatever dimension.
-        partials: those that are pending reductions.
-        lifting: those that may add rows of their own.
+        shards: those that shard a dimension, each with `dim` 0 for whatever dimension.
+        partials: those that are partial.
+        lifting: those that may add strategies of their own.
     """
 
     shards: tuple[ShardPlacement, ...] = ()
@@ -28,11 +28,14 @@ class Extras:
         return bool(self.shards or self.partials or self.lifting)
 
 
+NO_PLUGINS = PluginPlacements()
+
+
 @lru_cache(maxsize=4096)
-def extras_of(placements: tuple[Placement, ...]) -> Extras:
-    """The plug-ins among `placements`."""
+def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
+    """Return the plug-ins among `placements`."""
     found = plugins(at(p, 0) for p in placements)
-    return Extras(
+    return PluginPlacements(
         tuple(p for p in found if isinstance(p, ShardPlacement)),
         tuple(p for p in found if isinstance(p, PartialPlacement)),
         tuple(p for p in found if type(p).lift is not Placement.lift),
@@ -41,7 +44,7 @@ def extras_of(placements: tuple[Placement, ...]) -> Extras:
 
 @lru_cache(maxsize=65536)
 def at(placement: Placement, dim: int) -> Placement:
-    """`placement` of dimension `dim`, if it divides one."""
+    """Return `placement` of dimension `dim`, if it shards one."""
     if not isinstance(placement, ShardPlacement) or placement.dim == dim:
         return placement
     return attrs.evolve(placement, dim=dim)

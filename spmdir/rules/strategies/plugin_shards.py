@@ -1,11 +1,10 @@
-"""Rows by S lifted to plug-in placements that divide a dimension, where ranks then hold corresponding pieces."""
+"""Strategies by S with plug-in placements in the place of S, where ranks then have corresponding shards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -13,18 +12,17 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import joined, scaled, tiled
 from spmdir.core.placement.base import ENUMERATED, ShardPlacement, runs_of
 from spmdir.core.placement.standard import Placement, Shard
-from spmdir.rules.shapes.layout import Dims
-from spmdir.rules.strategies.divisibility import beside, goes_with, least_held, local_form_reads
-from spmdir.rules.strategies.per_axis import factor_row
+from spmdir.rules.instance import RuleInstance
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.strategies.divisibility import compatible, local_form_reads
+from spmdir.rules.strategies.expansion_layout import LayOut
+from spmdir.rules.strategies.per_axis import factor_strategy
 from spmdir.rules.strategies.plugin_placements import at
-from spmdir.rules.strategies.strategy import Strategy, lifted_factors
-
-if TYPE_CHECKING:
-    from spmdir.rules.op_rule import OpRule
+from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
 @attrs.frozen
-class Seat:
+class FactorPosition:
     """Where a factor stands in a dimension: `outer` stretches of it, each element of it `inner` positions."""
 
     dim: int
@@ -32,136 +30,140 @@ class Seat:
     inner: int
 
     @property
-    def alone(self) -> bool:
+    def fills(self) -> bool:
+        """Whether the dimension is the factor alone."""
         return self.outer == 1 == self.inner
 
 
-def lifted_rows(
-    rule: OpRule, count: int, divided: Mapping[int, int], shards: tuple[ShardPlacement, ...]
+def lifted_strategies(
+    rule: RuleInstance, count: int, sharded: ShardCounts, shards: tuple[ShardPlacement, ...], layouts: LayOut
 ) -> Iterator[Strategy]:
-    """The rows of `factor_rows` with `shards` in the place of S, where ranks then still hold corresponding pieces."""
+    """Yield the strategies of `factor_strategies` with `shards` in the place of S, where shards still correspond."""
     for index in range(len(rule.factors)):
-        if _liftable(rule, index, divided):
-            for cut in _cuts(rule, index, count, divided, shards):
-                row = _lifted(rule, index, count, divided, cut, shards)
-                if row:
-                    yield row
+        if _liftable(rule, index, sharded):
+            for placement in _factor_placements(rule, index, count, sharded, shards):
+                strategy = _lifted(rule, index, count, sharded, placement, shards, layouts)
+                if strategy:
+                    yield strategy
 
 
-def _liftable(rule: OpRule, index: int, divided: Mapping[int, int]) -> bool:
-    """Whether the factor may be divided otherwise than by S: nothing asks where a rank's piece begins."""
+def _liftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
+    """Return whether the factor may be sharded otherwise than by S: nothing asks where a rank's shard begins."""
     factor = rule.factors[index]
-    if factor.rewrite == "local" or factor.aligned or index in rule.layout.windows or least_held(factor) > 1:
+    if factor.rewrite == "local" or factor.aligned or index in rule.layout.windows or factor.least_elements > 1:
         return False
-    if not goes_with(rule, index, divided):
+    if not compatible(rule, index, sharded):
         return False
-    others, already = lifted_factors(divided), index in divided
-    if already and (factor.rewrite or least_held(factor) or beside(rule, index)):
+    if index in sharded.all_axes and (factor.rewrite or factor.least_elements or rule.neighbours(index)):
         return False
-    if factor.rewrite and any(rule.factors[f].rewrite for f in others):
+    if factor.rewrite and any(rule.factors[f].rewrite for f in sharded.by_plugins):
         return False
-    if any(_cuts_unevenly(rule, f, divided) for f in rule.majors.get(index, ())):
+    if any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ())):
         return False
-    local = (f for f in divided if f >= 0 and rule.factors[f].rewrite == "local")
+    local = (f for f in sharded.all_axes if rule.factors[f].rewrite == "local")
     return not any(local_form_reads(rule, f, index) for f in local)
 
 
-def _cuts_unevenly(rule: OpRule, factor: int, divided: Mapping[int, int]) -> bool:
-    return ~factor in divided or rule.factors[factor].size % divided.get(factor, 1) != 0
+def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
+    return factor in sharded.by_plugins or rule.factors[factor].size % sharded.of(factor) != 0
 
 
-def _cuts(
-    rule: OpRule, index: int, count: int, divided: Mapping[int, int], shards: Sequence[ShardPlacement]
+def _factor_placements(
+    rule: RuleInstance, index: int, count: int, sharded: ShardCounts, shards: Sequence[ShardPlacement]
 ) -> Iterator[ShardPlacement]:
-    """What may hold the factor by itself: the plug-ins, and what these make of it inside dimensions."""
+    """Yield what may shard the factor by itself: the plug-ins, and what these make of it inside dimensions."""
     found: dict[Placement | None, None] = dict.fromkeys(shards)
-    for seat in _seats(rule, index, divided):
-        found.update(dict.fromkeys(_unseated(p, seat) for p in shards))
-    size, before = rule.factors[index].size, divided.get(index, 1)
+    for position in _positions(rule, index, sharded):
+        found.update(dict.fromkeys(_of_factor(p, position) for p in shards))
+    size, before = rule.factors[index].size, sharded.of(index)
     # S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
-    least = max(least_held(rule.factors[index]), bool(beside(rule, index)) and not rule.is_view)
-    for cut in found:
-        if not isinstance(cut, ShardPlacement) or not (fits(cut, size, count) or fits(cut, size // before, count)):
+    least = max(rule.factors[index].least_elements, bool(rule.neighbours(index)) and not rule.is_view)
+    for placement in found:
+        if not isinstance(placement, ShardPlacement):
             continue
-        if not least or all(own >= least for _, _, own in runs_of(cut, size, count)):
-            yield cut
+        if not (suits(placement, size, count) or suits(placement, size // before, count)):
+            continue
+        if not least or all(own >= least for _, _, own in runs_of(placement, size, count)):
+            yield placement
 
 
-def _seats(rule: OpRule, index: int, divided: Mapping[int, int]) -> tuple[Seat, ...]:
-    """Where the factor stands in operands and results, each place once."""
-    every = (dims for dims in (*rule.operand_dims, *rule.result_dims) if dims)
-    return tuple(dict.fromkeys(seat for dims in every if (seat := _seat(rule, index, dims, divided))))
+def _positions(rule: RuleInstance, index: int, sharded: ShardCounts) -> tuple[FactorPosition, ...]:
+    """Return where the factor stands in operands and results, each position once."""
+    found = (_position(rule, index, dims, sharded) for dims in rule.all_dims)
+    return tuple(dict.fromkeys(position for position in found if position))
 
 
-def _seat(rule: OpRule, index: int, dims: Dims, divided: Mapping[int, int]) -> Seat | None:
-    """Where the factor stands in a tensor, of what the axes that divide major factors leave; None if it does not."""
+def _position(rule: RuleInstance, index: int, dims: Dims, sharded: ShardCounts) -> FactorPosition | None:
+    """Return where the factor stands in a tensor, of what the axes that shard major factors leave; None if nowhere."""
     for dim, made_of in enumerate(dims):
         if index in made_of:
             place = made_of.index(index)
-            outer = math.prod(rule.factors[f].size // divided.get(f, 1) for f in made_of[:place])
-            return Seat(dim, outer, math.prod(rule.factors[f].size for f in made_of[place + 1 :]))
+            outer = math.prod(rule.factors[f].size // sharded.of(f) for f in made_of[:place])
+            return FactorPosition(dim, outer, math.prod(rule.factors[f].size for f in made_of[place + 1 :]))
     return None
 
 
-def _unseated(placement: ShardPlacement, seat: Seat) -> Placement | None:
-    """What holds a factor if `placement` holds the dimension that it stands in."""
-    inner = placement.inside(seat.outer)
-    return inner.unscaled(seat.inner) if isinstance(inner, ShardPlacement) else None
+def _of_factor(placement: ShardPlacement, position: FactorPosition) -> Placement | None:
+    """Return what shards a factor if `placement` shards the dimension that it stands in; None if nothing does."""
+    inner = placement.inside(position.outer)
+    return inner.unscaled(position.inner) if isinstance(inner, ShardPlacement) else None
 
 
 def _lifted(
-    rule: OpRule,
+    rule: RuleInstance,
     index: int,
     count: int,
-    divided: Mapping[int, int],
-    cut: ShardPlacement,
+    sharded: ShardCounts,
+    placement: ShardPlacement,
     shards: tuple[ShardPlacement, ...],
+    layouts: LayOut,
 ) -> Strategy | None:
     size = rule.factors[index].size
-    seated = {seat: _seated(cut, seat, size, count, shards) for seat in _seats(rule, index, divided)}
-    if None in seated.values() or all(isinstance(p, Shard) for p in seated.values()):
+    positions = _positions(rule, index, sharded)
+    placements = {position: _of_dimension(placement, position, size, count, shards) for position in positions}
+    if None in placements.values() or all(isinstance(p, Shard) for p in placements.values()):
         return None
 
-    def held(dims: Dims) -> Placement | None:
-        seat = _seat(rule, index, dims, divided)
-        return None if seat is None else seated[seat]
+    def placement_of(dims: Dims) -> Placement | None:
+        position = _position(rule, index, dims, sharded)
+        return None if position is None else placements[position]
 
-    return factor_row(rule, index, count, divided, held, cut)
+    return factor_strategy(rule, index, count, sharded, placement_of, layouts, placement)
 
 
-def _seated(
-    cut: ShardPlacement, seat: Seat, size: int, count: int, shards: tuple[ShardPlacement, ...]
+def _of_dimension(
+    placement: ShardPlacement, position: FactorPosition, size: int, count: int, shards: tuple[ShardPlacement, ...]
 ) -> Placement | None:
-    """What holds a dimension in which a factor of `size` that `cut` holds stands; None if none is known."""
-    if seat.alone:
-        return at(cut, seat.dim)
-    candidates: list[Placement | None] = [p for p in shards if _unseated(p, seat) == cut]
-    candidates += [cut.scaled(seat.inner)] if seat.outer == 1 else []
-    found = (p for p in candidates if isinstance(p, ShardPlacement) and _same(cut, p, seat, size, count))
-    return next((at(p, seat.dim) for p in found), None)
+    """Return what shards a dimension in which a factor of `size`, sharded by `placement`, stands; None if unknown."""
+    if position.fills:
+        return at(placement, position.dim)
+    candidates: list[Placement | None] = [p for p in shards if _of_factor(p, position) == placement]
+    candidates += [placement.scaled(position.inner)] if position.outer == 1 else []
+    found = (p for p in candidates if isinstance(p, ShardPlacement) and _same(placement, p, position, size, count))
+    return next((at(p, position.dim) for p in found), None)
 
 
 @lru_cache(maxsize=65536)
-def _same(cut: ShardPlacement, held: ShardPlacement, seat: Seat, size: int, count: int) -> bool:
-    """Whether `held` of the dimension is `cut` of the factor, position by position and in the same order.
+def _same(of_factor: ShardPlacement, of_dim: ShardPlacement, position: FactorPosition, size: int, count: int) -> bool:
+    """Return whether `of_dim` of the dimension is `of_factor` of the factor, position by position and in order.
 
-    No of more than ENUMERATED ranges, which are not compared: strategies are lost then.
+    False beyond ENUMERATED ranges, which are not compared: strategies are lost then.
     """
-    extent = size * seat.inner
-    if not fits(held, seat.outer * extent, count):
+    extent = size * position.inner
+    if not suits(of_dim, position.outer * extent, count):
         return False
-    if cut.stretches(size, count) * seat.outer > ENUMERATED or count > ENUMERATED:
+    if of_factor.stretches(size, count) * position.outer > ENUMERATED or count > ENUMERATED:
         return False
     return all(
-        joined(held.ranges(seat.outer * extent, count, rank))
-        == tiled(scaled(cut.ranges(size, count, rank), seat.inner), extent, seat.outer)
+        joined(of_dim.ranges(position.outer * extent, count, rank))
+        == tiled(scaled(of_factor.ranges(size, count, rank), position.inner), extent, position.outer)
         for rank in range(count)
     )
 
 
 @lru_cache(maxsize=65536)
-def fits(placement: Placement, size: int, count: int) -> bool:
-    """Whether `count` ranks can hold a dimension of `size` elements so; `placement.dim` is 0."""
+def suits(placement: Placement, size: int, count: int) -> bool:
+    """Return whether `count` ranks can shard a dimension of `size` elements so; `placement.dim` is 0."""
     try:
         placement.check((size,), count)
     except SpmdirError:

@@ -1,4 +1,4 @@
-"""One way to run an op on the ranks of one mesh axis."""
+"""One way to run an op on the ranks of one mesh axis, and what it must know of the other axes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Strategy:
     Attributes:
         operands: the placement of each tensor operand, flat.
         results: the placement of each result that this gives; R for an absent one.
-        factor: the factor that is divided, if one is.
+        factor: the factor that is sharded, if one is.
         rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
-        cut: how the ranks hold the factor, if the row is lifted: not one that the rule gives with S. Its `dim` is 0.
+        factor_placement: how the factor is sharded where a plug-in takes the place of S; its `dim` is 0. None for S.
     """
 
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
     factor: int | None = None
     rewrite: str | None = None
-    cut: Placement | None = None
+    factor_placement: Placement | None = None
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
-        """This row with `new` for results placed by `old`."""
+        """Return this strategy with `new` for results placed by `old`."""
         return attrs.evolve(self, results=tuple(new if p == old else p for p in self.results))
 
     def __str__(self) -> str:
@@ -37,30 +37,64 @@ class Strategy:
         return f"{text} {self.rewrite}" if self.rewrite else text
 
 
-class Dividing(Protocol):
-    """A row, of a rule or of the search: the factor that it divides, and how if it is lifted."""
+@attrs.frozen(eq=False)
+class ShardCounts:
+    """Into how many shards the other mesh axes cut the factors of a call.
+
+    Attributes:
+        all_axes: factor → the number of its shards, for factors that are sharded at all.
+        by_plugins: factor → the number of shards by those of the axes that shard it by a plug-in placement.
+    """
+
+    all_axes: Mapping[int, int] = {}
+    by_plugins: Mapping[int, int] = {}
+
+    def of(self, factor: int | None) -> int:
+        """Return the number of shards of `factor`; 1 where it is not sharded."""
+        return self.all_axes.get(factor, 1) if factor is not None else 1
+
+    def over(self, other: ShardCounts) -> ShardCounts:
+        """Return these counts, with those of `other` for factors that these do not shard."""
+        return ShardCounts({**other.all_axes, **self.all_axes}, {**other.by_plugins, **self.by_plugins})
+
+    def without_plugins_of(self, factors: Iterable[int]) -> ShardCounts:
+        """Return these counts with `factors` sharded as if by S alone."""
+        return ShardCounts(self.all_axes, {f: n for f, n in self.by_plugins.items() if f not in factors})
+
+    def seen_from(self, outer: Mapping[int, int]) -> ShardCounts:
+        """Return the counts for an op whose factors are those of this one by `outer`."""
+        return ShardCounts(
+            {inner: self.all_axes[f] for inner, f in outer.items() if f in self.all_axes},
+            {inner: self.by_plugins[f] for inner, f in outer.items() if f in self.by_plugins},
+        )
+
+    @property
+    def key(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """Equal for equal counts."""
+        return tuple(sorted(self.all_axes.items())), tuple(sorted(self.by_plugins.items()))
+
+
+UNSHARDED = ShardCounts()
+"""No other axis shards anything."""
+
+
+class FactorSharding(Protocol):
+    """A strategy, of a rule or of the search: the factor that it shards, and by which placement."""
 
     @property
     def factor(self) -> int | None: ...
 
     @property
-    def cut(self) -> Placement | None: ...
+    def factor_placement(self) -> Placement | None: ...
 
 
-def divided_by(rows: Iterable[tuple[Dividing, int]]) -> dict[int, int]:
-    """(row, its number of ranks) per mesh axis → what `OpRule.strategies` is to know of these axes.
-
-    Factor → the number of pieces that they cut it into; ~factor → the number that those with a lifted row do.
-    """
-    divided: dict[int, int] = {}
-    for row, count in rows:
-        if row.factor is not None:
-            divided[row.factor] = divided.get(row.factor, 1) * count
-            if row.cut is not None:
-                divided[~row.factor] = divided.get(~row.factor, 1) * count
-    return divided
-
-
-def lifted_factors(divided: Mapping[int, int]) -> tuple[int, ...]:
-    """The factors that other axes divide by lifted rows."""
-    return tuple(~key for key in divided if key < 0)
+def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCounts:
+    """Return the counts for (strategy, number of ranks) of each mesh axis."""
+    every: dict[int, int] = {}
+    plugins: dict[int, int] = {}
+    for strategy, count in strategies:
+        if strategy.factor is not None and count > 1:
+            every[strategy.factor] = every.get(strategy.factor, 1) * count
+            if strategy.factor_placement is not None:
+                plugins[strategy.factor] = plugins.get(strategy.factor, 1) * count
+    return ShardCounts(every, plugins) if every else UNSHARDED

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import attrs
 
+from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.shapes.maps.diagonals import diagonal, embedded, undiagonal, unwindowed, windows
 from spmdir.rules.shapes.maps.given_shapes import drawn, drawn_like, front, leading, new, reduced, trailing, unused
 from spmdir.rules.shapes.maps.indexing import index, take
@@ -16,9 +16,6 @@ from spmdir.rules.shapes.maps.rearrange import expand, move, permute, reverse, r
 from spmdir.rules.shapes.maps.reshape import flatten, reshape, reshape_like, unflatten
 from spmdir.rules.shapes.maps.slicing import keep_equal, narrowed, padded, sliced
 
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims
-
 
 @attrs.frozen
 class DimensionMap:
@@ -27,12 +24,12 @@ class DimensionMap:
     Attributes:
         build: (layout, names in the rule) → the dimensions.
         sized: its last name is a literal argument that holds the sizes of the result.
-        apart: the parameters for which it sets dimensions apart, so that clauses know `~dim`, `~indices` and the like.
+        separates: the parameters for which it separates dimensions; clauses then know `~dim`, `~indices` and so on.
     """
 
     build: Callable[..., Dims]
     sized: bool = False
-    apart: tuple[str, ...] = ()
+    separates: tuple[str, ...] = ()
 
 
 MAPS: dict[str, DimensionMap] = {
@@ -56,18 +53,18 @@ MAPS: dict[str, DimensionMap] = {
     "windows": DimensionMap(windows),
     "unwindowed": DimensionMap(unwindowed),
     # Pieces, and what is put together.
-    "sliced": DimensionMap(sliced, apart=("dim",)),
-    "narrowed": DimensionMap(narrowed, apart=("dim",)),
-    "padded": DimensionMap(padded, apart=("pad",)),
+    "sliced": DimensionMap(sliced, separates=("dim",)),
+    "narrowed": DimensionMap(narrowed, separates=("dim",)),
+    "padded": DimensionMap(padded, separates=("pad",)),
     "keep_equal": DimensionMap(keep_equal),
-    "concatenated": DimensionMap(concatenated, apart=("dim",)),
+    "concatenated": DimensionMap(concatenated, separates=("dim",)),
     "join": DimensionMap(join),
     "grid": DimensionMap(grid),
     "repeat": DimensionMap(repeat),
     "tiled": DimensionMap(tiled),
     "interleave": DimensionMap(interleave),
     # Elements looked up.
-    "index": DimensionMap(index, apart=("indices",)),
+    "index": DimensionMap(index, separates=("indices",)),
     "take": DimensionMap(take),
     # Products.
     "product": DimensionMap(product),

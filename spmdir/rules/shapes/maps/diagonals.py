@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def diagonal(layout: Layout, operand: str, offset: str, first: str, second: str) -> Dims:
+def diagonal(layout: LayoutBuilder, operand: str, offset: str, first: str, second: str) -> Dims:
     """Both dimensions are whole and give way to a last one."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     at = [layout.dimension(name, len(dims)) for name in (first, second)]
     if at[0] == at[1]:
         layout.fail(f"there is no diagonal of one dimension, nor one without dimensions: {list(shape)}")
-    layout.whole.update(f for p in at for f in dims[p])
+    layout.keep_unsharded(f for p in at for f in dims[p])
     (shift,) = layout.integers(offset)
     length = max(0, min(shape[at[0]] + min(shift, 0), shape[at[1]] - max(shift, 0)))
-    return (*(d for p, d in enumerate(dims) if p not in at), (layout.factor("w", length, whole=True),))
+    return (*(d for p, d in enumerate(dims) if p not in at), (layout.factor("w", length, unsharded=True),))
 
 
-def undiagonal(layout: Layout, operand: str, sizes: str, first: str, second: str) -> Dims:
+def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, first: str, second: str) -> Dims:
     """The dimensions of the tensor, of shape `sizes`, whose diagonal `operand` is."""
     dims, shape = layout.dims(operand), layout.integers(sizes)
     at = sorted(layout.dimension(name, len(shape)) for name in (first, second))
@@ -30,16 +29,16 @@ def undiagonal(layout: Layout, operand: str, sizes: str, first: str, second: str
     return _unfolded(layout, dims, {position: shape[position] for position in at})
 
 
-def _unfolded(layout: Layout, dims: Dims, sizes: dict[int, int]) -> Dims:
+def _unfolded(layout: LayoutBuilder, dims: Dims, sizes: dict[int, int]) -> Dims:
     """The last dimension gives way to two whole ones, at the positions and of the sizes given."""
-    layout.whole.update(dims[-1])
+    layout.keep_unsharded(dims[-1])
     out = list(dims[:-1])
     for position, size in sorted(sizes.items()):
-        out.insert(position, (layout.factor(f"w{position}", size, whole=True),))
+        out.insert(position, (layout.factor(f"w{position}", size, unsharded=True),))
     return tuple(out)
 
 
-def embedded(layout: Layout, operand: str, offset: str, first: str, second: str) -> Dims:
+def embedded(layout: LayoutBuilder, operand: str, offset: str, first: str, second: str) -> Dims:
     """The last dimension gives way to two whole ones whose diagonal it is."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:
@@ -49,7 +48,7 @@ def embedded(layout: Layout, operand: str, offset: str, first: str, second: str)
     return _unfolded(layout, dims, dict.fromkeys(at, size))
 
 
-def windows(layout: Layout, operand: str, dimension: str, length: str, step: str) -> Dims:
+def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, step: str) -> Dims:
     """Windows over a dimension, whole unless they lie side by side and fill it; their elements, whole, come last."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     (size,), (stride,) = layout.integers(length), layout.integers(step)
@@ -58,29 +57,29 @@ def windows(layout: Layout, operand: str, dimension: str, length: str, step: str
     if not 0 <= size <= extent or stride < 1:
         layout.fail(f"no windows of {size} elements in steps of {stride} fit {extent} elements")
     tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
-    count = layout.factor(f"w{at}", (extent - size) // stride + 1, whole=not tiles)
-    inner = layout.factor("e", size, whole=True)
+    count = layout.factor(f"w{at}", (extent - size) // stride + 1, unsharded=not tiles)
+    inner = layout.factor("e", size, unsharded=True)
     if not dims:
         return ((inner,),)
     if tiles:
         old = list(dims)
         old[at] = (count, inner)
-        layout.operand_dims[layout.binding.operands(operand)[0]] = tuple(old)
+        layout.set_dims(operand, tuple(old))
     else:
-        layout.whole.update(dims[at])
+        layout.keep_unsharded(dims[at])
     dims[at] = (count,)
     return (*dims, (inner,))
 
 
-def unwindowed(layout: Layout, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:
+def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:
     """The dimensions of the tensor, of shape `sizes`, whose windows `operand` holds, as in `windows`."""
     dims, shape = list(layout.dims(operand)), layout.integers(sizes)
     if len(dims) != len(shape) + 1 or not shape:
         layout.fail(f"a tensor of rank {len(dims)} holds no windows of one of shape {list(shape)}")
     at = layout.dimension(argument, len(shape))
     if layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(shape):
-        layout.whole.update(dims[-1])
+        layout.keep_unsharded(dims[-1])
         return (*dims[:at], (*dims[at], *dims[-1]), *dims[at + 1 : -1])
-    layout.whole.update((*dims[at], *dims[-1]))
-    dims[at] = (layout.factor(f"w{at}", shape[at], whole=True),)
+    layout.keep_unsharded((*dims[at], *dims[-1]))
+    dims[at] = (layout.factor(f"w{at}", shape[at], unsharded=True),)
     return tuple(dims[:-1])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def index(layout: Layout, operand: str, indices: str) -> Dims:
+def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
     """The dimensions of `operand[indices]`: indexed ones give way to those of the indices, in front if not adjacent."""
     slot = layout.binding.tensors[indices]
     assert isinstance(slot, tuple)
@@ -19,7 +17,7 @@ def index(layout: Layout, operand: str, indices: str) -> Dims:
     if len(slot) > len(dims):
         layout.fail(f"{len(slot)} indices given for a tensor of rank {len(dims)}")
     for position in at:
-        layout.set_apart(indices, position, dims[position])
+        layout.separate(indices, position, dims[position])
     inserted = tuple((f,) for f in layout.refer("*i"))
     rest = [d for p, d in enumerate(dims) if p not in at]
     adjacent = at and at[-1] - at[0] == len(at) - 1
@@ -27,7 +25,7 @@ def index(layout: Layout, operand: str, indices: str) -> Dims:
     return (*rest[:front], *inserted, *rest[front:])
 
 
-def take(layout: Layout, operand: str, argument: str) -> Dims:
+def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     """The dimensions of `operand` with the one in `argument` replaced by that of an index `*i`."""
     dims = list(layout.dims(operand))
     if not dims:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def concatenated(layout: Layout, operands: str, argument: str) -> Dims:
+def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     """The dimensions of tensors joined along one that stands apart; torch lets vectors of no elements join any."""
     numbers = layout.binding.operands(operands)
     empty = [i for i in numbers if layout.operands[i].shape == (0,)]
@@ -21,27 +20,27 @@ def concatenated(layout: Layout, operands: str, argument: str) -> Dims:
     rest = [layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),) for p, size in enumerate(shape) if p != at]
     if layout.operand is None:
         total = sum(layout.operands[i].shape[at] for i in numbers if i not in empty or first in empty)
-        along = layout.factor(f"w{at}", total, whole=True)
+        along = layout.factor(f"w{at}", total, unsharded=True)
     else:
         mine = layout.operands[layout.operand].shape
         if layout.operand in empty and first not in empty:
-            return ((layout.factor("none", 0, whole=True),),)
+            return ((layout.factor("none", 0, unsharded=True),),)
         if len(mine) != len(shape) or any(s != t for p, (s, t) in enumerate(zip(mine, shape, strict=True)) if p != at):
             layout.fail(f"tensors of shapes {list(shape)} and {list(mine)} cannot be joined along dimension {at}")
         along = layout.factor(f"~{argument}", mine[at])
-        layout.set_apart(argument, layout.operand, (along,))
+        layout.separate(argument, layout.operand, (along,))
     return (*rest[:at], (along,), *rest[at:])
 
 
-def join(layout: Layout, operands: str, argument: str) -> Dims:
+def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     """The dimensions of tensors stacked along a new one."""
     dims = list(layout.operand_dims[layout.binding.operands(operands)[0]])
     count = len(layout.binding.operands(operands))
-    dims.insert(layout.dimension(argument, len(dims) + 1), (layout.factor("w", count, whole=True),))
+    dims.insert(layout.dimension(argument, len(dims) + 1), (layout.factor("w", count, unsharded=True),))
     return tuple(dims)
 
 
-def grid(layout: Layout, operands: str, *indexing: str) -> Dims:
+def grid(layout: LayoutBuilder, operands: str, *indexing: str) -> Dims:
     """Of a tensor, its one dimension; of the result, those of all tensors, the first two swapped for "xy"."""
     numbers = layout.binding.operands(operands)
     dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(numbers)]
@@ -52,17 +51,17 @@ def grid(layout: Layout, operands: str, *indexing: str) -> Dims:
     return tuple(dims)
 
 
-def repeat(layout: Layout, operand: str, argument: str) -> Dims:
+def repeat(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     return _repeated(layout, operand, argument, layout.integers(argument))
 
 
-def tiled(layout: Layout, operand: str, argument: str) -> Dims:
+def tiled(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     """As `repeat`, where counts that are missing in front are 1."""
     repeats = layout.integers(argument)
     return _repeated(layout, operand, argument, (1,) * (len(layout.shape(operand)) - len(repeats)) + repeats)
 
 
-def _repeated(layout: Layout, operand: str, argument: str, repeats: tuple[int, ...]) -> Dims:
+def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple[int, ...]) -> Dims:
     dims, shape = layout.dims(operand), layout.shape(operand)
     if len(repeats) < len(shape) or any(count < 0 for count in repeats):
         layout.fail(f"argument '{argument}' is {list(repeats)}; expected a count for each dimension of {list(shape)}")
@@ -74,18 +73,18 @@ def _repeated(layout: Layout, operand: str, argument: str, repeats: tuple[int, .
             out.append(dims[old])
         else:
             if old >= 0:
-                layout.whole.update(dims[old])
-            out.append((layout.factor(f"w{position}", count * (shape[old] if old >= 0 else 1), whole=True),))
+                layout.keep_unsharded(dims[old])
+            out.append((layout.factor(f"w{position}", count * (shape[old] if old >= 0 else 1), unsharded=True),))
     return tuple(out)
 
 
-def interleave(layout: Layout, operand: str, repeats: str, argument: str) -> Dims:
+def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
     """Each element of a dimension several times in a row; all dimensions as one if `argument` names none."""
     dims = layout.dims(operand)
     (count,) = layout.integers(repeats)
     if count < 0:
         layout.fail(f"argument '{repeats}' is {count}; expected how often each element comes")
-    times = (layout.factor("w", count, whole=True),)
+    times = (layout.factor("w", count, unsharded=True),)
     if layout.argument(argument) is None:
         return (tuple(factor for dim in dims for factor in dim) + times,)
     at = layout.dimension(argument, len(dims))

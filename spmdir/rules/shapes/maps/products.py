@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def product(layout: Layout, left: str, right: str) -> Dims:
+def product(layout: LayoutBuilder, left: str, right: str) -> Dims:
     """The dimensions of the product of matrices, or of a matrix and a vector."""
     return (*layout.dims(left)[:-1], *layout.dims(right)[1:][-1:])
 
 
-def outer(layout: Layout, left: str, right: str) -> Dims:
+def outer(layout: LayoutBuilder, left: str, right: str) -> Dims:
     return (*layout.dims(left), *layout.dims(right))
 
 
-def scores(layout: Layout, query: str, key: str) -> Dims:
+def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
     """The dimensions of the attention scores: those of the query, over the positions of the key."""
     return (*layout.dims(query)[:-1], layout.dims(key)[-2])
 
 
-def subscripts(layout: Layout, operands: str, argument: str) -> Dims:
+def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
     equation = layout.argument(argument)
     terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def permute(layout: Layout, operand: str, argument: str) -> Dims:
+def permute(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     dims = layout.dims(operand)
     return tuple(dims[d] for d in layout.dimensions(argument, len(dims)))
 
 
-def transpose(layout: Layout, operand: str, first: str, second: str) -> Dims:
+def transpose(layout: LayoutBuilder, operand: str, first: str, second: str) -> Dims:
     dims = list(layout.dims(operand))
     if dims:
         a, b = layout.dimension(first, len(dims)), layout.dimension(second, len(dims))
@@ -21,11 +19,11 @@ def transpose(layout: Layout, operand: str, first: str, second: str) -> Dims:
     return tuple(dims)
 
 
-def reverse(layout: Layout, operand: str) -> Dims:
+def reverse(layout: LayoutBuilder, operand: str) -> Dims:
     return layout.dims(operand)[::-1]
 
 
-def move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
+def move(layout: LayoutBuilder, operand: str, source: str, destination: str) -> Dims:
     dims = layout.dims(operand)
     rank = len(dims)
     if not rank:
@@ -35,20 +33,20 @@ def move(layout: Layout, operand: str, source: str, destination: str) -> Dims:
     return tuple(dims[source_of[p] if p in source_of else next(rest)] for p in range(rank))
 
 
-def unsqueeze(layout: Layout, operand: str, argument: str) -> Dims:
+def unsqueeze(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     dims = list(layout.dims(operand))
     dims.insert(layout.dimension(argument, len(dims) + 1), ())
     return tuple(dims)
 
 
-def squeeze(layout: Layout, operand: str, *argument: str) -> Dims:
+def squeeze(layout: LayoutBuilder, operand: str, *argument: str) -> Dims:
     """Without an argument every dimension of size 1 goes."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     chosen = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
     return tuple(d for p, d in enumerate(dims) if not (p in chosen and shape[p] == 1))
 
 
-def expand(layout: Layout, operand: str, argument: str) -> Dims:
+def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     dims, shape = layout.dims(operand), layout.shape(operand)
     wanted = layout.integers(argument)
     lead = len(wanted) - len(shape)
@@ -64,7 +62,7 @@ def expand(layout: Layout, operand: str, argument: str) -> Dims:
     return tuple(out)
 
 
-def rotated(layout: Layout, operand: str, times: str, argument: str) -> Dims:
+def rotated(layout: LayoutBuilder, operand: str, times: str, argument: str) -> Dims:
     """The dimensions that are turned round are whole; both change places for an odd number of quarter turns."""
     dims = list(layout.dims(operand))
     turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
@@ -72,7 +70,7 @@ def rotated(layout: Layout, operand: str, times: str, argument: str) -> Dims:
         layout.fail(f"argument '{argument}' is {list(turned)}; expected two dimensions")
     a, b = turned
     quarters = layout.integers(times)[0] % 4
-    layout.whole.update(f for p in ((), (b,), (a, b), (a,))[quarters] for f in dims[p])
+    layout.keep_unsharded(f for p in ((), (b,), (a, b), (a,))[quarters] for f in dims[p])
     if quarters % 2:
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)

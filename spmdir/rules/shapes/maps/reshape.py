@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def reshape(layout: Layout, operand: str, argument: str) -> Dims:
+def reshape(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     return _reshape_to(layout, operand, layout.integers(argument))
 
 
-def reshape_like(layout: Layout, operand: str, other: str) -> Dims:
+def reshape_like(layout: LayoutBuilder, operand: str, other: str) -> Dims:
     """The dimensions of `operand` in the shape of `other`, which lies alike."""
     dims = _reshape_to(layout, operand, layout.shape(other))
-    layout.operand_dims[layout.binding.operands(other)[0]] = dims
+    layout.set_dims(other, dims)
     return dims
 
 
-def flatten(layout: Layout, operand: str, *ends: str) -> Dims:
+def flatten(layout: LayoutBuilder, operand: str, *ends: str) -> Dims:
     """Without arguments all dimensions become one."""
     shape = layout.shape(operand) or (1,)
     start, end = (layout.dimension(name, len(shape)) for name in ends) if ends else (0, len(shape) - 1)
     return _reshape_to(layout, operand, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
 
 
-def unflatten(layout: Layout, operand: str, dim: str, argument: str) -> Dims:
+def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> Dims:
     shape = layout.shape(operand)
     at, sizes = layout.dimension(dim, len(shape)), layout.integers(argument)
     # The one -1 is of this dimension alone: where another one is empty, the elements do not tell it.
@@ -35,11 +34,11 @@ def unflatten(layout: Layout, operand: str, dim: str, argument: str) -> Dims:
     sizes = tuple(shape[at] // max(parts, 1) if size == -1 and sizes.count(-1) == 1 else size for size in sizes)
     dims = _reshape_to(layout, operand, (*shape[:at], *sizes, *shape[at + 1 :]))
     # The sizes of the parts are given apart from those of the result, so no rank can have its own.
-    layout.whole.update(f for d in dims[at : at + len(sizes)] for f in d)
+    layout.keep_unsharded(f for d in dims[at : at + len(sizes)] for f in d)
     return dims
 
 
-def _reshape_to(layout: Layout, operand: str, wanted: tuple[int, ...]) -> Dims:
+def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) -> Dims:
     """Common major factors of what is left of both shapes are shared; where there is none, both stay whole."""
     source = layout.shape(operand)
     target = _target(layout, source, wanted)
@@ -47,14 +46,14 @@ def _reshape_to(layout: Layout, operand: str, wanted: tuple[int, ...]) -> Dims:
     if 0 in source:
         for side, shape in zip(dims, (source, target), strict=True):
             for dim, size in enumerate(shape):
-                side[dim].append(layout.factor(_fresh(layout), size, whole=True))
+                side[dim].append(layout.factor(_fresh(layout), size, unsharded=True))
     else:
         _common_factors(layout, source, target, dims)
-    layout.operand_dims[layout.binding.operands(operand)[0]] = tuple(map(tuple, dims[0]))
+    layout.set_dims(operand, tuple(map(tuple, dims[0])))
     return tuple(map(tuple, dims[1]))
 
 
-def _target(layout: Layout, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+def _target(layout: LayoutBuilder, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes `wanted` with one -1 worked out."""
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         layout.fail(f"{list(wanted)} is no shape; expected sizes, of which one may be -1")
@@ -67,7 +66,7 @@ def _target(layout: Layout, shape: tuple[int, ...], wanted: tuple[int, ...]) -> 
     return size
 
 
-def result_sizes(layout: Layout, wanted: tuple[int, ...]) -> tuple[int, ...]:
+def result_sizes(layout: LayoutBuilder, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes of the result, which must be those `wanted`, -1 being any size; -1 stays if no result is given."""
     given = layout.result_shape()
     if given is None:
@@ -78,7 +77,7 @@ def result_sizes(layout: Layout, wanted: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _common_factors(
-    layout: Layout, source: tuple[int, ...], target: tuple[int, ...], dims: tuple[list[list[int]], ...]
+    layout: LayoutBuilder, source: tuple[int, ...], target: tuple[int, ...], dims: tuple[list[list[int]], ...]
 ) -> None:
     left = [list(source), list(target)]
     at = [0, 0]
@@ -90,7 +89,7 @@ def _common_factors(
             return
         common = math.gcd(left[0][at[0]], left[1][at[1]])
         if common == 1:
-            _whole_block(layout, left, at, dims)
+            _unsharded_block(layout, left, at, dims)
             return
         factor = layout.factor(_fresh(layout), common)
         for side in (0, 1):
@@ -98,7 +97,9 @@ def _common_factors(
             left[side][at[side]] //= common
 
 
-def _whole_block(layout: Layout, left: list[list[int]], at: list[int], dims: tuple[list[list[int]], ...]) -> None:
+def _unsharded_block(
+    layout: LayoutBuilder, left: list[list[int]], at: list[int], dims: tuple[list[list[int]], ...]
+) -> None:
     """From here on no major factor is shared: take dimensions until both sides hold as many elements, then go on."""
     products = [1, 1]
     ends = list(at)
@@ -108,11 +109,11 @@ def _whole_block(layout: Layout, left: list[list[int]], at: list[int], dims: tup
         ends[side] += 1
     for side in (0, 1):
         for dim in range(at[side], ends[side]):
-            dims[side][dim].append(layout.factor(_fresh(layout), left[side][dim], whole=True))
+            dims[side][dim].append(layout.factor(_fresh(layout), left[side][dim], unsharded=True))
             left[side][dim] = 1
     source, target = tuple(left[0]), tuple(left[1])
     _common_factors(layout, source, target, dims)
 
 
-def _fresh(layout: Layout) -> str:
+def _fresh(layout: LayoutBuilder) -> str:
     return f"r{sum(name[0] == 'r' for name in layout.names)}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from spmdir.rules.shapes.layout import Dims, Layout
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
-def sliced(layout: Layout, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
+def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
     """The dimension that is cut stands apart and gives way to another one, unless all of it stays."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     at = layout.dimension(argument, len(dims))
@@ -21,7 +20,7 @@ def sliced(layout: Layout, operand: str, argument: str, start: str, end: str, st
     return tuple(dims)
 
 
-def narrowed(layout: Layout, operand: str, argument: str, start: str, length: str) -> Dims:
+def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, length: str) -> Dims:
     """As `sliced`."""
     dims = list(layout.dims(operand))
     (size,) = layout.integers(length)
@@ -29,18 +28,18 @@ def narrowed(layout: Layout, operand: str, argument: str, start: str, length: st
     return tuple(dims)
 
 
-def _cut(layout: Layout, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
+def _cut(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
     """Put a whole dimension of `size` elements where one that stands apart was."""
     if size == math.prod(layout.sizes[f] or 0 for f in dims[at]):
         return
     if size:
-        layout.set_apart(argument, at, dims[at])
+        layout.separate(argument, at, dims[at])
     else:
-        layout.whole.update(dims[at])
-    dims[at] = (layout.factor(f"w{at}", size, whole=True),)
+        layout.keep_unsharded(dims[at])
+    dims[at] = (layout.factor(f"w{at}", size, unsharded=True),)
 
 
-def padded(layout: Layout, operand: str, argument: str) -> Dims:
+def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     """Dimensions with padding stand apart and give way; `argument` lists pairs from the last dimension on."""
     dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
     if len(pad) % 2 or len(pad) > 2 * len(dims):
@@ -51,14 +50,14 @@ def padded(layout: Layout, operand: str, argument: str) -> Dims:
         position = len(dims) - 1 - pair
         if low or high:
             if low < 0 or high < 0:
-                layout.whole.update(dims[position])
+                layout.keep_unsharded(dims[position])
             else:
-                layout.set_apart(argument, position, dims[position])
-            out[position] = (layout.factor(f"w{position}", shape[position] + low + high, whole=True),)
+                layout.separate(argument, position, dims[position])
+            out[position] = (layout.factor(f"w{position}", shape[position] + low + high, unsharded=True),)
     return tuple(out)
 
 
-def keep_equal(layout: Layout, operand: str) -> Dims:
+def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
     """Dimensions that keep their size stay; the others are whole before and after (slice, narrow)."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
@@ -70,6 +69,6 @@ def keep_equal(layout: Layout, operand: str) -> Dims:
         if size == shape[position]:
             out.append(dims[position])
         else:
-            layout.whole.update(dims[position])
-            out.append((layout.factor(f"w{position}", size, whole=True),))
+            layout.keep_unsharded(dims[position])
+            out.append((layout.factor(f"w{position}", size, unsharded=True),))
     return tuple(out)

@@ -1,0 +1,130 @@
+"""Reads a call as a rule names things: operands and arguments by parameter, factors by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from spmdir.core.call import Call, TensorMeta
+from spmdir.core.errors import RuleError
+from spmdir.rules.language.binding import Binding
+from spmdir.rules.language.scope import Scope
+from spmdir.rules.language.syntax_tree import Rule
+from spmdir.rules.shapes.factor import Dims
+
+
+class CallReader:
+    """What a layout answers, while it is built and when it is finished.
+
+    Attributes:
+        rule, binding, operands: of the call.
+        sizes: of each factor; None while it is open.
+        operand_dims: per operand, the factors of its dimensions.
+        named: factor of that name in the rule → its number.
+        variadic: name of variadic dimensions → their factors.
+        separated: argument → position → the factors of the dimension there that `~argument` means.
+    """
+
+    rule: Rule
+    binding: Binding
+    operands: tuple[TensorMeta, ...]
+    sizes: Sequence[int | None]
+    operand_dims: Sequence[Dims]
+    named: Mapping[str, int]
+    variadic: Mapping[str, Sequence[int]]
+    separated: Mapping[str, Mapping[int, Sequence[int]]]
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise RuleError with `message` about the op."""
+        raise RuleError(f"{self.rule.op}: {message}")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the one operand that fills parameter `name`."""
+        return self.operands[self.binding.operands(name)[0]].shape
+
+    def dims(self, name: str) -> Dims:
+        """Return the dimensions of the one operand that fills parameter `name`."""
+        return self.operand_dims[self.binding.operands(name)[0]]
+
+    def argument(self, name: str) -> Any:
+        """Return the value of literal argument `name`; None if it is not given."""
+        return self.binding.arguments.get(name)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return the numbers that literal argument `name` lists; RuleError if it is not given."""
+        value = self.argument(name)
+        listed = (value,) if isinstance(value, int) else value
+        if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
+            from spmdir.core.literals import print_literal  # only a wrong argument needs it
+
+            self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
+        return listed
+
+    def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:
+        """Return the dimensions that literal `argument` selects among `rank`, counted from 0; it must be given."""
+        listed = self.integers(argument)
+        for dim in listed:
+            if not -max(rank, 1) <= dim < max(rank, 1):
+                self.fail(f"argument '{argument}' selects dimension {dim} of a tensor of rank {rank}")
+        found = tuple(dim % max(rank, 1) for dim in listed)
+        if len(set(found)) != len(found):
+            self.fail(f"argument '{argument}' selects a dimension twice: {list(listed)}")
+        return found
+
+    def dimension(self, argument: str, rank: int) -> int:
+        """Return the one dimension that literal `argument` selects among `rank`."""
+        found = self.dimensions(argument, rank)
+        if len(found) != 1:
+            self.fail(f"argument '{argument}' is {list(found)}; expected one dimension")
+        return found[0]
+
+    def positions(self, argument: str, rank: int) -> tuple[int, ...]:
+        """Return the dimensions that literal `argument` selects among `rank`; all of them for none or an empty list."""
+        if self.argument(argument) in (None, ()):
+            return tuple(range(rank))
+        return self.dimensions(argument, rank)[:rank]
+
+    def refer(self, reference: str) -> tuple[int, ...]:
+        """Return the factors that a clause means by `k`, `*b`, `dim`, `~dim` or `^shape`; none if it means none."""
+        if reference.startswith("*"):
+            return tuple(self.variadic.get(reference[1:], ()))
+        if reference.startswith("~"):
+            return tuple(f for factors in self.separated.get(reference[1:], {}).values() for f in factors)
+        if reference.startswith("^"):
+            factors = self.variadic.get(self._variadic_of(reference[1:]), ())
+            return tuple(factors[len(factors) - len(self.integers(reference[1:])) :])
+        if reference in self.named:
+            return (self.named[reference],)
+        parameter = self.rule.parameter(reference)
+        if parameter is not None and not parameter.is_tensor:
+            factors = self.variadic.get(self._variadic_of(reference), ())
+            return tuple(factors[p] for p in self.positions(reference, len(factors)))
+        return ()
+
+    def _variadic_of(self, argument: str) -> str:
+        """Return the name of the variadic dimensions whose positions `argument` lists."""
+        terms = [t for p in self.rule.tensors for t in p.pattern or ()]
+        terms += [t for r in self.rule.results for t in r.pattern]
+        variadic = [t for t in terms if t.kind == "variadic"]
+        chosen = [t for t in variadic if t.argument == argument] or variadic
+        return chosen[0].names[0] if chosen else ""
+
+    @property
+    def separate_factors(self) -> tuple[int, ...]:
+        """The factors of dimensions that some `~argument` means."""
+        return tuple(f for positions in self.separated.values() for factors in positions.values() for f in factors)
+
+
+def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
+    """Return what expressions may look at over all ranks; without `reader` no factors are known yet."""
+
+    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        assert reader is not None
+        return tuple((reader.sizes[f] or 0, ()) for f in reader.refer(reference))
+
+    def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+        assert reader is not None
+        chosen = {f for reference in references for f in reader.refer(reference)}
+        return tuple(d for d, made_of in enumerate(reader.dims(tensor)) if chosen & set(made_of))
+
+    return Scope(binding, call.operands, call.results, factors, dims)

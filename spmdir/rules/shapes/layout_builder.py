@@ -1,0 +1,138 @@
+"""The layout of one call while its patterns are matched; only shape matching sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spmdir.core.call import Call, TensorMeta
+from spmdir.rules.language.binding import Binding
+from spmdir.rules.language.syntax_tree import Pattern, Rule
+from spmdir.rules.shapes.call_reader import CallReader
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.layout import Layout
+from spmdir.rules.shapes.window_geometry import Window
+
+
+class LayoutBuilder(CallReader):
+    """Gathers the factors of one call. Its attributes are those of Layout, and besides:
+
+    Attributes:
+        results: the types of the results; None where they are to be inferred.
+        extents: name of a factor that no operand has → its size.
+        open_groups: (factors of a group, its size, what has it) where sizes of factors are still to be found.
+        operand: the operand whose dimensions a map is asked for; None for a result.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        call: Call,
+        binding: Binding,
+        results: tuple[TensorMeta | None, ...] | None,
+        extents: Mapping[str, int],
+    ):
+        self.rule, self.binding, self.operands = rule, binding, call.operands
+        self.results, self.extents = results, extents
+        self.names: list[str] = []
+        self.sizes: list[int | None] = []
+        self.unsharded: set[int] = set()
+        self.operand_dims: list[Dims] = [()] * len(call.operands)
+        self.result_dims: list[Dims | None] = []
+        self.shape_arguments: list[str] = []
+        self.windows: dict[int, Window | None] = {}
+        self.paddings: tuple[int, ...] = ()
+        self.halo_bytes: dict[int, int] = {}
+        self.named: dict[str, int] = {}
+        self.variadic: dict[str, list[int]] = {}
+        self.separated: dict[str, dict[int, list[int]]] = {}
+        self.open_groups: list[tuple[tuple[int, ...], int, str]] = []
+        self.operand: int | None = None
+        if results is not None and not rule.result_list and len(results) > len(rule.results):
+            self.fail(f"{len(results)} results given, {len(rule.results)} expected")
+
+    def finished(self) -> Layout:
+        """Return the layout as it is now; RuleError if the size of a factor is open."""
+        if None in self.sizes:
+            self.fail(f"the size of {self.names[self.sizes.index(None)]} is not determined by the operands")
+        return Layout(
+            self.rule, self.binding, self.operands, tuple(self.names), tuple(size or 0 for size in self.sizes),
+            frozenset(self.unsharded), tuple(self.operand_dims), tuple(self.result_dims), tuple(self.shape_arguments),
+            self.windows, self.paddings, self.halo_bytes, self.named,
+            {name: tuple(factors) for name, factors in self.variadic.items()},
+            {name: {p: tuple(fs) for p, fs in positions.items()} for name, positions in self.separated.items()},
+        )  # fmt: skip
+
+    # Results.
+
+    def result_shape(self, index: int = 0) -> tuple[int, ...] | None:
+        """Return the shape of result `index`; None if it is absent or to be inferred."""
+        meta = self.results[index] if self.results and index < len(self.results) else None
+        return None if meta is None else meta.shape
+
+    def result_pattern(self, index: int) -> Pattern:
+        """Return the pattern of result `index`; the results of a list share one."""
+        return self.rule.results[0 if self.rule.result_list else index].pattern
+
+    def same_rank(self, dims: Dims, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return `shape`, which must be that of a result with `dims`."""
+        if len(dims) != len(shape):
+            self.fail(f"the result has rank {len(shape)}, the rule gives {len(dims)}")
+        return shape
+
+    # Factors.
+
+    def factor(self, name: str, size: int | None, unsharded: bool = False) -> int:
+        """Add a factor and return its number."""
+        self.names.append(name)
+        self.sizes.append(size)
+        if unsharded:
+            self.unsharded.add(len(self.sizes) - 1)
+        return len(self.sizes) - 1
+
+    def named_factor(self, name: str) -> int:
+        """Return the factor that the rule calls `name`, added where it is new."""
+        if name not in self.named:
+            self.named[name] = self.factor(name, self.extents.get(name))
+        return self.named[name]
+
+    def letter(self, name: str, size: int, equation: str | None) -> int:
+        """Return the factor of an einsum letter; one that no result has is separate under argument `equation`."""
+        if name not in self.named:
+            self.named[name] = self.factor(name, size)
+            if equation is not None:
+                self.separated.setdefault(equation, {})[len(self.sizes)] = [self.named[name]]
+        return self.named[name]
+
+    def separate_factor(self, argument: str, position: int, size: int) -> int:
+        """Return the factor of `size` that `~argument` means at `position`; where sizes differ, none may be sharded."""
+        factors = self.separated.setdefault(argument, {}).setdefault(position, [])
+        for factor in factors:
+            if self.sizes[factor] == size:
+                return factor
+        factors.append(self.factor(f"~{argument}" + (f"{len(factors)}" if factors else ""), size))
+        if len(factors) > 1:
+            self.keep_unsharded(factors)
+        return factors[-1]
+
+    def separate(self, argument: str, position: int, factors: Iterable[int]) -> None:
+        """Let `~argument` mean `factors` of the dimension at `position`; unsharded unless a clause says more."""
+        self.separated.setdefault(argument, {}).setdefault(position, []).extend(factors)
+
+    def keep_unsharded(self, factors: Iterable[int]) -> None:
+        """Forbid that `factors` are sharded."""
+        self.unsharded.update(factors)
+
+    # Dimensions.
+
+    def set_dims(self, name: str, dims: Dims) -> None:
+        """Give the one operand that fills parameter `name` other dimensions."""
+        self.operand_dims[self.binding.operands(name)[0]] = dims
+
+    def split(self, factor: int, made_of: tuple[int, ...]) -> None:
+        """Put `made_of` wherever `factor` alone is a dimension."""
+
+        def put(dims: Dims) -> Dims:
+            return tuple(made_of if d == (factor,) else d for d in dims)
+
+        self.operand_dims = [put(dims) for dims in self.operand_dims]
+        self.result_dims = [None if dims is None else put(dims) for dims in self.result_dims]
