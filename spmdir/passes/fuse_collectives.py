@@ -18,7 +18,7 @@ from spmdir.core.errors import ParseError, did_you_mean
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
-from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes import Count
 from spmdir.passes.fusion.engine import Engine
@@ -68,8 +68,9 @@ class FuseCollectivesPass(ModulePass):
         own = {rewrite.name for rewrite in self._chosen(ctx) if self.only or rewrite not in read_rewrites(REWRITES)}
         for attempt in attempts:
             print(attempt, file=sys.stderr)
-        for name in sorted(own - matched):
-            print(f"remark: {name}: no op has the form of its left side", file=sys.stderr)
+        if without := sorted(own - matched):
+            where = location_of(ir.main_function(op))
+            print(f"{where}: remark: no op has the form of the left side of {', '.join(without)}", file=sys.stderr)
 
     def run(self, context: IRContext, module: ModuleOp, on_attempt: Callable[[Attempt], None] | None = None) -> None:
         """Rewrite `module` in place.

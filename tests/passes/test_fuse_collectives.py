@@ -20,8 +20,10 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.passes import run_passes
-from spmdir.passes.fuse_collectives import REWRITES
+from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
+from spmdir.passes.fusion.benefit import RewriteCost
 from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
+from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.type_check.type_check import match
 from spmdir.report.communication import comm_report
 from spmdir.reshard.collectives import planned
@@ -49,10 +51,10 @@ def inputs_of(module: ModuleOp) -> list[torch.Tensor]:
     return tensors
 
 
-def check_sound(text: str) -> bool:
+def check_sound(text: str, options: str = "") -> bool:
     """Assert that fusing keeps outputs and types and sends no more; whether it changed anything."""
     before, after = ir.parse(text), ir.parse(text)
-    run_passes(after, "fuse-collectives,verify-spmd{before-reshard}")
+    run_passes(after, f"fuse-collectives{options},verify-spmd{{before-reshard}}")
     ir.parse(ir.print_ir(after))
     old, new = comm_report(before), comm_report(after)
     assert new.wire_bytes <= old.wire_bytes * (1 + 1e-9)
@@ -69,6 +71,14 @@ def check_sound(text: str) -> bool:
 @pytest.mark.parametrize("text", [part for _, part in PARTS], ids=[name for name, _ in PARTS])
 def test_every_golden_program_computes_the_same_after_all_rewrites(text: str) -> None:
     check_sound(text)
+
+
+OTHERS = [part for name, part in PARTS if name.startswith("other-collectives")]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_rewrites_of_other_collectives_compute_the_same(text: str) -> None:
+    check_sound(text, f"{{rewrites={GOLDEN / 'other-collectives.rewrites'}}}")
 
 
 def test_every_rewrite_has_a_golden_file_in_which_it_fires_and_one_in_which_it_does_not() -> None:
@@ -228,6 +238,18 @@ def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
         ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: the left side does not bind B"),
         ("ab: x => x", "1:1: error: the left side is any tensor at all"),
         ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f stands 1 times on the left and 0 on the right"),
+        ("ab: permute x on A => x", "1:5: error: permute has the clauses on; expected async or not"),
+        ("ab: wait x => x", "1:1: error: wait takes the result of an async collective, and nothing else does"),
+        ("ab: slice (all_gather x on A dim d async) on A dim d => x", "1:1: error: wait takes the result of an async"),
+        ("ab: all_gather x on A dim d async => x", "1:1: error: one side is the result of an async collective"),
+        (
+            "ab: permute x => exchange (permute x)",
+            "1:1: error: nothing says in which sharding the result of permute is",
+        ),
+        ("ab: slice bucket(x, ...) on A dim d => x", "1:1: error: a bucket is inside unbucket, the outermost op"),
+        ("ab: unbucket x => x", "1:1: error: a bucket is inside unbucket, the outermost op"),
+        ("ab: permute x => unbucket bucket(x, ...)", "1:1: error: bucket(…) stands at most once on the left"),
+        ("ab: permute x => x when f is cheap", "1:1: error: 'f is cheap' is a condition on f, which does not occur"),
         ("ab slice x on A dim d => x", "1:4: error: found 'slice', expected ':'"),
         ("ab: slice x on A dim d => x when d = e", "1:36: error: found '=', expected '!='"),
     ],
@@ -250,6 +272,46 @@ def test_a_wrong_rewrite_of_the_user_cannot_make_a_wrong_program(tmp_path: Path)
         before = ir.print_ir(run_passes(ir.parse(text), "fuse-collectives{only=exchange-twice}"))
         module = run_passes(ir.parse(text), f"fuse-collectives{{rewrites={file} only=exchange-twice,drop-reduction}}")
         assert ir.print_ir(module) == before
+
+
+SLICE_OF_F = """spmd.mesh @mesh <tp = 2>
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4xf32> {
+  %f = aten.gelu(%x) : tensor<4xf32> <>
+  %y = spmd.slice %f on [tp] dim 0 : tensor<4xf32> <tp: S(0)>
+  return %y : tensor<4xf32>
+}
+"""
+
+
+def test_an_unknown_condition_is_located_and_lists_the_known_ones(tmp_path: Path) -> None:
+    file = tmp_path / "my.rewrites"
+    file.write_text("\nmine: slice f(x, ...) on A dim d => f(slice x on A dim e, ...) when f is cheep\n")
+    with pytest.raises(ParseError) as error:
+        run_passes(ir.parse(SLICE_OF_F), f"fuse-collectives{{rewrites={file}}}")
+    assert (
+        "my.rewrites:2:71: error: unknown condition 'f is cheep'; expected f and one of is cheap, keeps dtype"
+        in str(error.value)
+    )
+    assert "did you mean 'is cheap'?" in str(error.value)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_rewrites_and_conditions_of_plug_ins_are_those_of_the_context(holds: bool) -> None:
+    context = ir.context()
+    context.conditions["is mine"] = lambda op, rule: op.name == "aten.gelu" and holds
+    mine = "mine: slice f(x, ...) on A dim d => f(slice x on A dim e, ...) when f is mine"
+    context.rewrites += parse_rewrites(mine)
+    module = ir.parse(SLICE_OF_F)
+    attempts: list[Attempt] = []
+    FuseCollectivesPass(only=("mine",)).run(context, module, attempts.append)
+    assert ("spmd.slice %x" in ir.print_ir(module)) is holds
+    (attempt,) = attempts
+    assert (attempt.rewrite, attempt.root, attempt.applied) == ("mine", "%y = spmd.slice", holds)
+    if holds:
+        assert attempt.before == RewriteCost(wire_bytes=0, collectives=0, touched_bytes=16, ops=2)
+        assert attempt.after == RewriteCost(wire_bytes=0, collectives=0, touched_bytes=8, ops=2)
+    else:
+        assert attempt.reasons == ("condition 'f is mine' fails for aten.gelu",)
 
 
 @pytest.mark.parametrize(

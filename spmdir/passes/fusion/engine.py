@@ -89,7 +89,7 @@ class Engine:
         for replacement in builder.replacements(root):
             dying = dying_ops(found.ops, replacement)
             if isinstance(found.function, AtenOp) and found.function not in dying:
-                builder.reject("f = {} has other users, so it would run twice", found.function.name)
+                reasons.append(f"f = {found.function.name} has other users, so it would run twice")
                 continue
             before = total(cost_of_op(op, self.mesh) for op in dying)
             after = total(cost_of_node(node, self.mesh) for node in new_nodes(replacement))
