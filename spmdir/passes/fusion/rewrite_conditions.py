@@ -42,7 +42,7 @@ def check_conditions(rewrites: Iterable[Rewrite], known: Mapping[str, Test]) -> 
     for condition in (condition for rewrite in rewrites for condition in rewrite.conditions):
         if condition.name not in known:
             raise ParseError(
-                f"unknown condition 'f {condition.name}'; expected f and one of {', '.join(known)}, or one that a plug-in "
-                f"adds by context.conditions[name] = function{did_you_mean(condition.name, known)}",
+                f"unknown condition 'f {condition.name}'; expected f and one of {', '.join(known)}, or one "
+                f"that a plug-in adds by context.conditions[name] = function{did_you_mean(condition.name, known)}",
                 condition.location,
             )
