@@ -22,13 +22,14 @@ exclude_patterns = [".*", "build", "benchmarks", "examples", "spmdir", "tests"]
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_readme.html"}
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 
 myst_heading_anchors = 4
 default_role = "code"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints = "none"
 napoleon_use_ivar = True
 
