@@ -12,7 +12,8 @@ from xdsl.printer import Printer
 
 from spmdir.core.brackets import split_entries
 from spmdir.core.errors import SpmdirError
-from spmdir.core.symbolic.expressions import Number, Real, Size, evaluate, parse_condition, parse_number
+from spmdir.core.symbolic.expressions import Number, Real, Size, evaluate
+from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.core.symbolic.symbols import Sizes, Symbol
 from spmdir.dialects.syntax.bracketed import take_balanced
 from spmdir.dialects.syntax.declared import Hints, declare_hints, declared_hints

@@ -19,11 +19,12 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import Call, Literal, Local, SizeOperand, Structure, TensorMeta, with_sizes
+from spmdir.core.call import Call, Literal, Local, SizeOperand, Structure, with_sizes
 from spmdir.core.errors import ShardingError
 from spmdir.core.literals import LiteralError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,

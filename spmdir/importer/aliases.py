@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.importer.lists import Entrywise
+from spmdir.importer.foreach_ops import Entrywise
 from spmdir.importer.locations import node_location
-from spmdir.importer.statistics import written
+from spmdir.importer.running_statistics import written
 from spmdir.torch_interop.memory_layouts import Layout, layout_of
 from spmdir.torch_interop.schemas import is_mutable
 from spmdir.torch_interop.symbolic_numbers import is_open

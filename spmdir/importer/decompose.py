@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.utils import _pytree as pytree
 
+from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.fx_arguments import op_name
-from spmdir.importer.normalize import REWRITES
 from spmdir.rules import RuleSet
 from spmdir.torch_interop.schemas import is_random
 from spmdir.torch_interop.symbolic_numbers import is_open

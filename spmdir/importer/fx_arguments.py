@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.core.call import Structure, TensorMeta
+from spmdir.core.call import Structure
 from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
 from spmdir.core.symbolic.expressions import Real, Size, apply
+from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})

@@ -23,13 +23,16 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name, name_of
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
-from spmdir.importer.compared import check_import, run_original
-from spmdir.importer.graph import GraphBuilder, tensor_meta
-from spmdir.importer.program import Input, Output, Program, is_exact, read_exported, reject_effects
-from spmdir.importer.shardings import input_shardings, output_sharding
+from spmdir.importer.admitted_nodes import reject_effects
+from spmdir.importer.check_import import check_import, run_original
+from spmdir.importer.graph_builder import GraphBuilder, tensor_meta
+from spmdir.importer.program import Input, Output, Program
+from spmdir.importer.read_exported import read_exported
+from spmdir.importer.read_traced import read_traced
+from spmdir.importer.retrace import is_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
-from spmdir.importer.traced import read_traced
-from spmdir.importer.updates import updated_inputs
+from spmdir.importer.updated_inputs import updated_inputs
+from spmdir.importer.user_shardings import input_shardings, output_sharding
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.torch_interop.symbolic_numbers import is_open
 

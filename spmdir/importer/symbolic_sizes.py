@@ -9,21 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from spmdir.core.call import TensorMeta, sized_meta
 from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
-from spmdir.core.symbolic.expressions import (
-    Condition,
-    Number,
-    Size,
-    apply,
-    condition,
-    equality,
-    evaluate,
-    is_symbolic,
-    symbol,
-)
+from spmdir.core.symbolic.conditions import Condition, condition, equality
+from spmdir.core.symbolic.expressions import Number, Size, apply, evaluate, is_symbolic, symbol
 from spmdir.core.symbolic.symbols import Sizes, Symbol
+from spmdir.core.tensor import TensorMeta, sized_meta
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 _FUNCTIONS = {

@@ -15,10 +15,11 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import SIZES, WHOLE, accepts
-from spmdir.core.call import Local, TensorMeta
+from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.aten import AtenOp
@@ -43,7 +44,7 @@ from spmdir.lowering.stages import bound, localized
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import torch_op
-from spmdir.torch_interop.values import schema, torch_constant, torch_literal
+from spmdir.torch_interop.torch_literals import schema, torch_constant, torch_literal
 
 aten = torch.ops.aten
 

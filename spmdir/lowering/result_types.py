@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._subclasses import fake_tensor
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 DEVICES = ("cpu", "meta")

@@ -18,9 +18,11 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.core.call import Literal, TensorMeta, with_sizes
+from spmdir.core.call import Literal, with_sizes
 from spmdir.core.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
-from spmdir.core.symbolic.expressions import evaluate, parse_number
+from spmdir.core.symbolic.expressions import evaluate
+from spmdir.core.symbolic.parser import parse_number
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of

@@ -19,8 +19,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.call import sized_meta
 from spmdir.core.symbolic.expressions import Size, apply, evaluate, is_symbolic, product
+from spmdir.core.tensor import sized_meta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import is_sized, meta_of, sizes_of

@@ -15,13 +15,13 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import R, Shard, plugins
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of

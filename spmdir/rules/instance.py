@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from spmdir.core.call import Call, Literal, TensorMeta
+from spmdir.core.call import Call, Literal
 from spmdir.core.dtype import F64
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import holds
 from spmdir.rules.language.promotion import is_finite

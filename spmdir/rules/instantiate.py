@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spmdir.core.call import Call, Literal, TensorMeta
+from spmdir.core.call import Call, Literal
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.functions import SINGLE

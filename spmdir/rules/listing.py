@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spmdir.core.arguments import Kind, accepts, instance, keyed
-from spmdir.core.call import Literal, TensorMeta
+from spmdir.core.call import Literal
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, require_type, shown
 from spmdir.core.placement.standard import Placement, parse_placement
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import Strategy
 

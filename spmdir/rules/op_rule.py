@@ -8,9 +8,10 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.call import Call, Local
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.replacement import expand, localize

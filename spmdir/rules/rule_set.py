@@ -13,8 +13,9 @@ import attrs
 
 from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
-from spmdir.core.call import Call, Literal, TensorMeta
+from spmdir.core.call import Call, Literal
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
+from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import applies, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
-from spmdir.importer.program import torch_errors
+from spmdir.importer.torch_errors import torch_errors
 from spmdir.runtime.open_shapes import opened
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)

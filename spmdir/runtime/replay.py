@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.locations import users_line
-from spmdir.importer.statistics import written
+from spmdir.importer.running_statistics import written
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
 _aten = torch.ops.aten

@@ -10,9 +10,10 @@ from torch import Tensor
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.sharding import Sharding
-from spmdir.core.symbolic.expressions import Size, evaluate, parse_number
+from spmdir.core.symbolic.expressions import Size, evaluate
+from spmdir.core.symbolic.parser import parse_number
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.runtime.capture import Capture

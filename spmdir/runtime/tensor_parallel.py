@@ -18,7 +18,9 @@ from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
-from spmdir.importer.program import exported_with_explicit_aliases, needs_retrace, torch_errors
+from spmdir.importer.read_exported import exported_with_explicit_aliases
+from spmdir.importer.retrace import needs_retrace
+from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import device_groups, device_rank, symbolic_group
 from spmdir.lowering.stages import localized

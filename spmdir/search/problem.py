@@ -11,12 +11,12 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, runs_of
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.strategies.strategy import ShardCounts
 
 

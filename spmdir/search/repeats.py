@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.placement.base import Placement
+from spmdir.core.tensor import TensorMeta
 from spmdir.search.problem import Node, Problem
 
 

@@ -15,11 +15,11 @@ from functools import lru_cache
 
 import attrs
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.plan import plan_reshard
 from spmdir.search.axis_search import AxisSearch
 from spmdir.search.problem import Problem, Row

@@ -123,8 +123,8 @@ def import_pt2(
         SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
     """
     from spmdir.dialects import ir
-    from spmdir.importer.archive import load_pt2
     from spmdir.importer.importer import import_fx
+    from spmdir.importer.pt2_archive import load_pt2
 
     plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)

@@ -7,17 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.symbolic.expressions import (
-    apply,
-    condition,
-    equality,
-    evaluate,
-    parse_condition,
-    parse_number,
-    product,
-    symbol,
-    symbols,
-)
+from spmdir.core.symbolic.conditions import condition, equality
+from spmdir.core.symbolic.expressions import apply, evaluate, product, symbol, symbols
+from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.core.symbolic.symbols import Sizes, Symbol, solve
 
 A, B = symbol("s0"), symbol("s1")

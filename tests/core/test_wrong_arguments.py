@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.core.call import TensorMeta
+from spmdir.core.tensor import TensorMeta
 from spmdir.passes import PASSES
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})

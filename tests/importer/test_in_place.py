@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
+from spmdir.importer.as_strided import SLICED
 from spmdir.importer.importer import import_fx
-from spmdir.importer.strided import SLICED
 from spmdir.simulator.simulate import run_single, simulate
 
 MESH = spmdir.Mesh({"dp": 2})

@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import spmdir
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import SpmdirWarning
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import function_attrs

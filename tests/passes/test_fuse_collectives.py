@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.passes import run_passes

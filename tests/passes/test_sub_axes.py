@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spmdir
-from spmdir.core.call import Call, TensorMeta
+from spmdir.core.call import Call
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.rules import default
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})

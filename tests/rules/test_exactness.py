@@ -10,9 +10,9 @@ from torch import Tensor
 
 from spmdir.checking.rules.soundness import meta
 from spmdir.core import dtype as dtypes
-from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import DType
 from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules import default
 from spmdir.torch_interop.schemas import torch_op
 

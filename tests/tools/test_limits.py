@@ -13,7 +13,7 @@ import pytest
 from spmdir.core import limits
 from spmdir.core.errors import LimitError, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.symbolic.expressions import parse_condition, parse_number
+from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.reshard.topology import find_topology
 from spmdir.rules.language.parser import parse_rule

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import tensors
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.dtype import F32

@@ -9,10 +9,10 @@ from itertools import islice
 import attrs
 import torch
 
-from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import DTYPES, FLOATS, even_sizes, layouts, ordinary, takes
 from spmdir.checking.placements.law import Example, Law
-from spmdir.checking.placements.moves import Move
+from spmdir.checking.placements.simulated_steps import Move
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import specials, tensors
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.placement.base import Placement

@@ -13,12 +13,13 @@ from spmdir.checking.rules.exchanges import EXCHANGES
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.values import adds, difference, noise, pieces, seed
-from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.call import Call, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.strategy import shard_counts

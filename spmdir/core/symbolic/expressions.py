@@ -8,18 +8,16 @@ function of such. Floats are kept as they are computed, since another order of o
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Union
 
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.limits import DIGITS, OPERATORS, TERMS
+from spmdir.core.limits import DIGITS, TERMS
 
 Number = Union[int, float, "Size", "Real"]
 
@@ -38,9 +36,16 @@ _PYTHON: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Function of numbers → how Python computes it."""
 
+
 _PLAIN = re.compile(r"[\w.]*(?:\([^()]*\))?")
+
+
 INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/", "pow": "**"}
+
+
 _TO_FLOAT = frozenset({"truediv", "float", "sqrt"})
+
+
 _TO_INT = frozenset({"floor", "ceil", "trunc", "round"})
 
 
@@ -92,6 +97,8 @@ class Function:
 
 
 Atom = str | Function
+
+
 Monomial = tuple[Atom, ...]
 
 
@@ -310,6 +317,20 @@ def _extreme(name: str) -> Callable[..., int | Size]:
     return of
 
 
+def without_common_parts(left: Number, right: Number) -> tuple[Number, Number]:
+    """Return the sides of an equation without what both have in common.
+
+    Common factors are taken to be no zeros.
+    """
+    difference = _sub(left, right)
+    if not isinstance(difference, Size):
+        return left, right
+    _, _, factor = _cancelled(difference, Size((difference.terms[0],)))
+    rest = _terms(_divide(difference, factor)[0])
+    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
+    return _of_terms({m: n for m, n in rest.items() if n > 0}), _of_terms(negative)
+
+
 _INTEGER: dict[str, Callable[..., int | Size]] = {
     "add": _add, "sub": _sub, "mul": _mul, "neg": lambda a: _mul(a, -1), "pow": _pow,
     "floordiv": _floordiv, "mod": _mod, "max": _extreme("max"), "min": _extreme("min"),
@@ -360,100 +381,3 @@ def _evaluate_atom(atom: Atom, sizes: Mapping[str, int]) -> Any:
     if isinstance(atom, str):
         return sizes[atom] if atom in sizes else symbol(atom)
     return apply(atom.name, *(evaluate(argument, sizes) for argument in atom.arguments))
-
-
-_OPERATOR = re.compile(r"[-+*/%(]")
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Div: "truediv",
-    ast.Pow: "pow",
-}  # fmt: skip
-_COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"
-}  # fmt: skip
-_HOLDS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
-
-
-def parse_number(text: str) -> Number:
-    """The number that `text` spells.
-
-    Raises:
-        SpmdirError: the text is malformed.
-    """
-    return _read(_tree(text), text)
-
-
-def _tree(text: str) -> ast.expr:
-    OPERATORS.check(len(_OPERATOR.findall(text)))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is refused below
-            return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1") from None
-
-
-def _read(tree: ast.expr, text: str) -> Number:
-    if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
-        return tree.value  # type: ignore
-    if isinstance(tree, ast.Name):
-        return symbol(tree.id)
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        return apply("neg", _read(tree.operand, text))
-    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
-        return apply(_OPERATORS[type(tree.op)], _read(tree.left, text), _read(tree.right, text))
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
-        return apply(tree.func.id, *(_read(argument, text) for argument in tree.args))
-    raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1")
-
-
-@attrs.frozen(cache_hash=True)
-class Condition:
-    """What must hold between sizes, as `s0 % 4 == 0`."""
-
-    left: Number
-    relation: str
-    right: Number
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.relation} {self.right}"
-
-    def holds(self, sizes: Mapping[str, int]) -> bool | None:
-        """Whether it holds; None where `sizes` do not tell."""
-        left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
-        if self.relation in ("==", ">=") and left == right:
-            return True
-        if is_symbolic(left) or is_symbolic(right):
-            return None
-        return _HOLDS[self.relation](left, right)
-
-
-def condition(left: Number, relation: str, right: Number) -> Condition:
-    """The condition in its one form, which has neither `<` nor `<=`."""
-    if relation in ("<", "<="):
-        return Condition(right, relation.replace("<", ">"), left)
-    return Condition(left, relation, right)
-
-
-def equality(left: Number, right: Number) -> Condition:
-    """`left == right` without what both sides have in common, factors included: they are taken to be no zeros."""
-    difference = _sub(left, right)
-    if not isinstance(difference, Size):
-        return Condition(left, "==", right)
-    product_of_all = Size((difference.terms[0],))
-    _, _, factor = _cancelled(difference, product_of_all)
-    rest = dict(_terms(_divide(difference, factor)[0]))
-    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
-    return Condition(_of_terms({m: n for m, n in rest.items() if n > 0}), "==", _of_terms(negative))
-
-
-def parse_condition(text: str) -> Condition:
-    """The condition that `text` spells.
-
-    Raises:
-        SpmdirError: the text is malformed.
-    """
-    tree = _tree(text)
-    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _COMPARISONS:
-        raise SpmdirError(f"'{text.strip()}' is no condition on sizes; expected one such as s0 % 4 == 0")
-    relation = _COMPARISONS[type(tree.ops[0])]
-    return condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))

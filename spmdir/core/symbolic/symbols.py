@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import attrs
 
 from spmdir.core.errors import ShardingError, SpmdirError, did_you_mean
-from spmdir.core.symbolic.expressions import Condition, Size, evaluate, is_symbolic, symbols
+from spmdir.core.symbolic.conditions import Condition
+from spmdir.core.symbolic.expressions import Size, evaluate, is_symbolic, symbols
 
 
 @attrs.frozen(cache_hash=True)

@@ -11,12 +11,13 @@ from xdsl.parser import Parser
 
 from spmdir.core.axes import AXIS_TEXT
 from spmdir.core.brackets import scan_balanced
-from spmdir.core.call import Literal, Structure, sized_meta
+from spmdir.core.call import Literal, Structure
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.literals import LiteralError, parse_arguments
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.tensor import sized_meta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at

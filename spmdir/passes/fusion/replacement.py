@@ -8,8 +8,8 @@ import attrs
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
 from spmdir.dialects.buckets import BucketOp, UnbucketOp

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Local, TensorMeta
+from spmdir.core.call import Local
 from spmdir.core.errors import RuleError
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 
 Axes = tuple[str, ...]

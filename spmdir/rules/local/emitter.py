@@ -8,8 +8,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Call, Local, TensorMeta
+from spmdir.core.call import Call, Local
 from spmdir.core.errors import RuleError
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.scope import Scope

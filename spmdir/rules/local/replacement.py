@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from spmdir.core.call import Local, TensorMeta
+from spmdir.core.call import Local
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import holds
 from spmdir.rules.language.syntax_tree import Clause

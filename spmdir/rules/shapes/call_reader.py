@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from spmdir.core.call import Call, TensorMeta
+from spmdir.core.call import Call
 from spmdir.core.errors import RuleError
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Rule

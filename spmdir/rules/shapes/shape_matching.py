@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from spmdir.core.call import Call, TensorMeta
+from spmdir.core.call import Call
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.syntax_tree import Parameter, Pattern, Rule, Term

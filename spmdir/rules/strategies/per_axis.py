@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.reductions import REDUCTIONS, reductions_of
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
+from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.promotion import sums_exactly
 from spmdir.rules.language.syntax_tree import LINEAR, PASSING, Clause

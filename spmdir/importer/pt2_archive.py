@@ -2,7 +2,7 @@
 
 torch loads an archive by its own unpickler, by `eval` of the expressions of sizes and by Python that it writes from the
 names in a graph, so an archive may do whatever a program may. Here its members are a known list, pickles hold tensors
-and plain values alone, and the program's text passes `spmdir.importer.archive_text`.
+and plain values alone, and the program's text passes `spmdir.importer.pt2_strings`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.export.pt2_archive._package import load_pt2 as load_archive
 from torch.utils._pytree import tree_leaves
 
 from spmdir.core.errors import SpmdirError
-from spmdir.importer.archive_text import check_program
+from spmdir.importer.pt2_strings import check_program
 
 _PROGRAM = "models/model.json"
 _PICKLES = ("data/sample_inputs/model.pt", "data/weights/model.pt", "data/constants/model.pt")

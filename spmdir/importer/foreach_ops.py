@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spmdir.importer.statistics import Declaring
+from spmdir.importer.running_statistics import Declaring
 
 _aten = torch.ops.aten
 

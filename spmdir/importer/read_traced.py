@@ -14,19 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.importer.admitted_nodes import reject_numbers
 from spmdir.importer.aliases import like, mode_of_symbols, with_explicit_aliases
-from spmdir.importer.lists import Entrywise
-from spmdir.importer.paths import Names, argument_names, result_names
-from spmdir.importer.program import (
-    Input,
-    Output,
-    Program,
-    decompositions,
-    is_small,
-    needs_retrace,
-    reject_numbers,
-    torch_errors,
-)
+from spmdir.importer.foreach_ops import Entrywise
+from spmdir.importer.program import Input, Output, Program, is_small
+from spmdir.importer.pytree_names import Names, argument_names, result_names
+from spmdir.importer.retrace import decompositions, needs_retrace
+from spmdir.importer.torch_errors import torch_errors
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""

@@ -130,4 +130,4 @@ def test_a_refusal_names_the_line_of_the_model():
     with pytest.raises(UnsupportedError) as refusal:
         import_fx(torch.export.export(_Nonzero(), (X,)), MESH)
     assert refusal.value.location is not None
-    assert refusal.value.location.file == "test_refusals.py"
+    assert refusal.value.location.file == "test_errors.py"

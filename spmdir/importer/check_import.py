@@ -17,8 +17,11 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.errors import CheckError, SpmdirError
 from spmdir.dialects import ir
 from spmdir.dialects.values import function_attrs
+from spmdir.importer.liveness import without_dead_code
 from spmdir.importer.locations import node_location
-from spmdir.importer.program import MUTATIONS, Input, Program, plain_tensor, torch_errors, without_dead_code
+from spmdir.importer.program import Input, Program, plain_tensor
+from spmdir.importer.read_exported import MUTATIONS
+from spmdir.importer.torch_errors import torch_errors
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 SEED = 0

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 from torch import fx
 
-from spmdir.core.call import SizedMeta, TensorMeta
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.tensor import SizedMeta, TensorMeta
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.importer.fx_arguments import Bound
 from spmdir.importer.locations import node_location

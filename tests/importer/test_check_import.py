@@ -11,8 +11,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.core.errors import CheckError, SpmdirError, UnsupportedError
-from spmdir.importer import aliases, program, traced
-from spmdir.importer import graph as graph_builder
+from spmdir.importer import aliases, graph_builder, read_exported, read_traced
 from spmdir.importer.importer import import_fx
 from tests.importer.helpers import MESH, Function, export
 
@@ -26,7 +25,7 @@ def write_a_window(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("trace", ["make_fx", "export"])
 def test_a_wrong_import_is_an_error_at_the_first_output_that_differs(trace: str, monkeypatch: pytest.MonkeyPatch):
-    for module in (program, traced):
+    for module in (read_exported, read_traced):
         monkeypatch.setattr(module, "with_explicit_aliases", lambda graph, held: graph)
     x = X.clone()
     graph = make_fx(write_a_window)(x) if trace == "make_fx" else export(lambda _, x: write_a_window(x), x)
@@ -36,7 +35,7 @@ def test_a_wrong_import_is_an_error_at_the_first_output_that_differs(trace: str,
 
 
 def test_what_a_wrong_import_writes_to_an_input_is_compared(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(traced, "with_explicit_aliases", lambda graph, held: graph)
+    monkeypatch.setattr(read_traced, "with_explicit_aliases", lambda graph, held: graph)
     graph = make_fx(lambda x: x.unfold(-1, 2, 2).sub_(0.25).sum())(X.clone())
     with pytest.raises(CheckError, match="the new value of 'x_1' differs"):
         import_fx(graph, MESH, check=True)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.errors import ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.tensor import TensorMeta
 
 _POSITION = re.compile(r"input:(\d+)")
 LIKE = "like:"

@@ -11,31 +11,27 @@ import torch
 from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.core.call import TensorMeta
 from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import as_sharding
 from spmdir.core.symbolic.expressions import Number, apply, is_symbolic
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.names import keep_name
 from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp
+from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
+from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decomposed, has_rule
 from spmdir.importer.fx_arguments import Bound, bind, dtype_of, op_name
+from spmdir.importer.liveness import live
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.normalize import REWRITES
-from spmdir.importer.program import (
-    is_small,
-    live,
-    plain_tensor,
-    reject_numbers,
-    require_admitted_node,
-    torch_errors,
-)
-from spmdir.importer.statistics import writes_statistics
+from spmdir.importer.program import is_small, plain_tensor
+from spmdir.importer.running_statistics import writes_statistics
 from spmdir.importer.symbolic_sizes import SymbolTable, numbers
+from spmdir.importer.torch_errors import torch_errors
 from spmdir.rules import default
 from spmdir.torch_interop.schemas import is_mutable, reason_against
 from spmdir.torch_interop.symbolic_numbers import is_open

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spmdir.checking.placements.comparing import difference, rounding
+from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import even_sizes, layouts, takes, tensors, tuples
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled

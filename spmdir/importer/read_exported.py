@@ -1,0 +1,170 @@
+"""A program of `torch.export` as a program to import: parameters and buffers by FQN, draws and aliases kept."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, fx
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.aliases import with_explicit_aliases
+from spmdir.importer.liveness import draws
+from spmdir.importer.locations import source_line
+from spmdir.importer.program import Input, Output, Program, is_small
+from spmdir.importer.retrace import decompositions, needs_retrace
+from spmdir.importer.torch_errors import torch_errors
+
+MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+def read_exported(exported: torch.export.ExportedProgram) -> Program:
+    """The program of `torch.export`, with its parameters and buffers by FQN.
+
+    Raises:
+        UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
+    """
+    kept = 0
+    if needs_retrace(exported.graph_module):
+        with torch_errors("the exported program cannot be made functional"):
+            exported, kept = _with_draws(exported_with_explicit_aliases(exported))
+            exported = exported.run_decompositions(decompositions(exported.graph_module))
+    signature = exported.graph_signature
+    graph = _without_tokens(exported)
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    changed = {spec.target for spec in signature.output_specs if spec.kind in MUTATIONS}
+    specs = [spec for spec in signature.input_specs if spec.kind != InputKind.TOKEN]
+    inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in specs]
+    inputs = _without_ties(inputs, exported.state_dict)
+    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    outputs = []
+    for value, spec in zip(returned, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True):
+        if spec.kind in MUTATIONS:
+            outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
+        else:
+            outputs.append(Output(value, (), "output", spec.target))
+    return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
+
+
+def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with all aliases told that writes depend on."""
+    held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
+    module = with_explicit_aliases(exported.graph_module, held)
+    if module is exported.graph_module:
+        return exported
+    signature = copy.deepcopy(exported.graph_signature)
+    (output,) = module.graph.find_nodes(op="output")
+    for spec, value in zip(signature.output_specs, output.args[0], strict=True):
+        if isinstance(value, fx.Node) and isinstance(spec.arg, TensorArgument):
+            spec.arg = TensorArgument(value.name)
+    return exported._update(module, signature)
+
+
+def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
+    """The program with all that it draws as further outputs, and their number: torch would drop what has no use."""
+    if not any(map(draws, exported.graph.nodes)):
+        return exported, 0
+    module, drawn = _exposed(exported.graph_module)
+    signature = copy.deepcopy(exported.graph_signature)
+    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in drawn]
+    program = exported._update(module, signature)
+    root = program.module_call_graph[0].signature
+    assert root is not None  # the one of the program
+    count = sum(spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs)
+    root.out_spec = pytree.tree_structure((0,) * count)
+    return program, len(drawn)
+
+
+def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """A copy that also returns what it draws, inner graphs included, and these values."""
+    graph, copies = fx.Graph(), {}
+    returned: Any = graph.graph_copy(module.graph, copies)
+    drawn: list[fx.Node] = []
+    bodies: dict[str, fx.GraphModule] = {}
+    for node in filter(draws, module.graph.nodes):
+        call = copies[node]
+        if isinstance(node.target, torch._ops.OpOverload):
+            if node.target is torch.ops.aten.dropout.default and node.args[1] == 1 and node.args[2]:
+                # What drops all draws nothing; torch would make it an op that does.
+                call.target, call.args = torch.ops.aten.mul.Tensor, (call.args[0], 0.0)
+            else:
+                drawn.append(call if isinstance(call.meta["val"], Tensor) else _item(call, 0))
+            continue
+        for attribute in (a for a in node.all_input_nodes if a.op == "get_attr"):
+            name = str(attribute.target)
+            bodies[name], inner = _exposed(getattr(module, name))
+            first = len(call.meta["val"])
+            call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner))
+            drawn += [_item(call, first + index) for index in range(len(inner))]
+    graph.output((*returned, *drawn))
+    new = fx.GraphModule(module, graph)
+    for name, body in bodies.items():
+        setattr(new, name, body)
+    return new, drawn
+
+
+def _item(source: fx.Node, index: int) -> fx.Node:
+    item = source.graph.call_function(operator.getitem, (source, index))
+    item.meta["val"] = source.meta["val"][index]
+    return item
+
+
+def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
+    """The graph of a program, a copy without the tokens that order its checks if it has any; then nothing uses these.
+
+    Raises:
+        UnsupportedError: tokens order other side effects.
+    """
+    effects = exported.graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+    for node in effects:
+        if node.args[1] is not torch.ops.aten._linalg_check_errors.default:
+            raise UnsupportedError(
+                f"'{node.name}' calls {node.args[1]}, whose side effects tokens order; remove it and export again",
+                source_line(node.meta.get("stack_trace")),
+            )
+    if not effects:
+        return exported.graph
+    graph = fx.Graph()
+    returned: Any = graph.graph_copy(exported.graph, {})
+    specs = exported.graph_signature.output_specs
+    graph.output(tuple(v for v, spec in zip(returned, specs, strict=True) if spec.kind != OutputKind.TOKEN))
+    return fx.GraphModule(exported.graph_module, graph).graph
+
+
+def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
+    """The inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
+    tied: dict[int, list[Input]] = {}
+    for entry in inputs:
+        if entry.names[0] in state:
+            tied.setdefault(id(state[entry.names[0]]), []).append(entry)
+    heirs: dict[str, Input | None] = {}
+    for group in tied.values():
+        used = next((entry for entry in group if entry.node.users), None)
+        if used is not None:
+            others = [entry for entry in group if entry is not used and not entry.node.users]
+            names = tuple(name for entry in others for name in entry.names)
+            heirs[used.names[0]] = attrs.evolve(used, names=used.names + names)
+            heirs |= dict.fromkeys(names)
+    merged = [heirs.get(entry.names[0], entry) for entry in inputs]
+    return [entry for entry in merged if entry is not None]
+
+
+def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str | None]) -> Input:
+    names = (spec.target or node.name,)
+    if spec.kind == InputKind.PARAMETER:
+        return Input(node, names, "parameter")
+    if spec.kind == InputKind.USER_INPUT:
+        tensor = isinstance(node.meta.get("val"), Tensor)
+        return Input(node, names, "input" if tensor else "literal", getattr(spec.arg, "value", None))
+    if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        raise UnsupportedError(f"input '{node.name}' is a {spec.kind.name.lower()}; expected tensors and numbers only")
+    value = exported.constants.get(spec.target)
+    if spec.target in exported.state_dict or spec.target in changed or not is_small(value):
+        return Input(node, names, "buffer")
+    return Input(node, names, "constant", value)

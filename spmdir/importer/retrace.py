@@ -1,0 +1,74 @@
+"""When a graph must be traced again before it is imported, and by which decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.admitted_nodes import calls
+from spmdir.importer.as_strided import SLICED
+from spmdir.importer.foreach_ops import entrywise, is_known, is_written, works_on_lists
+from spmdir.importer.locations import source_line
+from spmdir.importer.running_statistics import writes_statistics
+from spmdir.torch_interop.schemas import is_mutable
+
+_AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
+_PUT = torch.ops.aten.index_put.default
+
+
+def needs_retrace(module: fx.GraphModule) -> bool:
+    """Whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these otherwise.
+
+    Raises:
+        UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
+    """
+    kernel = next((n for n in calls(module) if works_on_lists(n.target) and not is_known(n.target)), None)
+    if kernel is not None:
+        raise UnsupportedError(
+            f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; "
+            "make the optimizer with fused=False, or trace a spmdir.training_step",
+            source_line(kernel.meta.get("stack_trace")),
+        )
+    return any(
+        is_mutable(node.target)
+        or getattr(node.target, "__name__", "") in _AUTOCAST
+        or works_on_lists(node.target)
+        or writes_statistics(node.target, node.args, node.kwargs)
+        or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
+        for node in calls(module)
+    )
+
+
+def is_exact(module: fx.GraphModule) -> bool:
+    """Whether what is imported for each op is this op, or one that gives the same bits."""
+    return not any(is_written(node.target) for node in calls(module))
+
+
+def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
+    """Op of the graph, in functional form → the same by simpler ops, for a trace.
+
+    These are ops on lists, puts by a mask, and parts that are said by strides.
+    """
+    return {**entrywise(node.target for node in calls(module)), _PUT: _masked_put, **SLICED}
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool
+
+
+def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    """`self[mask] = values` as a choice, where all chosen places get the same; other puts stay as they are."""
+    at = [position for position, index in enumerate(indices) if index is not None]
+    if len(at) != 1 or not _is_mask(indices[at[0]]) or accumulate:
+        return NotImplemented
+    mask = indices[at[0]]
+    behind = self.dim() - at[0] - mask.dim()
+    if values.numel() == 1:
+        values = values.reshape(())
+    if values.dim() > behind:
+        return NotImplemented
+    return torch.where(mask.reshape((*mask.shape, *(1,) * behind)), values, self)
