@@ -80,11 +80,19 @@ def _load_python(path: str, context: IRContext) -> PassTable:
 
 
 def load_module(path: str) -> ModuleType:
-    """The module of the Python file at `path`; executed if it has not been, or has changed since.
+    """The module of the Python file at `path`, its collectives known; executed if it is new, or has changed since.
 
     Raises:
         SpmdirError: the file cannot be read, is malformed or fails; with the place in it.
     """
+    from spmdir.reshard.collectives import register_collectives
+
+    module = _module(path)
+    _guarded(path, lambda: register_collectives(module))
+    return module
+
+
+def _module(path: str) -> ModuleType:
     real = os.path.realpath(path)
     package, inside = os.path.split(_PACKAGE)[0] + os.sep, real.startswith(_PACKAGE + os.sep)
     if inside and os.path.isfile(real):

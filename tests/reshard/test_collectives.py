@@ -1,0 +1,165 @@
+"""The table of collectives, and collectives of plug-ins: found by the loader, planned, lowered and simulated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+import torch
+
+import spmdir
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import TRAITS
+from spmdir.dialects import ir
+from spmdir.dialects.collectives import COLLECTIVES, AllGatherOp, collective_class
+from spmdir.dialects.spmd import Spmd
+from spmdir.lowering.collectives import EMITTERS
+from spmdir.plugins import load_module
+from spmdir.reshard import collectives as table
+from spmdir.reshard.collective_spec import DIM, ON, OP, CollectiveSpec, Traffic, ring
+
+SCATTER = CollectiveSpec(
+    name="scatter", summary="", clauses=(ON, DIM), before="replicated", after="shard", lower=lambda site, x: x
+)
+
+
+@pytest.fixture(autouse=True)
+def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_SPECS", dict(table._SPECS))  # pyright: ignore[reportPrivateUsage]
+
+
+def module_of(*specs: CollectiveSpec, name: str = "mine") -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update({f"SPEC{number}": spec for number, spec in enumerate(specs)})
+    return module
+
+
+def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitter() -> None:
+    names = {spec.name for spec in table.SHIPPED}
+    assert names == set(COLLECTIVES) == set(EMITTERS)
+    assert {f"spmd.{name}" for name in names} <= {op.name for op in Spmd.operations}
+    for spec in table.SHIPPED:
+        assert spec.names_axes == (ON in spec.clauses) == (spec.before in TRAITS and spec.after in TRAITS)
+
+
+WRONG = [
+    (attrs.evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
+    (attrs.evolve(SCATTER, name="my scatter"), "is named 'my scatter'; expected an identifier"),
+    (attrs.evolve(SCATTER, before="pending"), "goes from 'pending' to 'shard'; expected two of replicated, shard"),
+    (attrs.evolve(SCATTER, clauses=(DIM,)), "does not say its axes; add ON to its clauses"),
+    (attrs.evolve(SCATTER, axes=lambda *_: ()), "has `axes` and no `check`"),
+    (attrs.evolve(SCATTER, lower=None), "has no `lower`"),
+    (attrs.evolve(SCATTER, traffic=None), "has no `traffic`"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), WRONG)
+def test_a_spec_that_is_not_complete_is_an_error(spec: CollectiveSpec, message: str) -> None:
+    with pytest.raises(ShardingError, match=re.escape(message)):
+        table.register_collectives(module_of(spec))
+
+
+def test_a_file_that_is_run_again_replaces_its_collective_and_another_file_may_not() -> None:
+    again = attrs.evolve(SCATTER, summary="again")
+    assert table.register_collectives(module_of(SCATTER)) == (SCATTER,)
+    assert table.register_collectives(module_of(SCATTER)) == ()
+    table.register_collectives(module_of(again))
+    assert table.collective("scatter") is again
+    with pytest.raises(ShardingError, match="collective 'scatter' is declared by mine and by yours"):
+        table.register_collectives(module_of(SCATTER, name="yours"))
+
+
+def test_the_planner_chooses_a_collective_of_a_plug_in_where_it_is_cheaper() -> None:
+    mesh = Mesh({"a": 8})
+    before = spmdir.plan_reshard((64,), "f32", "a: P", "", mesh)
+    cheap = CollectiveSpec(
+        name="cheap_all_reduce",
+        summary="",
+        clauses=(ON, OP),
+        before="partial",
+        after="replicated",
+        traffic=Traffic(wire=lambda sizes: sizes.source / 100, crossing=ring, passes=1),
+        is_planned=True,
+        lower=lambda site, x: x,
+    )
+    table.register_collectives(module_of(cheap))
+    assert str(before) == "all_reduce on [a] op sum"
+    assert str(spmdir.plan_reshard((64,), "f32", "a: P", "", mesh)) == "cheap_all_reduce on [a] op sum"
+
+
+PROGRAM = """
+spmd.mesh @mesh <dp = 2, tp = 3>
+func.func @f(%x: tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<7x4xf32> {
+  %0 = spmd.all_gather %x on [tp] dim 0 : tensor<7x4xf32> <>
+  return %0 : tensor<7x4xf32>
+}
+"""
+
+
+def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments() -> None:
+    module = ir.parse(PROGRAM)
+    gather: Any = next(op for op in module.walk() if isinstance(op, AllGatherOp))
+    assert (gather.axes, gather.dim, gather.to_dim, gather.reduction) == (("tp",), 0, None, None)
+    made = AllGatherOp.build(gather.operands[0], axes=("tp",), dim=0)
+    assert (str(made.target), made.argument, made.asynchronous) == ("", {"axes": ("tp",), "dim": 0}, False)
+    scattered = collective_class("slice").build(gather.results[0], axes=("tp", "dp"), dim=1)
+    assert str(scattered.target) == "tp: S(1), dp: S(1)"
+    reduced = collective_class("partition").build(gather.results[0], axes=("tp",), reduction="sum")
+    assert (str(reduced.target), reduced.reduction) == ("tp: P(sum)", "sum")
+    with pytest.raises(ShardingError, match="needs these to be the innermost axes"):
+        AllGatherOp.build(gather.operands[0], axes=("dp",), dim=0)
+
+
+OWN_OP = """
+from spmdir.reshard.collective_spec import ON, Clause, CollectiveSpec, Traffic, anywhere
+
+
+def lower(site, x):
+    import torch
+
+    if not hasattr(torch.ops.tests_collectives, "from_root"):
+        library = torch.library.Library("tests_collectives", "FRAGMENT")
+        library.define("from_root(Tensor x, int root, str group) -> Tensor")
+        globals()["library"] = library
+    return site.send(
+        torch.ops.tests_collectives.from_root.default, x, site.argument["root"], finish=lambda result: result
+    )
+
+
+FROM_ROOT = CollectiveSpec(
+    name="from_root",
+    summary="The value of one rank is given to all",
+    clauses=(ON, Clause("root", "root", "number")),
+    before="replicated",
+    after="replicated",
+    traffic=Traffic(wire=lambda sizes: sizes.source, crossing=anywhere),
+    may_be_async=True,
+    lower=lower,
+    executed={
+        "tests_collectives.from_root.default": lambda calls: [
+            calls[calls[0].arguments[1]].arguments[0].clone() for _ in calls
+        ]
+    },
+)
+"""
+
+
+def test_a_collective_with_a_clause_and_a_torch_op_of_its_own_runs_in_the_simulator(tmp_path: Path) -> None:
+    (tmp_path / "from_root.py").write_text(OWN_OP)
+    load_module(str(tmp_path / "from_root.py"))
+    text = PROGRAM.replace(
+        "  return %0", "  %1 = spmd.from_root %0 on [tp] root 2 async : tensor<7x4xf32> <>\n"
+        "  %2 = spmd.wait %1 : tensor<7x4xf32> <>\n  return %2"
+    )  # fmt: skip
+    module = ir.parse(text)
+    assert "spmd.from_root %0 on [tp] root 2 async :" in ir.print_ir(module)
+    x = torch.randn(7, 4)
+    (y,) = spmdir.simulate(module, [x])
+    torch.testing.assert_close(y, x)
+    with pytest.raises(spmdir.SpmdirError, match="expected a number from 0 on, found -1"):
+        ir.parse(text.replace("root 2", "root -1"))
