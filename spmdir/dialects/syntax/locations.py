@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from io import StringIO
 
-from xdsl.dialects.builtin import UNKNOWN_LOC, ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
+from xdsl.dialects.builtin import UNKNOWN_LOC, ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, NoneAttr
 from xdsl.ir import Attribute
 from xdsl.printer import Printer
+
+_NOWHERE = (UNKNOWN_LOC, NoneAttr())
+"""What stands where a place is not known; xDSL reads the latter inside `loc("name")`."""
 
 
 class LocationAliases:
@@ -29,7 +32,7 @@ class LocationAliases:
         return "".join(self._lines)
 
     def _named(self, location: Attribute) -> str:
-        if isinstance(location, UnknownLoc):
+        if location in _NOWHERE:
             return "unknown"
         if location not in self._names:
             spelled = self._spelled(location)
@@ -39,7 +42,7 @@ class LocationAliases:
 
     def _spelled(self, location: Attribute) -> str:
         if isinstance(location, NameLoc):
-            inside = "" if location.location == UNKNOWN_LOC else f"({self._named(location.location)})"
+            inside = "" if location.location in _NOWHERE else f"({self._named(location.location)})"
             return f"{_literal(location.desc.data)}{inside}"
         if isinstance(location, CallSiteLoc):
             return f"callsite({self._named(location.callee)} at {self._named(location.caller)})"
