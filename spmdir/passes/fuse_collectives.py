@@ -45,14 +45,14 @@ class FuseCollectivesPass(ModulePass):
     Rewrites of plug-ins are those of the context: `context.rewrites += read_rewrites(Path("mine.rewrites"))`.
 
     Options:
-        rewrites: a file of rewrites to use beside the built-in ones.
+        rewrites: files of rewrites to use beside the built-in ones.
         only: the names of the rewrites to use; all when empty.
         max-sweeps: how often to go over the program while something changes.
         trace: print a remark to stderr for each match of a rewrite: that it was applied, or why not.
     """
 
     name = "fuse-collectives"
-    rewrites: str = ""
+    rewrites: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     max_sweeps: Count = 64
     trace: bool = False
@@ -93,7 +93,7 @@ class FuseCollectivesPass(ModulePass):
             waiting = _sweep(block, engine, index, waiting, reach)
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
-        own = read_rewrites(Path(self.rewrites)) if self.rewrites else ()
+        own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
         rewrites: list[Rewrite] = [*read_rewrites(REWRITES), *context.rewrites, *own]
         names = [rewrite.name for rewrite in rewrites]
         for name in self.only:

@@ -22,6 +22,7 @@ from spmdir.dialects.aten import op_class
 from spmdir.passes import run_passes
 from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
 from spmdir.passes.fusion.benefit import RewriteCost
+from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
 from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
 from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.type_check.type_check import match
@@ -255,9 +256,9 @@ def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
     ],
 )
 def test_a_wrong_rewrite_is_located_and_says_what_was_expected(text: str, message: str) -> None:
-    with pytest.raises(ParseError) as refusal:
+    with pytest.raises(ParseError) as error:
         parse_rewrites(text, "my.rewrites")
-    assert f"my.rewrites:{message}" in str(refusal.value)
+    assert f"my.rewrites:{message}" in str(error.value)
 
 
 def test_a_wrong_rewrite_of_the_user_cannot_make_a_wrong_program(tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_an_unknown_condition_is_located_and_lists_the_known_ones(tmp_path: Path
 @pytest.mark.parametrize("holds", [True, False])
 def test_rewrites_and_conditions_of_plug_ins_are_those_of_the_context(holds: bool) -> None:
     context = ir.context()
-    context.conditions["is mine"] = lambda op, rule: op.name == "aten.gelu" and holds
+    context.conditions["is mine"] = RewriteCondition("is mine", lambda op, rule: op.name == "aten.gelu" and holds)
     mine = "mine: slice f(x, ...) on A dim d => f(slice x on A dim e, ...) when f is mine"
     context.rewrites += parse_rewrites(mine)
     module = ir.parse(SLICE_OF_F)
@@ -322,14 +323,14 @@ def test_rewrites_and_conditions_of_plug_ins_are_those_of_the_context(holds: boo
         ("rewrites=missing.rewrites", "cannot read rewrites from 'missing.rewrites'"),
     ],
 )
-def test_wrong_options_are_refused(options: str, message: str) -> None:
-    with pytest.raises(SpmdirError) as refusal:
+def test_wrong_options_are_errors(options: str, message: str) -> None:
+    with pytest.raises(SpmdirError) as error:
         run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{{options}}}")
-    assert message in str(refusal.value)
+    assert message in str(error.value)
 
 
 def test_every_rewrite_is_in_the_documentation() -> None:
-    page = (GOLDEN.parents[2] / "docs" / "fuse_collectives.md").read_text()
+    page = (GOLDEN.parents[2] / "docs" / "fuse-collectives.md").read_text()
     for line in REWRITES.read_text().splitlines():
         if line and not line.startswith("#"):
             name, _, equation = line.partition(":")

@@ -53,7 +53,7 @@ class IRContext(Context):
         rules: the rules of the torch ops; the packaged ones unless set.
         objective: what propagate minimised when it last ran in this context, in bytes; None if it did not.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
-        conditions: what plug-ins add to the conditions that rewrites may ask of `f`; see fusion/conditions.py.
+        conditions: name → `RewriteCondition` of plug-ins, which rewrites may ask of `f` beside the built-in ones.
     """
 
     objective: float | None = None

@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Gathered on one dimension, cut on another: an all-to-all.
+// Gathered on one dimension, sliced on another: an all-to-all.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %y = spmd.slice %g on [tp] dim 1 : tensor<16x8xf32> <tp: S(1)>

@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-of-f-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// An elementwise op on pieces that are gathered at once runs on the whole instead.
+// An elementwise op on shards that are gathered at once runs on the replicated value instead.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %s = spmd.slice %x on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   %f = aten.gelu(%s) : tensor<16x8xf32> <tp: S(0)>

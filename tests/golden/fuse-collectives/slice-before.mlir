@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=slice-before"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Cut before computing what is cut away.
+// Cut before computing what is sliced away.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %e = aten.exp(%x) : tensor<16x8xf32> <>
   %f = aten.add.Tensor(%e, %b) : tensor<16x8xf32> <>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if another dimension is cut than was gathered.
+// Not if another dimension is sliced than was gathered.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %f = aten.relu(%g) : tensor<16x8xf32> <>
