@@ -84,7 +84,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the added value is not pending: it would be added by every rank.
+// Not if the added value is not partial: it would be added by every rank.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %a = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
   %y = aten.add.Tensor(%a, %z) : tensor<16x8xf32> <>

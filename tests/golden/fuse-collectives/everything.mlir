@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives --verify-spmd
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A tensor-parallel pair of branches and a cut: two all-reduces become one reduce-scatter.
+// A tensor-parallel pair of branches and a slice: two all-reduces become one reduce-scatter.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %a = aten.mm(%x, %w) : tensor<16x8xf32> <tp: P(sum)>
   %b = spmd.all_reduce %a on [tp] op sum : tensor<16x8xf32> <>

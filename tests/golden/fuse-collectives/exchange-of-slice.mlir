@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=exchange-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Cut along the right dimension at once.
+// Sliced along the right dimension at once.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %a = spmd.slice %x on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   %y = spmd.all_to_all %a on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <a = 2, b = 4, c = 2>
 
-// The axes outside are gathered, those inside cut.
+// The axes outside are gathered, those inside sliced.
 func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}) -> tensor<16x16xf32> {
   %g = spmd.all_gather %x on [a, b] dim 0 : tensor<16x16xf32> <>
   %y = spmd.slice %g on [b, c] dim 1 : tensor<16x16xf32> <b: S(1), c: S(1)>
@@ -37,7 +37,7 @@ func.func @main(%x: tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, a: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not on one and the same dimension, nor if the whole is used too.
+// Not on one and the same dimension, nor if the gathered value is used too.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16x8xf32>) {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %y = spmd.slice %g on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>

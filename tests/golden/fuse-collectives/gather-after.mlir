@@ -39,7 +39,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not past a view that would have the pieces packed.
+// Not past a view that would have the shards packed.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %y = aten.t(%g) : tensor<8x16xf32> <>
@@ -57,7 +57,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not past an op that needs the dimension whole.
+// Not past an op that needs the dimension unsharded.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %y = aten.cumsum(%g) {dim = 0} : tensor<16x8xf32> <>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the cast pieces are used too, which would cast twice.
+// Not if the cast shards are used too, which would cast twice.
 func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %e = aten._to_copy(%x) {dtype = f32} : tensor<16x8xf32> <tp: S(0)>
   %y = spmd.all_gather %e on [tp] dim 0 : tensor<16x8xf32> <>

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the pieces are used too.
+// Not if the shards are used too.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %r = spmd.reduce_scatter %x on [tp] dim 0 op sum : tensor<16x8xf32> <tp: S(0)>
   %y = spmd.all_gather %r on [tp] dim 0 : tensor<16x8xf32> <>

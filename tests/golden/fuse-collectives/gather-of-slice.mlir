@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=gather-of-slice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// What was cut and put together again was there all the time.
+// What was sliced and put together again was there all the time.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %s = spmd.slice %x on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   %y = spmd.all_gather %s on [tp] dim 0 : tensor<16x8xf32> <>
@@ -17,7 +17,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Outer axes stay cut, or stay to be gathered.
+// Outer axes stay sliced, or stay to be gathered.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %z: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %s = spmd.slice %x on [dp, tp] dim 0 : tensor<16x8xf32> <dp: S(0), tp: S(0)>
   %y = spmd.all_gather %s on [tp] dim 0 : tensor<16x8xf32> <dp: S(0)>
@@ -38,7 +38,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %z
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not where other axes are gathered than were cut.
+// Not where other axes are gathered than were sliced.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %s = spmd.slice %x on [dp] dim 1 : tensor<16x8xf32> <tp: S(0), dp: S(1)>
   %y = spmd.all_gather %s on [tp] dim 0 : tensor<16x8xf32> <dp: S(1)>

@@ -21,7 +21,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A broadcast row, divided on its only dimension.
+// A broadcast row, sharded on its only dimension.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, %z: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
   %a = spmd.reduce_scatter %x on [tp] dim 1 op sum : tensor<16x8xf32> <tp: S(1)>
   %b = spmd.reduce_scatter %z on [tp] dim 0 op sum : tensor<8xf32> <tp: S(0)>

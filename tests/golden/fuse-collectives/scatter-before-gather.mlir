@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=scatter-before-gather"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// The all-gather is of the pieces.
+// The all-gather is of the shards.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) -> tensor<16x8xf32> {
   %a = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <dp: P(sum)>
   %y = spmd.reduce_scatter %a on [dp] dim 1 op sum : tensor<16x8xf32> <dp: S(1)>

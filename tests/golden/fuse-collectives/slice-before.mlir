@@ -23,7 +23,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the whole is used too, nor before an op that needs the dimension whole.
+// Not if the gathered value is used too, nor before an op that needs the dimension unsharded.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %e = aten.exp(%x) : tensor<16x8xf32> <>
   %f = aten.cumsum(%e) {dim = 0} : tensor<16x8xf32> <>

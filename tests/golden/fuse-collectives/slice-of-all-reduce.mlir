@@ -38,7 +38,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the whole is used too: that would be more bytes.
+// Not if the gathered value is used too: that would be more bytes.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %r = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
   %y = spmd.slice %r on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
