@@ -45,7 +45,7 @@ def strategies(
     axis_size: int,
     placements: Sequence[str | Placement] = (),
 ) -> tuple[Strategy, ...]:
-    """The strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
+    """Return the strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
 
     Args:
         placements: plug-in placements, as text or value, whose strategies come last, for whatever dimension.
@@ -60,9 +60,9 @@ def strategies(
         _LITERAL.check(f"argument '{key}'", value)
     if not isinstance(axis_size, int) or axis_size < 1:
         raise RuleError(f"axis_size is {shown(axis_size)}; expected a number of ranks from 1 on")
-    extras = tuple(parse_placement(p) if isinstance(p, str) else p for p in placements)
-    for placement in extras:
+    plugins = tuple(parse_placement(p) if isinstance(p, str) else p for p in placements)
+    for placement in plugins:
         require_type("a placement", placement, Placement, 'one such as "Cyclic(0, 2)"')
     rules = default()
     op_rule = rules.instantiate(rules.infer_call(name, operands, arguments))
-    return op_rule.strategies(axis_size, extras=extras) if op_rule else ()
+    return op_rule.strategies(axis_size, placements=plugins) if op_rule else ()

@@ -44,7 +44,7 @@ class OpRule(RuleInstance):
     _known: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
 
     def strategies(
-        self, count: int, sharded: ShardCounts = UNSHARDED, extras: tuple[Placement, ...] = ()
+        self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy, ...]:
         """Return the strategies for an axis of `count` ranks: replicated, then one a factor, then the partial ones.
 
@@ -52,13 +52,13 @@ class OpRule(RuleInstance):
             sharded: how other mesh axes shard the factors, see `shard_counts`. Strategies that are not compatible with
                 that are left out: where a factor is sharded that has major ones beside it, these are sharded to single
                 elements.
-            extras: the placements of the program; strategies of the plug-ins among them come last. Those that shard a
-                dimension stand for any dimension.
+            placements: those of the program; strategies of the plug-ins among them come last. One that shards a
+                dimension stands for any dimension.
 
         Raises:
             ParseError: the op expands into itself; RuleError: a plug-in adds what is no strategy of the op.
         """
-        plugins = plugins_among(extras) if extras else NO_PLUGINS
+        plugins = plugins_among(placements) if placements else NO_PLUGINS
         key = (count, sharded.key, plugins)
         if key not in self._known:
             self._known[key] = None  # so that an expansion that leads back here is found out

@@ -75,7 +75,7 @@ class RuleSet:
         return tuple(self.records)
 
     def alternatives(self, name: str) -> tuple[Rule, ...]:
-        """The rules of op `name`; the first whose `when` clauses hold counts.
+        """Return the rules of op `name`; the first whose `when` clauses hold counts.
 
         Raises:
             ParseError: a rule of that op is malformed.
@@ -86,7 +86,7 @@ class RuleSet:
         return self._parsed[name]
 
     def lookup(self, name: str) -> Rule | None:
-        """The first rule of op `name`, or None."""
+        """Return the first rule of op `name`, or None."""
         return next(iter(self.alternatives(name)), None)
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
@@ -99,7 +99,7 @@ class RuleSet:
         return tuple((p.name, p.is_tensor) for p in rule.parameters)
 
     def shape_arguments(self, name: str) -> frozenset[str]:
-        """The literal arguments of op `name` that hold the sizes of its first result, by one of its rules."""
+        """Return the literal arguments of op `name` that hold the sizes of its first result, by one of its rules."""
         rules = self.alternatives(name)
         listed = (n for rule in rules for clause in rule.of_kind("sizes") for n in clause.names)
         terms = (term for rule in rules for result in rule.results for term in result.pattern)
@@ -107,7 +107,7 @@ class RuleSet:
         return frozenset((*listed, *mapped))
 
     def instantiate(self, call: Call) -> OpRule | None:
-        """The rule of `call.name` on `call`, or None if that op has no rule.
+        """Return the rule of `call.name` on `call`, or None if that op has no rule.
 
         Raises:
             RuleError: the call does not fit the rule.
@@ -125,7 +125,7 @@ class RuleSet:
         arguments: Mapping[str, Literal],
         structure: tuple[int | tuple[int, ...], ...] | None = None,
     ) -> Call:
-        """The call of op `name`, its results inferred.
+        """Return the call of op `name`, its results inferred.
 
         Raises:
             RuleError: no rule, or the results cannot be inferred from it.
@@ -138,7 +138,7 @@ class RuleSet:
         return attrs.evolve(call, results=infer(rule, operands, arguments, structure))
 
     def parse_all(self) -> Iterator[Rule]:
-        """Every rule.
+        """Return every rule.
 
         Raises:
             SpmdirErrors: all malformed rules.
@@ -147,7 +147,7 @@ class RuleSet:
         return (rule for name in self.records for rule in self.alternatives(name))
 
     def __enter__(self) -> RuleSet:
-        """From here to the end of the `with` block, everything goes by these rules."""
+        """Make these the rules that everything in the `with` block goes by."""
         _ACTIVE.set((*_ACTIVE.get(), self))
         return self
 
@@ -170,7 +170,7 @@ class RuleSet:
         raise_all(errors)
 
     def with_file(self, path: str | Path) -> RuleSet:
-        """This set with the rules of a file, which replace those of the same ops.
+        """Return this set with the rules of a file, which replace those of the same ops.
 
         Raises:
             ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
@@ -208,7 +208,7 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
 
 
 def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
-    """Op name → records of a .rules text; a line that begins no rule is recorded under its own text."""
+    """Return op name → records of a .rules text; a line that begins no rule is recorded under its own text."""
     records: dict[str, tuple[Record, ...]] = {}
     for line, record, name in split_records(text):
         key = name or record
@@ -220,14 +220,14 @@ _ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())
 
 
 def default() -> RuleSet:
-    """The rules in whose `with` block this is called, or else those that come with spmdir."""
+    """Return the rules in whose `with` block this is called, or else those that come with spmdir."""
     active = _ACTIVE.get()
     return active[-1] if active else packaged()
 
 
 @functools.cache
 def packaged() -> RuleSet:
-    """The rules that come with spmdir."""
+    """Return the rules that come with spmdir."""
     records: dict[str, tuple[Record, ...]] = {}
     for path in sorted(PACKAGED.glob("*.rules")):
         records.update(read(path.read_text(), path.name))
@@ -236,7 +236,7 @@ def packaged() -> RuleSet:
 
 @accepts(path=PATH)
 def load_rules(path: str | Path) -> RuleSet:
-    """The rules of a file and, for all other ops, those that come with spmdir.
+    """Return the rules of a file and, for all other ops, those that come with spmdir.
 
     `with load_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
     """

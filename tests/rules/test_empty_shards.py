@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdir.checking.rules.samples import attention, index, libraries, loss, view
-from spmdir.checking.rules.soundness import Case, Rows, distribute, hold_together, meta, prepare
+from spmdir.checking.rules.soundness import Case, Chosen, distribute, hold_together, meta, prepare
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.rules import default
@@ -30,7 +30,7 @@ def test_the_local_form_of_every_op_is_typed_on_ranks_whose_shards_are_empty() -
     assert len(tried) > 30  # other ops take no empty shards
 
 
-def _ways(case: Case) -> Iterator[tuple[Rows, Mesh]]:
+def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
     """Each strategy that needs a local form, beside each other one on more ranks than it has elements for."""
     rule = case.rule
     for row in rule.strategies(2):
@@ -40,7 +40,7 @@ def _ways(case: Case) -> Iterator[tuple[Rows, Mesh]]:
                 yield [("x", row), ("y", other)], Mesh({"x": 2, "y": count})
 
 
-def _mistyped(case: Case, rows: Rows, mesh: Mesh) -> Iterator[str]:
+def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
     """What is wrong with the local form that localize makes for the ranks whose shards are empty."""
     axes = {row.factor: (axis,) for axis, row in rows if row.factor is not None}
     placed = ([(mesh.sizes[axis], row.operands[index]) for axis, row in rows] for index in range(len(case.operands)))

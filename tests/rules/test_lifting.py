@@ -312,10 +312,10 @@ def test_the_rows_that_plug_ins_get(op: str, operands: str, arguments: dict, tex
 
 def test_lifted_rows_come_after_those_of_the_rule_which_stay_as_they_are():
     rule = rule_of("aten.mm", "8x6xf32 6x4xf32")
-    rows = rule.strategies(2, extras=plugins("Taken(0, 2)", "Shared"))
+    rows = rule.strategies(2, placements=plugins("Taken(0, 2)", "Shared"))
     own = rule.strategies(2)
     assert rows[: len(own)] == own
-    assert rule.strategies(2, extras=plugins("S(0)", "P(sum)", "R")) is own
+    assert rule.strategies(2, placements=plugins("S(0)", "P(sum)", "R")) is own
 
 
 def test_rows_are_asked_for_by_text_too():
@@ -333,7 +333,7 @@ def test_rows_are_asked_for_by_text_too():
 )
 def test_a_plug_in_that_adds_what_is_no_row_is_named(lie: str, said: str):
     with pytest.raises(RuleError, match=rf"placement Liar\({lie}\) adds .* to aten.relu.*{said}"):
-        rule_of("aten.relu", "8x6xf32").strategies(2, extras=plugins(f"Liar({lie})"))
+        rule_of("aten.relu", "8x6xf32").strategies(2, placements=plugins(f"Liar({lie})"))
 
 
 def test_a_row_can_be_had_with_another_result():
@@ -359,7 +359,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     case = prepare(sample("view", f(6, 8), size=(48,)), default())
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Taken sequences leave no equal stretches to a further axis.
-    (dealt,) = (row for row in rule.strategies(2, extras=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
+    (dealt,) = (row for row in rule.strategies(2, placements=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
     assert dealt.factor == batch and dealt.factor_placement == Taken(0, 1)
     further = rule.strategies(2, shard_counts([(dealt, 2)]), extras)
     assert [str(row) for row in further if row.factor is not None] == []
@@ -368,19 +368,23 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
 def test_what_asks_for_its_place_goes_with_lifted_rows_only_of_what_it_does_not_ask_about():
     lookup = rule_of("aten.embedding", "16x8xf32 4x3xi64")
     (tokens,) = (
-        row for row in lookup.strategies(2, extras=plugins("Mirroring(0)")) if str(row).startswith("(R, Mirroring(0)")
+        row
+        for row in lookup.strategies(2, placements=plugins("Mirroring(0)"))
+        if str(row).startswith("(R, Mirroring(0)")
     )
     assert "(S(0), R) -> (P(sum)) local" in map(str, lookup.strategies(2, shard_counts([(tokens, 2)])))
     pixels = rule_of("aten.convolution", "4x3x8x8xf32 5x3x3x3xf32", **CONVOLUTION)
     (images,) = (
-        row for row in pixels.strategies(2, extras=plugins("Taken(0, 1)")) if str(row).startswith("(Taken(0, 1), R)")
+        row
+        for row in pixels.strategies(2, placements=plugins("Taken(0, 1)"))
+        if str(row).startswith("(Taken(0, 1), R)")
     )
     assert not any(row.rewrite == "local" for row in pixels.strategies(2, shard_counts([(images, 2)])))
 
 
 def test_an_op_that_stays_whole_on_one_axis_is_not_expanded_for_another():
     rule = rule_of("aten.linalg_vector_norm", "8x6x4xf32", dim=(1, 2))
-    rows = rule.strategies(2, extras=plugins("Squares"))
+    rows = rule.strategies(2, placements=plugins("Squares"))
     kept = next(row for row in rows if str(row) == "(S(1)) -> (Squares)")
     beside = rule.strategies(2, shard_counts([(kept, 2)]), plugins("Squares"))
     assert {str(row) for row in beside if row.factor is not None} == {

@@ -24,13 +24,13 @@ TRIED_IN = (2, 3)
 """The numbers of ranks on which missing strategies are looked for."""
 
 REPEATABLE = ("max", "min", "any", "all")
-"""The reductions that one value, held by all ranks, leaves as it is."""
+"""The reductions that leave one value that all ranks have as it is."""
 
 
 def check_op(
     op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
 ) -> OpReport:
-    """The report of one op; `say` is told what is being done, so that a crash has a place."""
+    """Return the report of one op; `say` is told what is being done, so that a crash has a place."""
     cases: list[tuple[str, list[Case]]] = []
     notes: list[str] = []
     faults: list[Fault] = []
@@ -126,15 +126,15 @@ def _missing(op: str, cases: Sequence[tuple[str, Sequence[Case]]], say: Callable
 
 
 def telling(case: Case) -> bool:
-    """Whether results tell strategies apart; of one element, all reductions are the identity."""
+    """Return whether results tell strategies apart; of one element, all reductions are the identity."""
     most = max((operand.numel() for operand in case.operands), default=0)
     return most > 1 and not all(right is None or not right.numel() for right in case.expected)
 
 
 def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
-    """The assignments that are right and that the rule of `case` does not offer; `others` are its variants."""
+    """Yield the assignments that are right and that the rule of `case` does not have; `others` are its variants."""
     trials = [Trial(c.rule.call, c.operands, c.expected, c.rule.shape_arguments) for c in (case, *others)]
-    known = {row.operands for count in TRIED_IN for row in case.rule.strategies(count)}
+    known = {strategy.operands for count in TRIED_IN for strategy in case.rule.strategies(count)}
     ignored = trials[0].ignored()
     found: list[tuple[Placement, ...]] = []
     for operands in trials[0].assignments():
@@ -147,7 +147,7 @@ def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
 
 
 def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Possible | None:
-    """`operands` with its results, if it is right in a trial and in those of the same call on other numbers."""
+    """Return `operands` with its results, if right in a trial and in those of the same call on other numbers."""
     possible = None
     for trial in trials:
         possible = trial.right(operands, TRIED_IN, possible)
@@ -157,9 +157,9 @@ def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Po
 
 
 def _implied(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
-    """Whether who may run an op on operands placed as `other` may do so as `one`, without sending anything.
+    """Return whether who may run an op on operands placed as `other` may do so as `one`, without sending anything.
 
-    A replicated value is a pending maximum, too; and where the values of an operand do not matter, one placement of it
+    A replicated value is a partial maximum, too; and where the values of an operand do not matter, one placement of it
     stands for all.
     """
     return all(
@@ -169,7 +169,7 @@ def _implied(one: Sequence[Placement], other: Sequence[Placement], ignored: froz
 
 
 def describe(sample: Sample) -> str:
-    """The call of a sample as text: `(5x4xf64, [4xf64, none], 2) dim=1`."""
+    """Return the call of a sample as text: `(5x4xf64, [4xf64, none], 2) dim=1`."""
     arguments = " ".join(f"{name}={value}" for name, value in sorted(sample.arguments.items()))
     return f"({', '.join(map(_operand, sample.operands))}) {arguments}".strip()
 

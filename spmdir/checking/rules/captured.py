@@ -48,7 +48,7 @@ def _opinfos() -> tuple[list[Any], str | None]:
 
 
 def opinfo_names() -> tuple[list[str], str | None]:
-    """The names of torch's OpInfos, and why there are none if there are none."""
+    """Return the names of torch's OpInfos, and why there are none if there are none."""
     infos, problem = _opinfos()
     return [info.name for info in infos], problem
 
@@ -66,7 +66,7 @@ def capture(index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, b
             continue
         seed(info.name, dtype)
         differentiable = info.supports_autograd and dtype in (torch.float64, torch.complex128)
-        # Whatever samples there are, some refuse to run on this machine.
+        # Whatever samples there are, some fail to run on this machine.
         try:
             for sample in itertools.islice(
                 info.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES_OF_ONE
@@ -119,7 +119,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _pickled(sample: Sample) -> bytes:
-    """`sample` as bytes; torch's own way of pickling tensors costs more than running most ops."""
+    """Return `sample` as bytes; torch's own way of pickling tensors costs more than running most ops."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
@@ -131,13 +131,13 @@ def _pickled(sample: Sample) -> bytes:
 
 
 def op_name(func: Any) -> str:
-    """The name that rules use for an overload: `aten.mm`, `aten.add.Tensor`."""
+    """Return the name that rules use for an overload: `aten.mm`, `aten.add.Tensor`."""
     name = func._schema.name.replace("::", ".")
     return f"{name}.{func._schema.overload_name}" if func._schema.overload_name else name
 
 
 def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
-    """The call as a sample, if a sample can say it."""
+    """Return the call as a sample, if a sample can say it."""
     given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     operands: list[Any] = []
     arguments: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _literal(value: Any) -> Any:
 
 
 def _form(operand: Any) -> Any:
-    """What of an operand makes a different kind of call: its rank, where it is of one element, its element type."""
+    """Return what of an operand makes a different kind of call: rank, where sizes are 1, element type."""
     if isinstance(operand, list):
         return [_form(one) for one in operand[:2]]
     if not isinstance(operand, Tensor):

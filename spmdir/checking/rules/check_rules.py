@@ -109,7 +109,7 @@ def _wanted(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
 
 
 def captured_calls(ask: Ask, wanted: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
-    """Op → pickled samples of the calls that OpInfos make, of all ops if `wanted` is None; and what failed."""
+    """Return op → pickled samples of the calls that OpInfos make, of all ops if `wanted` is None; and what failed."""
     (listed,) = ask([("opinfos",)], CAPTURE_SECONDS)
     if isinstance(listed, Death):
         return {}, [f"torch's OpInfo samples cannot be loaded: {listed}; checked the packaged samples alone"]
@@ -134,7 +134,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _varied(groups: list[list[bytes]]) -> Iterator[bytes]:
-    """The first of each group, then the second of each, and so on, up to SAMPLES_OF_AN_OP; groups thinned evenly."""
+    """Yield the first of each group, then the second, and so on, up to SAMPLES_OF_AN_OP; groups thinned evenly."""
     step = max(1, len(groups) // SAMPLES_OF_AN_OP)
     groups = groups[::step]
     ordered = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]

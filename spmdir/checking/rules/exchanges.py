@@ -1,4 +1,4 @@
-"""What the ops that exchange borders give, worked out on the whole dimension instead of by sending."""
+"""The results of the ops that exchange halos, worked out on the joined dimension instead of by sending."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
 
 def _lines(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """Ranks that hold one dimension together, in the order of their blocks: the axes nest major first."""
+    """Return the groups of ranks that have one dimension together, in the order of blocks: axes nest major first."""
     lines: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for rank in range(mesh.world_size):
         at = mesh.coordinate(rank)
@@ -23,35 +23,37 @@ def _lines(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
 
 
 def halo(
-    pieces: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int, fill: str = "zero"
+    blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int, fill: str = "zero"
 ) -> list[Any]:
-    results: list[Any] = [None] * len(pieces)
+    """Return each block with `before` and `after` elements of its neighbours; beyond the ends is `fill`."""
+    results: list[Any] = [None] * len(blocks)
     for line in _lines(mesh, axes):
-        shape = list(pieces[line[0]].shape)
+        shape = list(blocks[line[0]].shape)
 
-        def border(size: int, shape: list[int] = shape, line: list[int] = line) -> torch.Tensor:
-            return pieces[line[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
+        def outside(size: int, shape: list[int] = shape, line: list[int] = line) -> torch.Tensor:
+            return blocks[line[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
 
-        whole, at = torch.cat([border(before), *(pieces[rank] for rank in line), border(after)], dim), 0
+        joined, at = torch.cat([outside(before), *(blocks[rank] for rank in line), outside(after)], dim), 0
         for rank in line:
-            size = pieces[rank].shape[dim]
-            results[rank] = whole.narrow(dim, at, before + size + after)
+            size = blocks[rank].shape[dim]
+            results[rank] = joined.narrow(dim, at, before + size + after)
             at += size
     return results
 
 
-def fold(pieces: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
-    results: list[Any] = [None] * len(pieces)
+def fold(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
+    """Return each block without its halos, which are added to the neighbours' blocks."""
+    results: list[Any] = [None] * len(blocks)
     for line in _lines(mesh, axes):
-        sizes = [pieces[rank].shape[dim] - before - after for rank in line]
-        shape = list(pieces[line[0]].shape)
-        whole = pieces[line[0]].new_zeros([*shape[:dim], before + sum(sizes) + after, *shape[dim + 1 :]])
+        sizes = [blocks[rank].shape[dim] - before - after for rank in line]
+        shape = list(blocks[line[0]].shape)
+        joined = blocks[line[0]].new_zeros([*shape[:dim], before + sum(sizes) + after, *shape[dim + 1 :]])
         for index, rank in enumerate(line):
-            whole.narrow(dim, sum(sizes[:index]), pieces[rank].shape[dim]).add_(pieces[rank])
+            joined.narrow(dim, sum(sizes[:index]), blocks[rank].shape[dim]).add_(blocks[rank])
         for index, rank in enumerate(line):
-            results[rank] = whole.narrow(dim, before + sum(sizes[:index]), sizes[index])
+            results[rank] = joined.narrow(dim, before + sum(sizes[:index]), sizes[index])
     return results
 
 
 EXCHANGES: dict[str, Callable[..., list[Any]]] = {"spmd.halo": halo, "spmd.fold": fold}
-"""Op → (what each rank holds, mesh, arguments) → what each rank gets."""
+"""Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""

@@ -41,7 +41,7 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _like(value: float, sample: Sample) -> float:
-    """`value`, an integer where it is one and no operand is floating: a float would change the result's type."""
+    """Return `value`, an integer where it is one and no operand is floating: a float would change the result's type."""
     whole = value == value and abs(value) < 2
     return int(value) if whole and not any(_is_inexact(operand) for operand in sample.operands) else value
 

@@ -17,7 +17,7 @@ Verdicts = dict[tuple[str, str], set[str]]
 
 
 def installed() -> str:
-    """The version of torch, as in the table."""
+    """Return the version of torch, as in the table."""
     return ".".join(torch.__version__.split(".")[:2])
 
 
@@ -31,7 +31,7 @@ def registered() -> Iterator[tuple[str, str]]:
 
 
 def parse(text: str) -> Verdicts:
-    """The table that `text` spells."""
+    """Return the table that `text` spells."""
     verdicts: Verdicts = {}
     for line in text.splitlines():
         said, _, versions = line.partition(" [")
@@ -41,7 +41,7 @@ def parse(text: str) -> Verdicts:
 
 
 def spell(verdicts: Verdicts) -> str:
-    """The text of a table."""
+    """Return the text of a table."""
     lines = []
     for (name, reason), versions in verdicts.items():
         some = "" if versions == set(VERSIONS) else f" [{' '.join(v for v in VERSIONS if v in versions)}]"
@@ -50,7 +50,7 @@ def spell(verdicts: Verdicts) -> str:
 
 
 def updated(verdicts: Verdicts, version: str, found: Iterator[tuple[str, str]]) -> Verdicts:
-    """`verdicts` with what `version` of torch says in the place of what it said before."""
+    """Return `verdicts` with what `version` of torch says in the place of what it said before."""
     kept = {key: versions - {version} for key, versions in verdicts.items()}
     for name, reason in found:
         if name.partition(".")[0] in LISTED:

@@ -48,10 +48,10 @@ class Worker:
         self._closed = False
 
     def ask(self, job: Any, timeout: float) -> Any:
-        """The answer to `job`, or its Death; a process that ends before it began is replaced once.
+        """Return the answer to `job`, or its Death; a process that ends before it began is replaced once.
 
         Raises:
-            SpmdirError: what the job refuses.
+            SpmdirError: what the job rejects.
         """
         if self._closed:
             return Death("interrupted", "")
@@ -72,7 +72,7 @@ class Worker:
             process.stdin.flush()
             while True:
                 kind, value = pickle.load(process.stdout)
-                if kind == "refusal":
+                if kind == "rejected":
                     raise SpmdirError(value)
                 if kind == "answer":
                     return value
@@ -122,7 +122,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 @contextmanager
 def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[Ask]:
-    """`count` processes that run `module`, as a function: (jobs, seconds for each) → their answers, in order."""
+    """Return `count` processes that run `module`, as a function: (jobs, seconds for each) → their answers, in order."""
     workers = [Worker(setup, module) for _ in range(count)]
     idle = list(workers)
 

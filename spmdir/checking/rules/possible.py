@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spmdir.checking.rules.soundness import run_op
-from spmdir.checking.rules.values import difference, pieces, seed
+from spmdir.checking.rules.values import difference, local_values, seed
 from spmdir.core.call import Call
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, chunk
 
@@ -21,10 +21,10 @@ LIMIT = 1500
 """Assignments tried of one call; of more, a random choice."""
 
 ENOUGH = 20
-"""Elements that pending values are tried on, at least, in as many sets of random pieces as that takes."""
+"""Elements that partial values are tried on, at least, in as many sets of random local values as that takes."""
 
 ENUMERATED = {"bool": ("any", "all"), "complex": ("sum",)}
-"""Element type → the pending reductions that are tried; sum, max and min for all others."""
+"""Element type → the partial reductions that are tried; sum, max and min for all others."""
 
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ArithmeticError, AssertionError)
 """What ops raise on shards that do not fit together."""
@@ -56,10 +56,10 @@ class Trial:
 
     def __init__(self, call: Call, operands: Sequence[Tensor], expected: Sequence[Any], sized: Sequence[str] = ()):
         self.call, self.operands, self.expected, self.sized = call, operands, expected, sized
-        self._held: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
+        self._known: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
 
     def assignments(self, limit: int = LIMIT) -> list[tuple[Placement, ...]]:
-        """The assignments to try, at most about `limit`; the tensors of one list are placed alike."""
+        """Return the assignments to try, at most about `limit`; the tensors of one list are placed alike."""
         groups = [slot if isinstance(slot, tuple) else (slot,) for slot in self.call.slots]
         members = [[i for i in group if i is not None] for group in groups]
         members = [group for group in members if group]
@@ -81,10 +81,10 @@ class Trial:
     def right(
         self, operands: tuple[Placement, ...], counts: Sequence[int], so_far: Possible | None = None
     ) -> Possible | None:
-        """The assignment with its results, if the op gives them on `counts` ranks with several sets of pieces."""
-        pending = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
+        """Return the assignment with its results, if the op gives them on `counts` ranks for several values."""
+        partial = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
         # Few elements agree by chance more often.
-        times = max(2, ENOUGH // max(1, min(pending))) if pending else 1
+        times = max(2, ENOUGH // max(1, min(partial))) if partial else 1
         for local in self._local_sizes():
             results = so_far.results if so_far else None
             for count, again in itertools.product(counts, range(times)):
@@ -96,7 +96,7 @@ class Trial:
         return None
 
     def contradicts(self, operands: tuple[Placement, ...], results: Sequence[Placement | None], count: int) -> bool:
-        """Whether the op runs on `count` ranks, and what it gives is not what `results` say."""
+        """Return whether the op runs on `count` ranks, and what it gives is not what `results` say."""
         first = results[0]
         local = first if self.sized and first is not None and first.dim is not None else R
         outcomes = self._run(operands, count, 0, local)
@@ -107,7 +107,7 @@ class Trial:
         )
 
     def ignored(self) -> frozenset[int]:
-        """The operands whose values the results do not depend on."""
+        """Return the operands whose values the results do not depend on."""
         found = []
         for index, tensor in enumerate(self.operands):
             seed(self.call.name, "ignored", index)
@@ -128,7 +128,7 @@ class Trial:
         return right is None or difference(found, right, False) is None
 
     def _local_sizes(self) -> list[Placement]:
-        """What the first result may be placed as, where the call says its sizes; R leaves them as they are."""
+        """Return what the first result may be placed as, where the call says its sizes; R leaves them as they are."""
         first = self.expected[0]
         if not self.sized or first is None:
             return [R]
@@ -138,7 +138,7 @@ class Trial:
         self, operands: tuple[Placement, ...], count: int, again: int, local: Placement,
         narrowed: tuple[tuple[Placement, ...], ...] | None,
     ) -> tuple[tuple[Placement, ...], ...] | None:  # fmt: skip
-        """The placements in `narrowed` (None: all) that describe the results on `count` ranks; None if none does."""
+        """Return the placements in `narrowed` (None: all) that describe the results on `count` ranks, or None."""
         outcomes = self._run(operands, count, again, local)
         if outcomes is None:
             return None
@@ -159,11 +159,11 @@ class Trial:
         return tuple(described)
 
     def _run(self, operands: tuple[Placement, ...], count: int, again: int, local: Placement) -> list[Any] | None:
-        """What each rank gets, or None if the op refuses what some rank holds."""
-        held = [self._pieces(i, placement, count, again) for i, placement in enumerate(operands)]
+        """Return what each rank gets, or None if the op rejects what some rank has."""
+        local_tensors = [self._local(i, placement, count, again) for i, placement in enumerate(operands)]
         outcomes = []
         for rank in range(count):
-            mine = [each[rank].clone() for each in held]
+            mine = [each[rank].clone() for each in local_tensors]
             try:
                 outcomes.append(run_op(self.call.name, self.call.slots, mine, self._arguments(local, count, rank)))
             except FAILURES:
@@ -177,12 +177,12 @@ class Trial:
         sizes[local.dim] = chunk(sizes[local.dim], count, rank)[1]
         return {**self.call.argument, **dict.fromkeys(self.sized, tuple(sizes))}
 
-    def _pieces(self, index: int, placement: Placement, count: int, again: int) -> list[Tensor]:
+    def _local(self, index: int, placement: Placement, count: int, again: int) -> list[Tensor]:
         key = (index, placement, count, again)
-        if key not in self._held:
+        if key not in self._known:
             seed(self.call.name, *key)
-            self._held[key] = pieces(self.operands[index], placement, count)
-        return self._held[key]
+            self._known[key] = local_values(self.operands[index], placement, count)
+        return self._known[key]
 
 
 def _placements(metas: Sequence[Any]) -> list[Placement]:
@@ -193,7 +193,7 @@ def _placements(metas: Sequence[Any]) -> list[Placement]:
 
 
 def _alike(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[Placement, ...]]:
-    """Those where operands are replicated or all placed by the same kind of placement."""
+    """Yield those where operands are replicated or all placed by the same kind of placement."""
     for trait in ("shard", "partial"):
         narrowed = [[p for p in options if p.trait in ("replicated", trait)] for options in choices]
         yield from itertools.product(*narrowed)
@@ -204,21 +204,21 @@ def _describing(right: Tensor) -> tuple[Placement, ...]:
     return (R, *(Shard(d) for d, size in enumerate(right.shape) if size > 1), *map(Partial, kinds))
 
 
-def describes(placement: Placement, held: Sequence[Tensor], right: Tensor, through_sums: bool) -> bool:
-    """Whether ranks that hold `held` hold `right` as `placement` says."""
-    count = len(held)
+def describes(placement: Placement, local_tensors: Sequence[Tensor], right: Tensor, through_sums: bool) -> bool:
+    """Return whether ranks with the local tensors `local_tensors` have `right` in `placement`."""
+    count = len(local_tensors)
     if placement.trait == "shard":
         dim = placement.dim or 0
-        for rank, piece in enumerate(held):
+        for rank, local in enumerate(local_tensors):
             length = chunk(right.shape[dim], count, rank)[1]
-            if list(piece.shape) != [*right.shape[:dim], length, *right.shape[dim + 1 :]]:
+            if list(local.shape) != [*right.shape[:dim], length, *right.shape[dim + 1 :]]:
                 return False
-    elif any(piece.shape != right.shape for piece in held):
+    elif any(local.shape != right.shape for local in local_tensors):
         return False
-    if any(piece.dtype != right.dtype for piece in held):
+    if any(local.dtype != right.dtype for local in local_tensors):
         return False
     if placement.trait == "replicated":
-        return all(difference(piece, right, through_sums) is None for piece in held)
+        return all(difference(local, right, through_sums) is None for local in local_tensors)
     if right.is_complex() and placement.op in ("max", "min"):
         return False
-    return difference(placement.collect(held), right, through_sums or placement.op == "sum") is None
+    return difference(placement.collect(local_tensors), right, through_sums or placement.op == "sum") is None

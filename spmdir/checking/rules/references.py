@@ -16,7 +16,7 @@ Scale = float | None
 
 
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool, scale: Scale) -> tuple[Tensor, Tensor]:
-    """Of (batch, heads, positions, width) and fewer heads of keys: the scores, and the keys for each head."""
+    """Return the scores of (batch, heads, positions, width) and fewer heads of keys, and the keys for each head."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = scores if bias is None else scores + bias

@@ -22,7 +22,7 @@ class Fault:
 
 @attrs.frozen
 class Missing:
-    """A strategy that gives the right result and that the rule does not offer.
+    """A strategy that gives the right result and that the rule does not have.
 
     Attributes:
         strategy: operand placements and one choice of result placements, as text.
@@ -46,7 +46,7 @@ class OpReport:
         samples: how many calls were tried.
         sound, faulty: how many strategies were right in all runs, and wrong in some, added up over the samples.
         unsound: the runs that went wrong; a strategy may be wrong on several numbers of ranks, and for several inputs.
-        missing: right strategies that are not offered.
+        missing: right strategies that the rule does not have.
         notes: what could not be tried and why.
         crash: how the process that ran the op died; None if it did not.
     """
@@ -106,7 +106,7 @@ class RuleReport:
         return tuple(op.op for op in self.ops if not op.crash and not (some and op.samples))
 
     def totals(self) -> dict[str, tuple[int, ...]]:
-        """Family → the sums of its ops' COLUMNS; last, "total"."""
+        """Return family → the sums of its ops' COLUMNS; last, "total"."""
         sums: dict[str, tuple[int, ...]] = {}
         for op in self.ops:
             for name in (op.family, "total"):
@@ -114,7 +114,7 @@ class RuleReport:
         return sums
 
     def table(self) -> str:
-        """A line an op and a family, then what is wrong, what is missing and what could not be tried."""
+        """Return a line an op and a family, then what is wrong, what is missing and what could not be tried."""
         rows = [("op", *COLUMNS)]
         rows += [(op.op, *map(str, op.counts)) for op in self.ops]
         rows += [(name, *map(str, counts)) for name, counts in self.totals().items()]
@@ -136,7 +136,7 @@ class RuleReport:
         yield from (f"note: {note}" for note in self.notes)
 
     def json(self) -> str:
-        """Everything, as JSON."""
+        """Return everything as JSON."""
         ops = [attrs.asdict(op) | {"strategies": op.strategies, "unsound": _dicts(op.unsound)} for op in self.ops]
         totals = {name: dict(zip(COLUMNS, counts, strict=True)) for name, counts in self.totals().items()}
         return json.dumps({"ops": ops, "totals": totals, "notes": self.notes}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""One call to check a rule on, and short names for its tensors. Sizes divide by 2 or 3 here, by neither there."""
+"""One call to check a rule on, and short names for its tensors. Some sizes divide by 2 or 3, some by neither."""
 
 from __future__ import annotations
 

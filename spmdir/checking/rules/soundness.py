@@ -12,7 +12,7 @@ from torch._decomp import decomposition_table
 from spmdir.checking.rules.exchanges import EXCHANGES
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.sample import Sample
-from spmdir.checking.rules.values import adds, difference, noise, pieces, seed
+from spmdir.checking.rules.values import adds, difference, local_values, noise, seed
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
@@ -34,7 +34,7 @@ def meta(tensor: torch.Tensor) -> TensorMeta:
 def bound(
     target: Any, slots: Sequence[Any], tensors: Sequence[Any], arguments: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What to call an overload with, by position and by name; `slots` say which tensor fills which tensor parameter."""
+    """Return the positional and named arguments of an overload; `slots` tell which tensor fills which parameter."""
     numbers = iter(slots)
     values = {}
     for argument in target._schema.arguments:
@@ -58,7 +58,7 @@ def bound(
 
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
-    """The op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
+    """Return the op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
     target = torch_op(name)
     positional, values = bound(target, slots, tensors, arguments)
     draws = is_random(target)
@@ -74,7 +74,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
-    """The sample as a Call, its flat operands, and what the op gives for them."""
+    """Return the sample as a Call, its flat operands, and what the op gives for them."""
     parameters = [a.name for a in torch_op(sample.op)._schema.arguments if "Tensor" in str(a.type)]
     flat: list[torch.Tensor] = []
     structure: list[Any] = []
@@ -99,30 +99,31 @@ def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     return attrs.evolve(bare, results=metas), flat, results
 
 
-Rows = Sequence[tuple[str, Strategy]]
-"""(mesh axis, strategy), outer axes first."""
+Chosen = Sequence[tuple[str, Strategy]]
+"""(mesh axis, the strategy chosen on it), outer axes first."""
 
 
 def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]) -> list[torch.Tensor]:
-    """What every rank holds, ranks row-major, for (axis size, placement) with the outermost axis first."""
+    """Return the local tensor of every rank, in row-major order, for (axis size, placement), outermost axis first."""
     if not placements:
         return [tensor]
     (count, placement), *inner = placements
-    return [p for piece in pieces(tensor, placement, count) for p in distribute(piece, inner)]
+    return [final for local in local_values(tensor, placement, count) for final in distribute(local, inner)]
 
 
-def collect(held: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]]) -> torch.Tensor:
+def collect(local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]]) -> torch.Tensor:
+    """Return the tensor of which ranks have `local`, for (axis size, placement) with the outermost axis first."""
     if not placements:
-        return held[0]
+        return local[0]
     (count, placement), *inner = placements
-    step = len(held) // count
-    return placement.collect([collect(held[i * step : (i + 1) * step], inner) for i in range(count)])
+    step = len(local) // count
+    return placement.collect([collect(local[i * step : (i + 1) * step], inner) for i in range(count)])
 
 
-def local_shape(shape: Sequence[int], rows: Rows, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
+def local_shape(shape: Sequence[int], chosen: Chosen, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
     sizes, at = tuple(shape), mesh.coordinate(rank)
-    for axis, row in rows:
-        sizes = row.results[result].local_shape(sizes, mesh.sizes[axis], at[axis])
+    for axis, strategy in chosen:
+        sizes = strategy.results[result].local_shape(sizes, mesh.sizes[axis], at[axis])
     return sizes
 
 
@@ -132,65 +133,65 @@ def _resolved(value: Any, mesh: Mesh, rank: int) -> Any:
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
 
 
-def run_rows(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """Per result, what each rank has after running as `rows` say; `held` is per operand what each rank holds."""
-    if any(row.rewrite == "expand" for _, row in rows):
-        return _run_expansion(rule, rows, mesh, held)
+def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
+    """Return the local results, per result and rank, of the `chosen` strategies on `local` operands, likewise."""
+    if any(strategy.rewrite == "expand" for _, strategy in chosen):
+        return _run_expansion(rule, chosen, mesh, local)
     axes: dict[int, tuple[str, ...]] = {}
-    for axis, row in rows:
-        if row.factor is not None:
-            axes[row.factor] = (*axes.get(row.factor, ()), axis)
-    form = rule.local_form(axes) if any(row.rewrite == "local" for _, row in rows) else None
+    for axis, strategy in chosen:
+        if strategy.factor is not None:
+            axes[strategy.factor] = (*axes.get(strategy.factor, ()), axis)
+    form = rule.local_form(axes) if any(strategy.rewrite == "local" for _, strategy in chosen) else None
     if form is not None:
-        return _run_form(form, mesh, held)
+        return _run_form(form, mesh, local)
     outcomes = []
     for rank in range(mesh.world_size):
         arguments = dict(rule.call.arguments)
         first = rule.call.results[0]
         for name in rule.shape_arguments:
             assert first is not None
-            arguments[name] = local_shape(first.shape, rows, 0, mesh, rank)
-        outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in held], arguments))
+            arguments[name] = local_shape(first.shape, chosen, 0, mesh, rank)
+        outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
 
 
-def _run_form(form: Expansion, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """All ranks go from piece to piece together, since some exchange what they hold."""
-    values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(held)}
-    for number, piece in enumerate(form.ops):
-        operands = [values[v] for v in piece.operands]
-        if piece.call.name in EXCHANGES:
-            values[Value("op", number)] = EXCHANGES[piece.call.name](operands[0], mesh, **piece.call.argument)
+def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
+    """Run the ops of a local form on all ranks in step, since some exchange values."""
+    values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(local)}
+    for number, op in enumerate(form.ops):
+        operands = [values[v] for v in op.operands]
+        if op.call.name in EXCHANGES:
+            values[Value("op", number)] = EXCHANGES[op.call.name](operands[0], mesh, **op.call.argument)
             continue
         outcomes = []
         for rank in range(mesh.world_size):
-            arguments = {k: _resolved(v, mesh, rank) for k, v in piece.call.arguments}
+            arguments = {k: _resolved(v, mesh, rank) for k, v in op.call.arguments}
             given = [each[rank] for each in operands]
-            outcomes.append(run_op(piece.call.name, piece.call.slots, given, arguments))
+            outcomes.append(run_op(op.call.name, op.call.slots, given, arguments))
         values.update((Value("op", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
     return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
 
 
-def _run_expansion(rule: OpRule, rows: Rows, mesh: Mesh, held: list[list[torch.Tensor]]) -> list[list[Any]]:
-    ((axis, row),) = rows
-    assert row.factor is not None
-    expansion = rule.expansion(row.factor)
-    placed = rule.expansion_layout(row.factor, mesh.sizes[axis], operands=row.operands)
+def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
+    ((axis, strategy),) = chosen
+    assert strategy.factor is not None
+    expansion = rule.expansion(strategy.factor)
+    placed = rule.expansion_layout(strategy.factor, mesh.sizes[axis], operands=strategy.operands)
     assert placed is not None
-    values = {Value("operand", i): (row.operands[i], each) for i, each in enumerate(held)}
-    for number, (piece, inner_row) in enumerate(zip(expansion.ops, placed.strategies, strict=True)):
+    values = {Value("operand", i): (strategy.operands[i], each) for i, each in enumerate(local)}
+    for number, (op, inner_strategy) in enumerate(zip(expansion.ops, placed.strategies, strict=True)):
         operands = []
-        for value, wanted in zip(piece.operands, inner_row.operands, strict=True):
+        for value, wanted in zip(op.operands, inner_strategy.operands, strict=True):
             placement, each = values[value]
             if placement != wanted:
                 assert R in (placement, wanted)
                 each = wanted.distribute(placement.collect(each), len(each), noise)
             operands.append(each)
-        inner = rule.rules.instantiate(piece.call)
+        inner = rule.rules.instantiate(op.call)
         assert inner is not None
-        for i, result in enumerate(run_rows(inner, [(axis, inner_row)], mesh, operands)):
-            values[Value("op", number, i)] = (inner_row.results[i], result)
-    assert placed.results == row.results
+        for i, result in enumerate(run_strategies(inner, [(axis, inner_strategy)], mesh, operands)):
+            values[Value("op", number, i)] = (inner_strategy.results[i], result)
+    assert placed.results == strategy.results
     return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
 
 
@@ -201,7 +202,7 @@ class Case:
     Attributes:
         rule: the rule on its call.
         operands, expected: its flat operands, and what the op gives for them.
-        finite: the operands are finite, so that an infinity that comes out is the op's own and may not become NaN.
+        finite: whether the operands are finite, so that an infinite result is the op's own and may not become NaN.
     """
 
     rule: OpRule
@@ -210,29 +211,29 @@ class Case:
     finite: bool = False
 
 
-def check_rows(case: Case, rows: Rows, mesh: Mesh) -> str | None:
-    """What is wrong with running `case` as `rows` say; None if nothing is."""
+def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
+    """Return what is wrong with running `case` by the `chosen` strategies; None if nothing is."""
     rule, operands, expected = case.rule, case.operands, case.expected
-    placements = [[(mesh.sizes[axis], row.operands[i]) for axis, row in rows] for i in range(len(operands))]
+    placements = [[(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in chosen] for i in range(len(operands))]
     try:
-        held = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
-        results = run_rows(rule, rows, mesh, held)
+        local = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
+        results = run_strategies(rule, chosen, mesh, local)
     except UnsupportedError:
-        return None  # values that cannot be held so tell nothing
+        return None  # values that cannot be placed so tell nothing
     except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
         return f"{type(error).__name__}: {error}"
-    summed = any(adds(p) for _, row in rows for p in (*row.operands, *row.results))
+    summed = any(adds(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
     through_sums = summed and not case.finite
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):
         if right is None:
             continue
-        placements = [(mesh.sizes[axis], row.results[index]) for axis, row in rows]
-        for rank, piece in enumerate(each):
-            shape = local_shape(right.shape, rows, index, mesh, rank)
-            if tuple(piece.shape) != shape:
-                return f"result {index} of rank {rank} has shape {tuple(piece.shape)}, not {shape}"
-            if piece.dtype != right.dtype:
-                return f"result {index} has type {piece.dtype}, not {right.dtype}"
+        placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in chosen]
+        for rank, local in enumerate(each):
+            shape = local_shape(right.shape, chosen, index, mesh, rank)
+            if tuple(local.shape) != shape:
+                return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
+            if local.dtype != right.dtype:
+                return f"result {index} has type {local.dtype}, not {right.dtype}"
         fault = difference(collect(each, placements), right, through_sums)
         if fault:
             return f"result {index} {fault}"
@@ -255,7 +256,7 @@ class Verdict:
 
 
 def prepare(sample: Sample, rules: RuleSet) -> Case:
-    """`sample` as a case.
+    """Return `sample` as a case.
 
     Raises:
         RuleError: no rule is for this call.
@@ -268,72 +269,73 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
 
 
 def on_one_axis(case: Case, counts: Sequence[int], extras: Sequence[Placement] = ()) -> Iterator[Verdict]:
-    """Every strategy of `case` on one axis of each of `counts` ranks; with `extras`, those of these plug-ins alone."""
+    """Yield a verdict on every strategy of `case` for axes of `counts` ranks; with `extras`, on those of plug-ins."""
     for count in counts:
-        for row in offered(case.rule, count, extras):
-            yield judge(case, [("x", row)], Mesh({"x": count}))
+        for strategy in offered(case.rule, count, extras):
+            yield judge(case, [("x", strategy)], Mesh({"x": count}))
 
 
 def offered(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
-    """The strategies on an axis of `count` ranks; with `extras`, those that these plug-ins add."""
-    rows = rule.strategies(count, extras=tuple(extras))
-    return rows[len(rule.strategies(count)) :] if extras else rows  # those of plug-ins come last
+    """Return the strategies on an axis of `count` ranks; with `extras`, those that these plug-ins add."""
+    every = rule.strategies(count, placements=tuple(extras))
+    return every[len(rule.strategies(count)) :] if extras else every  # those of plug-ins come last
 
 
-def judge(case: Case, rows: Rows, mesh: Mesh) -> Verdict:
-    """`case` run as `rows` say; twice, with other random pieces, where reductions are pending."""
-    text = " and ".join(str(row) for _, row in rows)
-    pending = any(p.trait == "partial" for _, row in rows for p in row.operands)
+def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:
+    """Run `case` by the `chosen` strategies; twice, with other random values, where operands are partial."""
+    text = " and ".join(str(strategy) for _, strategy in chosen)
+    partial = any(p.trait == "partial" for _, strategy in chosen for p in strategy.operands)
     fault = None
-    for again in range(2 if pending else 1):
+    for again in range(2 if partial else 1):
         seed(case.rule.call.name, text, mesh.world_size, again)
-        fault = fault or check_rows(case, rows, mesh)
+        fault = fault or check_strategies(case, chosen, mesh)
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault)
 
 
 def hold_together(
-    rule: OpRule, rows: Sequence[Strategy], counts: Sequence[int], extras: Sequence[Placement] = ()
+    rule: OpRule, chosen: Sequence[Strategy], counts: Sequence[int], extras: Sequence[Placement] = ()
 ) -> bool:
-    """Whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
+    """Return whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
 
-    No factor is cut finer than the rule allows, and no value is pending by two kinds of reduction. Expansions are
-    left out, since they are ops of their own when several axes divide them.
+    No factor is cut finer than the rule allows, and no value is partial by two kinds of reduction. Expansions are
+    left out, since they are ops of their own when several axes shard them.
     """
-    if any(row.rewrite == "expand" for row in rows) or _mixed(rows):
+    if any(strategy.rewrite == "expand" for strategy in chosen) or _mixed(chosen):
         return False
-    ranks = list(zip(rows, counts, strict=True))
+    ranks = list(zip(chosen, counts, strict=True))
     others = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
     return all(
-        row in rule.strategies(count, divided, tuple(extras))
-        for (row, count), divided in zip(ranks, others, strict=True)
+        strategy in rule.strategies(count, sharded, tuple(extras))
+        for (strategy, count), sharded in zip(ranks, others, strict=True)
     )
 
 
-def _mixed(rows: Sequence[Strategy]) -> bool:
-    values = zip(*((*row.operands, *row.results) for row in rows), strict=True)
+def _mixed(chosen: Sequence[Strategy]) -> bool:
+    values = zip(*((*strategy.operands, *strategy.results) for strategy in chosen), strict=True)
     return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
 
 
 def unsound(
     sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pairs: bool = True, extras: Sequence[Placement] = ()
 ) -> list[str]:
-    """What is wrong with the strategies of `sample`, or, of them, with those that `extras` add: on one axis of each of
-    `counts` ranks, and on two axes of 2."""
+    """Return what is wrong with the strategies of `sample` on one axis of each of `counts` ranks, and on two axes of 2.
+
+    With `extras`, only the strategies that these add are run."""
     case = prepare(sample, rules)
     verdicts = list(on_one_axis(case, counts, extras))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        for rows in _pairs(case.rule, tuple(extras)):
-            verdicts.append(judge(case, list(zip("xy", rows, strict=True)), mesh))
+        for chosen in _pairs(case.rule, tuple(extras)):
+            verdicts.append(judge(case, list(zip("xy", chosen, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]
 
 
 def _pairs(rule: OpRule, extras: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
-    """The strategies that divide factors on two axes of 2 ranks together; with `extras`, those where plug-ins occur."""
-    for outer in rule.strategies(2, extras=extras):
+    """Yield the pairs that shard factors on two axes of 2 ranks; with `extras`, those where plug-ins occur."""
+    for outer in rule.strategies(2, placements=extras):
         if outer.factor is None:
             continue
-        # What goes with the outer axis alone may be divided too: a minor factor whose major one that divides.
+        # What is compatible with the outer axis alone may be sharded too: a minor factor whose major one that shards.
         for inner in rule.strategies(2, shard_counts([(outer, 2)]), extras):
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
             plugged = not extras or bool(plugins_among(occurring))

@@ -1,4 +1,4 @@
-"""What the ranks hold of a value, and when two values are the same: random pieces, NaN and infinities included."""
+"""Local values of ranks at random, and when two values are the same, NaN and infinities included."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TOLERANCES = {torch.float32: 1e-4, torch.complex64: 1e-4}
 """Element type → relative and absolute error that passes; 1e-6 for all others."""
 
 NEUTRAL = {"max": float("-inf"), "min": float("inf")}
-"""Pending reduction → the value that a rank holds that has nothing to say, as one with an empty piece has."""
+"""Reduction → the partial value of a rank that contributes nothing, as one with an empty shard has."""
 
-HELD_BY_ONE = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
-"""Pending reduction → the values that one rank alone suffices to make, whatever the others hold."""
+MADE_BY_ONE = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
+"""Reduction → the values that one rank alone suffices to make, whatever the others have."""
 
 SPECIAL = {"NaN": (float("nan"),), "infinities": (float("inf"), float("-inf"), -0.0)}
 """What variants of a sample put into its floating operands."""
@@ -32,7 +32,7 @@ def seed(*words: object) -> None:
 
 
 def noise(tensor: Tensor) -> Tensor:
-    """Random values to hide those of `tensor` behind; small integers where sums of others would round."""
+    """Return random values to hide those of `tensor` behind; small integers where sums of others would round."""
     if tensor.dtype == torch.bool:
         return torch.randn(tensor.shape, dtype=torch.float64)
     if tensor.dtype not in (torch.float32, torch.float64) and not tensor.is_complex():
@@ -40,13 +40,13 @@ def noise(tensor: Tensor) -> Tensor:
     return torch.randn(tensor.shape, dtype=tensor.dtype)
 
 
-def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
-    """What each of `count` ranks holds of `tensor`; pending reductions mix the ranks at random, element by element."""
-    held = placement.distribute(tensor, count, noise)
+def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
+    """Return the local tensors of `count` ranks; partial values are mixed among ranks at random, element by element."""
+    local = placement.distribute(tensor, count, noise)
     if not isinstance(placement, PartialPlacement) or count == 1:
-        return held
-    stacked = torch.stack(held)
-    for value in HELD_BY_ONE.get(placement.op or "", ()) if tensor.is_floating_point() else ():
+        return local
+    stacked = torch.stack(local)
+    for value in MADE_BY_ONE.get(placement.op or "", ()) if tensor.is_floating_point() else ():
         special = tensor.isnan() if value != value else tensor == value
         stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
     if placement.op in NEUTRAL and tensor.is_floating_point():
@@ -56,14 +56,14 @@ def pieces(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
 
 
 def adds(placement: Placement) -> bool:
-    """Whether it is a pending sum or product, or made of one, so that its values are rounded or not finite."""
+    """Return whether it is a partial sum or product, or made of one, so that its values are rounded or not finite."""
     return isinstance(placement, PartialPlacement) and placement.reduce in ("sum", "product")
 
 
 def difference(found: Tensor, right: Tensor, through_sums: bool) -> str | None:
-    """How `found` differs from `right`, beyond rounding; None if it does not.
+    """Return how `found` differs from `right`, beyond rounding; None if it does not.
 
-    A value that went through pending sums or products must be right where it is finite. Where it is not, it must not be
+    A value that went through partial sums or products must be right where it is finite. Where it is not, it must not be
     finite either, but an infinity may have become NaN, since partial sums are of either sign.
     """
     if found.dtype != right.dtype or found.shape != right.shape:
@@ -76,8 +76,8 @@ def difference(found: Tensor, right: Tensor, through_sums: bool) -> str | None:
     tolerance = TOLERANCES.get(right.dtype, 1e-6)
     if torch.allclose(found, right, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
-    apart = (found * 1.0 - right * 1.0).abs()
-    return f"differs by {apart.max():.3g}" if apart.isfinite().all() else "differs in NaN or infinities"
+    error = (found * 1.0 - right * 1.0).abs()
+    return f"differs by {error.max():.3g}" if error.isfinite().all() else "differs in NaN or infinities"
 
 
 def special_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:

@@ -83,7 +83,7 @@ def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
             session = session or session_of(setup, lambda stage: send("stage", stage))
             send("answer", getattr(session, method)(*arguments))
         except SpmdirError as error:
-            send("refusal", str(error).removeprefix("error: "))
+            send("rejected", str(error).removeprefix("error: "))
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             send("failure", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")

@@ -58,7 +58,7 @@ def _made(node: Node, rule: OpRule | None, found: Found, mesh: Mesh) -> Iterator
     if isinstance(node.offer, Given):
         yield from ((value, placement) for value in values for placement in extras)
     counts = sorted(set(mesh.sizes.values())) if extras else ()
-    for rows in (rule.strategies(count, extras=extras) for count in counts) if rule else ():
+    for rows in (rule.strategies(count, placements=extras) for count in counts) if rule else ():
         for row in rows:
             placed = zip(values, (*row.operands, *row.results), strict=True)
             held = [(value, placement) for value, placement in placed if plugins([placement])]

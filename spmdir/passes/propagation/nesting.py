@@ -104,7 +104,7 @@ class _Node:
         self.operands = [(v, {a: row.operands[i] for a, row in self.rows.items()}) for i, v in enumerate(operands)]
         self.given = [sharding.refined(mesh) for sharding in given if sharding is not None]
         self.factors: dict[str, int] = {a: row.factor for a, row in self.rows.items() if row.factor is not None}
-        self._majors = _majors(rule) if rule and len(set(self.factors.values())) > 1 else {}
+        self._majors = rule.majors if rule and len(set(self.factors.values())) > 1 else {}
 
     def factor_key(self, _dim: int, axes: Order) -> Key:
         """The key of what the node divides by `axes`: one factor, or several that are beside each other."""
@@ -207,16 +207,6 @@ class _Orders:
             orders = itertools.permutations(axes)
             self._chosen[root] = max(orders, key=lambda order: (fits(order), _granted(order, wishes)))
         return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
-
-
-def _majors(rule: OpRule) -> dict[int, set[int]]:
-    """Factor → those that are major to it in some dimension."""
-    found: dict[int, set[int]] = {}
-    for dims in (*rule.operand_dims, *rule.result_dims):
-        for factors in dims or ():
-            for at, factor in enumerate(factors):
-                found.setdefault(factor, set()).update(factors[:at])
-    return found
 
 
 def _granted(order: Order, wishes: Mapping[Order, float]) -> float:

@@ -20,14 +20,14 @@ class Binding:
 
     Attributes:
         tensors: tensor parameter → its operand's number, a tuple of these for a list, or None.
-        arguments: literal argument → value; also a tensor parameter that was given as a Python scalar.
+        arguments: literal argument → value; also a tensor parameter that was passed as a Python scalar.
     """
 
     tensors: Mapping[str, Slot]
     arguments: Mapping[str, Literal]
 
     def operands(self, name: str) -> tuple[int, ...]:
-        """The numbers of the operands that fill tensor parameter `name`."""
+        """Return the numbers of the operands that fill tensor parameter `name`."""
         slot = self.tensors.get(name)
         if slot is None:
             return ()
@@ -35,7 +35,7 @@ class Binding:
 
 
 def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mapping[str, Literal]) -> Binding:
-    """Fill the parameters of `rule`; `positional` says that `slots` leave out the parameters given as scalars.
+    """Fill the parameters of `rule`; `positional` says that `slots` leave out the parameters passed as scalars.
 
     Raises:
         RuleError: an argument that the op does not have or of another kind, or more operands than it takes.

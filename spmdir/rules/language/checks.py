@@ -51,7 +51,7 @@ Maps = Mapping[str, Map]
 
 
 def check(rule: Rule, maps: Maps) -> None:
-    """Refuse a rule that names what it does not have or leaves open how a factor combines.
+    """Raise unless a rule names only what it has and says how each factor combines.
 
     Raises:
         ParseError: one thing is wrong. SpmdirErrors: several are.
@@ -72,7 +72,7 @@ class Signatures(Protocol):
 
 
 def check_calls(rule: Rule, signatures: Signatures) -> None:
-    """Refuse a rule whose rewrites call ops that have no rule, or with parameters that these do not have.
+    """Raise unless the rewrites of a rule call ops that have rules, with parameters that these have.
 
     Raises:
         ParseError: one such call. SpmdirErrors: several.
@@ -126,7 +126,7 @@ def _parameters(rule: Rule) -> Iterator[Problem]:
     seen: set[str] = set()
     for parameter in rule.parameters:
         if parameter.name in seen:
-            yield f"parameter '{parameter.name}' stands twice", parameter.location
+            yield f"parameter '{parameter.name}' is named twice", parameter.location
         seen.add(parameter.name)
 
 
@@ -157,7 +157,7 @@ def _unknown(what: str, name: str, known: object) -> str:
 
 
 def _factors(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
-    """What a clause may call the factors of `pattern` → the term they come from."""
+    """Return what a clause may call the factors of `pattern` → the term they come from."""
     found: dict[str, Term] = {}
     for term in pattern or ():
         if term.kind in ("factor", "group"):
@@ -211,7 +211,7 @@ def _clause(rule: Rule, clause: Clause, maps: Maps) -> Iterator[Problem]:
 
 
 def _accepts(function: Callable[..., object], count: int) -> bool:
-    """Whether `function` takes `count` arguments after its first."""
+    """Return whether `function` takes `count` arguments after its first."""
     try:
         inspect.signature(function).bind(None, *range(count))
     except TypeError:

@@ -43,7 +43,7 @@ def _local_arithmetic(symbol: str, left: Any, right: Any) -> Local:
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
-    """The value of `expression`, which calls no op.
+    """Return the value of `expression`, which calls no op.
 
     Raises:
         RuleError: it combines the integers of ranks in a way that no Local can hold.
@@ -72,5 +72,5 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
 
 
 def holds(condition: Condition | None, scope: Scope) -> bool:
-    """Whether `condition` is true; none is."""
+    """Return whether `condition` is true; none is."""
     return condition is None or bool(evaluate(condition.expression, scope)) != condition.negated

@@ -15,9 +15,9 @@ from spmdir.rules.language.local_functions import (
     inner,
     margins,
     pick,
-    piece,
     position,
     put,
+    shard_end,
     size,
     tail,
     until,
@@ -198,10 +198,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "truncated": truncated,
     "volume": volume,
     "steps": steps,
-    # In a local form, of one rank.
+    # In a local form, for one rank.
     "size": size,
-    "offset": piece("offset"),
-    "end": piece("end"),
+    "offset": shard_end("offset"),
+    "end": shard_end("end"),
     "position": position,
     "column": column,
     "pick": pick,
@@ -216,4 +216,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Function in a rule → (scope, names) → value; each function's text says how a rule calls it."""
 
 SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")
-"""The functions that speak of one divided dimension: a local form with them divides one of several at a time."""
+"""The functions of one sharded dimension: a local form with them allows one of several to be sharded at a time."""

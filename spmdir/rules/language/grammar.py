@@ -9,7 +9,7 @@ from lark import Lark
 
 
 def load_grammar(path: Path, start: str = "start") -> Lark:
-    """The LALR parser of the grammar at `path`.
+    """Return the LALR parser of the grammar at `path`.
 
     Its tables are kept in `__pycache__`, under a digest of the grammar and of the versions of lark and Python; where
     that cannot be written, or Python is told not to write bytecode, they are built anew.

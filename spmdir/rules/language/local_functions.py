@@ -1,6 +1,6 @@
-"""Functions of local forms: what one rank has of a divided dimension, and what it must do along it.
+"""Functions of local forms: what one rank has of a sharded dimension, and what it must do along it.
 
-A name of several dimensions means those that are divided.
+A name of several dimensions means those that are sharded.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from spmdir.core.call import Local
 from spmdir.rules.language.scope import Scope, rank_integer
 
 
-def piece(kind: str) -> Callable[[Scope, str], int | Local]:
-    """offset(f), end(f): where a rank's piece of a dimension begins, and the place behind it."""
+def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
+    """offset(f), end(f): where a rank's shard of a dimension begins, and the position behind it."""
 
     def value(scope: Scope, reference: str) -> int | Local:
         return rank_integer(kind, *scope.one(kind, reference))
@@ -23,7 +23,7 @@ def piece(kind: str) -> Callable[[Scope, str], int | Local]:
 
 
 def size(scope: Scope, *references: str) -> int | Local:
-    """size(f, …): the length of a rank's piece of a dimension that is the product of these factors, major first."""
+    """size(f, …): the length of a rank's shard of a dimension that is the product of these factors, major first."""
     found = [scope.one("size", reference) for reference in references]
     axes = tuple(axis for _, axes in found for axis in axes)
     return rank_integer("size", math.prod(extent for extent, _ in found), axes)
@@ -35,7 +35,7 @@ def position(scope: Scope, tensor: str, reference: str) -> int:
 
 
 def column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
-    """column(x, f): the sizes that lay a vector along this dimension of tensor x, for a view."""
+    """column(x, f): the sizes by which a view puts a vector along this dimension of tensor x."""
     chosen = scope.dims(tensor, (reference,))
     return tuple(-1 if d in chosen else 1 for d in range(scope.meta(tensor).rank))
 
@@ -53,7 +53,7 @@ def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]
 
 
 def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
-    """tail(x, xs): the sizes into which the last dimension of an index among xs unfolds, to lie along x[xs]."""
+    """tail(x, xs): the sizes into which the last dimension of an index among xs unfolds, to be along x[xs]."""
     at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
     adjacent = at[-1] - at[0] == len(at) - 1
     return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
@@ -61,16 +61,16 @@ def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
 
 def begin(scope: Scope, name: str, reference: str) -> int:
     """begin(a, f): the first element that argument a leaves of a dimension, counted from 0; a may be none."""
-    return _cut(scope, name, reference, missing=0)
+    return _slice_end(scope, name, reference, missing=0)
 
 
 def until(scope: Scope, name: str, reference: str) -> int:
     """until(a, f): the place behind the last element that argument a leaves; a may be none."""
-    return _cut(scope, name, reference, missing=_extent(scope, reference))
+    return _slice_end(scope, name, reference, missing=_extent(scope, reference))
 
 
-def _cut(scope: Scope, name: str, reference: str, missing: int) -> int:
-    """As Python's slices cut: negative numbers count from the end, and those beyond an end mean the end."""
+def _slice_end(scope: Scope, name: str, reference: str, missing: int) -> int:
+    """Return an end of a slice as in Python: negative numbers count from the end, those beyond an end mean it."""
     value, extent = scope.argument(name), _extent(scope, reference)
     if value is None:
         return missing
@@ -83,7 +83,7 @@ def _extent(scope: Scope, reference: str) -> int:
 
 
 def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
-    """margins(pad, x, f): the padding `pad`, pairs from the last dimension on, around a rank's piece of x."""
+    """margins(pad, x, f): the padding `pad`, pairs from the last dimension on, around a rank's shard of x."""
     pad: list[Any] = list(scope.argument(name))
     last = scope.meta(tensor).rank - 1
     for dim, (extent, axes) in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
@@ -101,6 +101,6 @@ def around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tu
 
 
 def inner(scope: Scope, name: str) -> Any:
-    """inner(padding): what of the padding is left to the op where `spmd.halo` has put the rest."""
+    """inner(padding): the padding that is left to the op where `spmd.halo` has put the rest."""
     found = scope.inner()
     return scope.argument(name) if found is None else found

@@ -205,7 +205,7 @@ class _Builder(Transformer[Token, Rule]):
                 clauses[-1] = attrs.evolve(clauses[-1], body=(*clauses[-1].body, line))
             else:
                 raise ParseError(
-                    "a statement stands under no rewrite; expected `expand …` or `local …` before it", line.location
+                    "a statement belongs to no rewrite; expected `expand …` or `local …` before it", line.location
                 )
         at = self.at(op)
         outcomes = tuple(Result(p, d, p[0].location if p else at) for p, d in results)
@@ -223,7 +223,7 @@ def _friendly(terminals: set[str]) -> str:
 
 
 def parse_rule(text: str, file: str, first_line: int) -> Rule:
-    """One record of a .rules file → its Rule; `first_line` is the 1-based line where the record begins.
+    """Return one record of a .rules file → its Rule; `first_line` is the 1-based line where the record begins.
 
     Raises:
         ParseError: located; the text is no rule.

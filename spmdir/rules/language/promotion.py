@@ -40,7 +40,7 @@ def sums_exactly(source: DType, target: DType) -> bool:
 
 
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> DType:
-    """What `declared` (the name after `as`) means for a call; without it, the operands' promoted type.
+    """Return what `declared` (the name after `as`) means for a call; without it, the operands' promoted type.
 
     An op without operands has the type of its first number, as torch's factories do.
     """
@@ -67,7 +67,7 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
 def expected_dtype(
     found: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
 ) -> DType | None:
-    """What result `index` should be if `found` is an element type that it cannot have; None if it can have it.
+    """Return what result `index` should be if `found` is an element type that it cannot have; None if it can have it.
 
     What a rule declares must hold. Where it declares nothing, the first result has the element type of an operand
     or the promoted one, or what torch widens that to: integers to i64 and to floats, halves to f32, complex numbers
@@ -90,7 +90,7 @@ def expected_dtype(
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
-    """The element type of an elementwise op, as torch promotes: tensors of rank 0 count only in a higher category."""
+    """Return the element type of an elementwise op as torch promotes: rank 0 counts only in a higher category."""
 
     with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
     highest = max(map(_category, with_dims))

@@ -21,9 +21,9 @@ class Scope:
 
     Attributes:
         binding, operands, results: of the call.
-        factors: reference → (size, the axes that divide it, major first) of the factors it means.
+        factors: reference → (size, the axes that shard it, major first) of the factors it means.
         dims: (tensor, references) → the dimensions of the tensor that these factors make up.
-        inner: the padding that a local form leaves to the op, where borders are fetched; None where none are.
+        inner: the padding that a local form leaves to the op, where halos are fetched; None where none are.
         names, meta_of: values that statements before it named, and the types of these.
     """
 
@@ -42,21 +42,21 @@ class Scope:
         return self.results[0]
 
     def tensor(self, name: str) -> TensorMeta | None:
-        """The type of tensor `name`, or of the first result, which may be absent, if that is `result`."""
+        """Return the type of tensor `name`, or of the first result, which may be absent, if that is `result`."""
         return self.result if name == "result" else self.meta(name)
 
     def meta(self, name: str) -> TensorMeta:
-        """The type of the tensor that a statement named `name`, or else of that operand."""
+        """Return the type of the tensor that a statement named `name`, or else of that operand."""
         if name in self.names and self.meta_of:
             return self.meta_of(self.names[name])
         return self.operand(name)
 
     def operand(self, name: str) -> TensorMeta:
-        """The global type of the operand that fills parameter `name`, even if statements gave that name to others."""
+        """Return the global type of the operand of parameter `name`, even if statements gave that name to others."""
         return self.operands[self.binding.operands(name)[0]]
 
     def argument(self, name: str) -> Any:
-        """The value of literal argument `name`, or of a tensor parameter that was given as a number; else None."""
+        """Return literal argument `name`, or the number passed for that tensor parameter; else None."""
         return self.binding.arguments.get(name)
 
     def one(self, function: str, reference: str) -> tuple[int, Axes]:
@@ -67,7 +67,7 @@ class Scope:
         return found[0]
 
     def position(self, tensor: str, reference: str) -> int:
-        """The dimension of `tensor` that `reference` means; RuleError if it means several or none."""
+        """Return the dimension of `tensor` that `reference` means; RuleError if it means several or none."""
         found = self.dims(tensor, (reference,))
         if len(found) != 1:
             raise RuleError(f"position({tensor}, {reference}) needs one dimension, found {len(found)}")
@@ -75,5 +75,5 @@ class Scope:
 
 
 def rank_integer(kind: str, extent: int, axes: Axes) -> int | Local:
-    """A rank's `size`, `offset` or `end` of what `axes` divide; a plain integer where none do."""
+    """Return a rank's `size`, `offset` or `end` of what `axes` shard; a plain integer where none do."""
     return Local(kind, extent, axes) if axes else (0 if kind == "offset" else extent)

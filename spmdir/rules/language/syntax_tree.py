@@ -96,7 +96,7 @@ Expression = Constant | Name | Function | Binary | Sequence | OpCall
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
-    """The expressions directly inside `expression`."""
+    """Return the expressions directly inside `expression`."""
     if isinstance(expression, Binary):
         return (expression.left, expression.right)
     if isinstance(expression, Sequence):
@@ -107,7 +107,7 @@ def parts(expression: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """`expression` and all expressions inside it."""
+    """Yield `expression` and all expressions inside it."""
     yield expression
     for part in parts(expression):
         yield from walk(part)
@@ -203,7 +203,7 @@ class Rule:
         parameters: all parameters of its schema, in order.
         results: its results; one if result_list.
         result_list: the op returns a list, each entry like the one result.
-        clauses: what holds of its factors and operands.
+        clauses: what is true of its factors and operands.
     """
 
     op: str
@@ -225,6 +225,6 @@ class Rule:
 
     @property
     def replicated(self) -> str | None:
-        """Why the op can only run replicated; None if it can be divided."""
+        """Why the op can only run replicated; None if it can be sharded."""
         reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
         return next((str(reason) for reason in reasons), None)

@@ -73,7 +73,7 @@ def _match_patterns(layout: LayoutBuilder) -> None:
 
 
 def _leave_open(layout: LayoutBuilder, reason: str) -> None:
-    """No dimension is made up of factors, so none can be divided."""
+    """Leave all dimensions without factors, so that none can be sharded."""
     if layout.results is None:
         layout.fail(f"its results cannot be inferred, for it only runs replicated: {reason}")
     layout.operand_dims = [((),) * meta.rank for meta in layout.operands]
@@ -81,7 +81,7 @@ def _leave_open(layout: LayoutBuilder, reason: str) -> None:
 
 
 def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
-    """Those that maps compute come last, for they look at the others."""
+    """Match the operands; those that maps compute come last, for they look at the others."""
     mapped = [(index, p) for index, p in operands if is_mapped(p.pattern)]
     for index, parameter in operands:
         if not is_mapped(parameter.pattern):
@@ -144,7 +144,7 @@ def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what
 
 
 def _predict(layout: LayoutBuilder, pattern: Pattern) -> Dims:
-    """The dimensions of a result whose shape is still to be inferred."""
+    """Return the dimensions of a result whose shape is still to be inferred."""
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":

@@ -1,4 +1,4 @@
-"""Spreads such as `*b`, `*-dim` and `*~dim`: which dimensions they stand for, and of what sizes."""
+"""Variadic dimensions such as `*b`, `*-dim` and `*~dim`: how many they are, and of what sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 @attrs.frozen
 class _Seen:
-    """The sizes that a spread stands for in one operand or result."""
+    """The sizes that a variadic term matches in one operand or result."""
 
     term: Term
     sizes: tuple[int, ...]
@@ -20,7 +20,7 @@ class _Seen:
 
 
 def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
-    """Ranks, sizes and factors of the spreads: plain operands decide, then those with a modifier, then results."""
+    """Add the factors of variadic dimensions. Plain operands decide, then those with a modifier, then results."""
     tensors = [(p.pattern or (), layout.operands[i].shape, f"operand '{p.name}'", False) for i, p in operands]
     for index in range(len(layout.results or ())):
         shape = layout.result_shape(index)
@@ -40,13 +40,13 @@ def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -
 
 
 def _common_sizes(layout: LayoutBuilder, name: str, seen: list[_Seen]) -> list[int | None]:
-    """The sizes of spread `name`, where an operand of size 1 broadcasts; None for one that only stands apart."""
+    """Return the sizes of `*name`, where an operand of size 1 broadcasts; None for one that is only separate."""
     sizes: list[int | None] = [None] * _rank(layout, seen)
     for one in seen:
         for position, size in _places(layout, one.term, one.sizes, len(sizes)):
-            apart = one.term.modifier == "~" and position in layout.positions(one.term.argument, len(sizes))
+            separate = one.term.modifier == "~" and position in layout.positions(one.term.argument, len(sizes))
             known = sizes[position]
-            if apart or (one.term.modifier != "" and known is not None):
+            if separate or (one.term.modifier != "" and known is not None):
                 continue
             if known is None or (known == 1 and not one.of_result):
                 sizes[position] = size
@@ -56,16 +56,16 @@ def _common_sizes(layout: LayoutBuilder, name: str, seen: list[_Seen]) -> list[i
 
 
 def _rank(layout: LayoutBuilder, seen: list[_Seen]) -> int:
-    whole = [one for one in seen if one.term.modifier != "-"]
-    if whole:
-        operands = [one for one in whole if not one.of_result]
-        return max(len(one.sizes) for one in operands or whole)
+    full = [one for one in seen if one.term.modifier != "-"]
+    if full:
+        operands = [one for one in full if not one.of_result]
+        return max(len(one.sizes) for one in operands or full)
     value = layout.argument(seen[0].term.argument)
     return len(seen[0].sizes) + (len(value) if isinstance(value, tuple) else 1)
 
 
 def _places(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """(position in the spread, size) of each dimension that `term` stands for, the kept size-1 ones left out."""
+    """(position among the variadic dimensions, size) of each that `term` matches, kept ones of size 1 left out."""
     if len(shape) > rank:
         layout.fail(f"{len(shape)} dimensions given where `{term}` has {rank}")
     if term.modifier != "-":
@@ -111,25 +111,25 @@ def match_variadic(
 def split_shape(
     layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
-    """Each term of `pattern` with the sizes it stands for."""
+    """Return each term of `pattern` with the sizes it matches."""
     free = len(shape) - sum(t.kind != "variadic" for t in pattern)
-    spreads = sum(t.kind == "variadic" for t in pattern)
-    if free < 0 or (free and not spreads):
+    variadic = sum(t.kind == "variadic" for t in pattern)
+    if free < 0 or (free and not variadic):
         layout.fail(
             f"{what} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
         )
-    pieces, at = [], 0
+    found, at = [], 0
     for term in pattern:
         length = free if term.kind == "variadic" else 1
-        pieces.append((term, shape[at : at + length]))
+        found.append((term, shape[at : at + length]))
         at += length
-    return pieces
+    return found
 
 
 def check_dims(
     layout: LayoutBuilder, dims: tuple[int, ...], size: int, what: str, broadcast: bool = False
 ) -> tuple[int, ...]:
-    """`dims` if they make up `size`; nothing if a dimension of size 1 broadcasts against them."""
+    """Return `dims` if they make up `size`; nothing if a dimension of size 1 broadcasts against them."""
     product = math.prod(layout.sizes[f] or 0 for f in dims)
     if broadcast and size == 1 and product != 1:
         return ()

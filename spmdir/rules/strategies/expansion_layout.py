@@ -62,7 +62,7 @@ class InnerRule(Protocol):
     def result_dims(self) -> tuple[Dims | None, ...]: ...
 
     def strategies(
-        self, count: int, sharded: ShardCounts = ..., extras: tuple[Placement, ...] = ()
+        self, count: int, sharded: ShardCounts = ..., placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy, ...]:
         """Return its strategies on an axis of `count` ranks."""
         ...

@@ -1,4 +1,4 @@
-"""Random pieces make up their value, whatever it is, and differences are seen."""
+"""Random local values make up their value, whatever it is, and differences are seen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spmdir.checking.rules.sample import sample
-from spmdir.checking.rules.values import difference, pieces, special_variants
+from spmdir.checking.rules.values import difference, local_values, special_variants
 from spmdir.core.placement.standard import parse_placement
 
 NAN, INF = float("nan"), float("inf")
@@ -17,7 +17,7 @@ NAN, INF = float("nan"), float("inf")
 def test_pieces_make_up_their_value(text: str, count: int):
     value = torch.tensor([1.5, -2.0, NAN, INF, -INF, 0.0, 3.0], dtype=torch.float64)
     placement = parse_placement(text)
-    held = pieces(value, placement, count)
+    held = local_values(value, placement, count)
     assert len(held) == count
     assert difference(placement.collect(held), value, through_sums=False) is None
 
@@ -25,13 +25,13 @@ def test_pieces_make_up_their_value(text: str, count: int):
 def test_any_rank_may_hold_the_maximum():
     torch.manual_seed(0)
     value = torch.arange(50.0)
-    held = torch.stack(pieces(value, parse_placement("P(max)"), 3))
+    held = torch.stack(local_values(value, parse_placement("P(max)"), 3))
     assert set(held.argmax(0).tolist()) == {0, 1, 2}
 
 
 def test_one_rank_suffices_for_nan():
     torch.manual_seed(0)
-    held = torch.stack(pieces(torch.full((50,), NAN, dtype=torch.float64), parse_placement("P(max)"), 3))
+    held = torch.stack(local_values(torch.full((50,), NAN, dtype=torch.float64), parse_placement("P(max)"), 3))
     assert set(held.isnan().sum(0).tolist()) == {1}
 
 

@@ -48,7 +48,7 @@ FAMILIES = (
 
 
 def all_samples(rules: RuleSet) -> list[Sample]:
-    """The written samples, and one for every other op whose tensors are all pointwise."""
+    """Return the written samples, and one for every other op whose tensors are all pointwise."""
     torch.manual_seed(0)
     samples = [s for family in FAMILIES for s in family.samples()]
     have = {s.op for s in samples}

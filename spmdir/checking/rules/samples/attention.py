@@ -14,7 +14,7 @@ FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 def _some(positions: int, keys: int) -> Tensor:
-    """A mask that leaves every position a key, but the last one none."""
+    """Return a mask that leaves every position a key, but the last one none."""
     mask = b(positions, keys)
     mask[:, 0], mask[-1] = True, False
     return mask

@@ -52,7 +52,7 @@ MAPS: dict[str, DimensionMap] = {
     "embedded": DimensionMap(embedded),
     "windows": DimensionMap(windows),
     "unwindowed": DimensionMap(unwindowed),
-    # Pieces, and what is put together.
+    # Slices, and tensors joined.
     "sliced": DimensionMap(sliced, separates=("dim",)),
     "narrowed": DimensionMap(narrowed, separates=("dim",)),
     "padded": DimensionMap(padded, separates=("pad",)),
@@ -71,7 +71,7 @@ MAPS: dict[str, DimensionMap] = {
     "outer": DimensionMap(outer),
     "subscripts": DimensionMap(subscripts),
     "scores": DimensionMap(scores),
-    # Shapes that an argument gives, or an operand in part.
+    # Shapes that an argument lists, or an operand in part.
     "new": DimensionMap(new, sized=True),
     "drawn": DimensionMap(drawn, sized=True),
     "drawn_like": DimensionMap(drawn_like),

@@ -9,7 +9,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def diagonal(layout: LayoutBuilder, operand: str, offset: str, first: str, second: str) -> Dims:
-    """Both dimensions are whole and give way to a last one."""
+    """Return the dimensions of a diagonal: those it is taken along are unsharded, and so is its own, the last one."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     at = [layout.dimension(name, len(dims)) for name in (first, second)]
     if at[0] == at[1]:
@@ -21,7 +21,7 @@ def diagonal(layout: LayoutBuilder, operand: str, offset: str, first: str, secon
 
 
 def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, first: str, second: str) -> Dims:
-    """The dimensions of the tensor, of shape `sizes`, whose diagonal `operand` is."""
+    """Return the dimensions of the tensor, of shape `sizes`, whose diagonal `operand` is."""
     dims, shape = layout.dims(operand), layout.integers(sizes)
     at = sorted(layout.dimension(name, len(shape)) for name in (first, second))
     if len(dims) + 1 != len(shape) or at[0] == at[1]:
@@ -30,7 +30,7 @@ def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, first: str, seco
 
 
 def _unfolded(layout: LayoutBuilder, dims: Dims, sizes: dict[int, int]) -> Dims:
-    """The last dimension gives way to two whole ones, at the positions and of the sizes given."""
+    """Return `dims` with two unsharded dimensions of `sizes` (position → size) in place of the last one."""
     layout.keep_unsharded(dims[-1])
     out = list(dims[:-1])
     for position, size in sorted(sizes.items()):
@@ -39,7 +39,7 @@ def _unfolded(layout: LayoutBuilder, dims: Dims, sizes: dict[int, int]) -> Dims:
 
 
 def embedded(layout: LayoutBuilder, operand: str, offset: str, first: str, second: str) -> Dims:
-    """The last dimension gives way to two whole ones whose diagonal it is."""
+    """Return the dimensions with two unsharded ones in place of the last, which is their diagonal."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:
         layout.fail("a tensor without dimensions is no diagonal")
@@ -49,7 +49,7 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, first: str, secon
 
 
 def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, step: str) -> Dims:
-    """Windows over a dimension, whole unless they lie side by side and fill it; their elements, whole, come last."""
+    """Return a dimension of windows, unsharded unless they tile the dimension, with that of their elements last."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     (size,), (stride,) = layout.integers(length), layout.integers(step)
     at = layout.dimension(dimension, len(dims))
@@ -72,10 +72,10 @@ def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, st
 
 
 def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:
-    """The dimensions of the tensor, of shape `sizes`, whose windows `operand` holds, as in `windows`."""
+    """Return the dimensions of the tensor, of shape `sizes`, whose windows `operand` contains, as in `windows`."""
     dims, shape = list(layout.dims(operand)), layout.integers(sizes)
     if len(dims) != len(shape) + 1 or not shape:
-        layout.fail(f"a tensor of rank {len(dims)} holds no windows of one of shape {list(shape)}")
+        layout.fail(f"a tensor of rank {len(dims)} cannot be windows of one of shape {list(shape)}")
     at = layout.dimension(argument, len(shape))
     if layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(shape):
         layout.keep_unsharded(dims[-1])

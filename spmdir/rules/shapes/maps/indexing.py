@@ -7,7 +7,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
-    """The dimensions of `operand[indices]`: indexed ones give way to those of the indices, in front if not adjacent."""
+    """Return the dimensions of `operand[indices]`: those of the indices replace the indexed ones, or go first."""
     slot = layout.binding.tensors[indices]
     assert isinstance(slot, tuple)
     if any(layout.operands[i].dtype.is_bool for i in slot if i is not None):
@@ -26,7 +26,7 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """The dimensions of `operand` with the one in `argument` replaced by that of an index `*i`."""
+    """Return the dimensions of `operand` with the one in `argument` replaced by that of an index `*i`."""
     dims = list(layout.dims(operand))
     if not dims:
         return ()

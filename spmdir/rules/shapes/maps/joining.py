@@ -9,7 +9,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """The dimensions of tensors joined along one that stands apart; torch lets vectors of no elements join any."""
+    """Return the dimensions of tensors joined along a separate one; torch lets vectors of no elements join any."""
     numbers = layout.binding.operands(operands)
     empty = [i for i in numbers if layout.operands[i].shape == (0,)]
     first = next((i for i in numbers if i not in empty), numbers[0])
@@ -33,7 +33,7 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 
 
 def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """The dimensions of tensors stacked along a new one."""
+    """Return the dimensions of tensors stacked along a new one."""
     dims = list(layout.operand_dims[layout.binding.operands(operands)[0]])
     count = len(layout.binding.operands(operands))
     dims.insert(layout.dimension(argument, len(dims) + 1), (layout.factor("w", count, unsharded=True),))
@@ -41,7 +41,7 @@ def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 
 
 def grid(layout: LayoutBuilder, operands: str, *indexing: str) -> Dims:
-    """Of a tensor, its one dimension; of the result, those of all tensors, the first two swapped for "xy"."""
+    """Return the one dimension of a tensor; for the result those of all tensors, the first two swapped for "xy"."""
     numbers = layout.binding.operands(operands)
     dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(numbers)]
     if layout.operand is not None:
@@ -56,7 +56,7 @@ def repeat(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def tiled(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """As `repeat`, where counts that are missing in front are 1."""
+    """Return the dimensions as `repeat` does, where counts that are missing in front are 1."""
     repeats = layout.integers(argument)
     return _repeated(layout, operand, argument, (1,) * (len(layout.shape(operand)) - len(repeats)) + repeats)
 
@@ -79,7 +79,7 @@ def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple
 
 
 def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
-    """Each element of a dimension several times in a row; all dimensions as one if `argument` names none."""
+    """Return each element of a dimension repeated in place; all dimensions as one if `argument` names none."""
     dims = layout.dims(operand)
     (count,) = layout.integers(repeats)
     if count < 0:

@@ -7,7 +7,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def product(layout: LayoutBuilder, left: str, right: str) -> Dims:
-    """The dimensions of the product of matrices, or of a matrix and a vector."""
+    """Return the dimensions of the product of matrices, or of a matrix and a vector."""
     return (*layout.dims(left)[:-1], *layout.dims(right)[1:][-1:])
 
 
@@ -16,12 +16,12 @@ def outer(layout: LayoutBuilder, left: str, right: str) -> Dims:
 
 
 def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
-    """The dimensions of the attention scores: those of the query, over the positions of the key."""
+    """Return the dimensions of the attention scores: those of the query, over the positions of the key."""
     return (*layout.dims(query)[:-1], layout.dims(key)[-2])
 
 
 def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """The dimensions that an einsum equation gives the tensor in question; letters without a result are apart."""
+    """Return the dimensions of a tensor by an einsum equation; letters that no result has are separate."""
     equation = layout.argument(argument)
     terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
@@ -35,7 +35,7 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     for index, letters in zip(found, terms.split(","), strict=True):
         shape = layout.operands[index].shape
         if len(letters) != len(shape):
-            layout.fail(f"'{letters}' of equation '{equation}' stands for a tensor of rank {len(shape)}")
+            layout.fail(f"'{letters}' of equation '{equation}' names dimensions of a tensor of rank {len(shape)}")
         for letter, size in zip(letters, shape, strict=True):
             # Size 1 broadcasts against the other dimensions of its letter.
             sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]

@@ -40,7 +40,7 @@ def unsqueeze(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def squeeze(layout: LayoutBuilder, operand: str, *argument: str) -> Dims:
-    """Without an argument every dimension of size 1 goes."""
+    """Return the dimensions without those of size 1 that `argument` lists; without it, without any of size 1."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     chosen = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
     return tuple(d for p, d in enumerate(dims) if not (p in chosen and shape[p] == 1))
@@ -63,7 +63,7 @@ def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def rotated(layout: LayoutBuilder, operand: str, times: str, argument: str) -> Dims:
-    """The dimensions that are turned round are whole; both change places for an odd number of quarter turns."""
+    """Return the dimensions after quarter turns: those reversed are unsharded, an odd number swaps both."""
     dims = list(layout.dims(operand))
     turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
     if len(turned) != 2:

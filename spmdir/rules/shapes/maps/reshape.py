@@ -13,14 +13,14 @@ def reshape(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def reshape_like(layout: LayoutBuilder, operand: str, other: str) -> Dims:
-    """The dimensions of `operand` in the shape of `other`, which lies alike."""
+    """Return the dimensions of `operand` in the shape of `other`, which gets the same dimensions."""
     dims = _reshape_to(layout, operand, layout.shape(other))
     layout.set_dims(other, dims)
     return dims
 
 
 def flatten(layout: LayoutBuilder, operand: str, *ends: str) -> Dims:
-    """Without arguments all dimensions become one."""
+    """Return the dimensions with those between two `ends` joined; without ends, all joined."""
     shape = layout.shape(operand) or (1,)
     start, end = (layout.dimension(name, len(shape)) for name in ends) if ends else (0, len(shape) - 1)
     return _reshape_to(layout, operand, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
@@ -33,13 +33,13 @@ def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> D
     parts = math.prod(size for size in sizes if size != -1)
     sizes = tuple(shape[at] // max(parts, 1) if size == -1 and sizes.count(-1) == 1 else size for size in sizes)
     dims = _reshape_to(layout, operand, (*shape[:at], *sizes, *shape[at + 1 :]))
-    # The sizes of the parts are given apart from those of the result, so no rank can have its own.
+    # The sizes of the parts are an argument beside those of the result, so no rank can have its own.
     layout.keep_unsharded(f for d in dims[at : at + len(sizes)] for f in d)
     return dims
 
 
 def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) -> Dims:
-    """Common major factors of what is left of both shapes are shared; where there is none, both stay whole."""
+    """Return the dimensions after a reshape: common major factors are shared, all others unsharded."""
     source = layout.shape(operand)
     target = _target(layout, source, wanted)
     dims: tuple[list[list[int]], ...] = ([[] for _ in source], [[] for _ in target])
@@ -54,7 +54,7 @@ def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) ->
 
 
 def _target(layout: LayoutBuilder, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes `wanted` with one -1 worked out."""
+    """Return the sizes `wanted` with one -1 worked out."""
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         layout.fail(f"{list(wanted)} is no shape; expected sizes, of which one may be -1")
     size = result_sizes(layout, wanted)
@@ -67,7 +67,7 @@ def _target(layout: LayoutBuilder, shape: tuple[int, ...], wanted: tuple[int, ..
 
 
 def result_sizes(layout: LayoutBuilder, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes of the result, which must be those `wanted`, -1 being any size; -1 stays if no result is given."""
+    """Return the sizes of the result, which must be those `wanted`, -1 being any; -1 stays if no result is known."""
     given = layout.result_shape()
     if given is None:
         return wanted
@@ -100,7 +100,7 @@ def _common_factors(
 def _unsharded_block(
     layout: LayoutBuilder, left: list[list[int]], at: list[int], dims: tuple[list[list[int]], ...]
 ) -> None:
-    """From here on no major factor is shared: take dimensions until both sides hold as many elements, then go on."""
+    """Take dimensions, which share no major factor, until both sides have as many elements, then go on."""
     products = [1, 1]
     ends = list(at)
     while products[0] != products[1] or products[0] == 1:

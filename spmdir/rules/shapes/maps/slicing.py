@@ -1,4 +1,4 @@
-"""Dimensions cut and padded."""
+"""Slices and padding along dimensions."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
-    """The dimension that is cut stands apart and gives way to another one, unless all of it stays."""
+    """Return the dimensions with the sliced one separate and replaced, unless all of it stays."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     at = layout.dimension(argument, len(dims))
     step_size = layout.argument(step) or 1
     if not dims or not isinstance(step_size, int) or step_size < 1:
         layout.fail(f"rank {len(dims)} and step {step_size!r} give no slice; expected dimensions and a step from 1 on")
     begin, until, _ = slice(layout.argument(start), layout.argument(end)).indices(shape[at])
-    _cut(layout, dims, argument, at, max(0, -(-(until - begin) // step_size)))
+    _replace(layout, dims, argument, at, max(0, -(-(until - begin) // step_size)))
     return tuple(dims)
 
 
 def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, length: str) -> Dims:
-    """As `sliced`."""
+    """Return the dimensions as `sliced` does."""
     dims = list(layout.dims(operand))
     (size,) = layout.integers(length)
-    _cut(layout, dims, argument, layout.dimension(argument, len(dims)), size)
+    _replace(layout, dims, argument, layout.dimension(argument, len(dims)), size)
     return tuple(dims)
 
 
-def _cut(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
-    """Put a whole dimension of `size` elements where one that stands apart was."""
+def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
+    """Put an unsharded dimension of `size` elements in the place of a separate one."""
     if size == math.prod(layout.sizes[f] or 0 for f in dims[at]):
         return
     if size:
@@ -40,7 +40,7 @@ def _cut(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, at: 
 
 
 def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Dimensions with padding stand apart and give way; `argument` lists pairs from the last dimension on."""
+    """Return the dimensions with padded ones separate and replaced; `argument` lists pairs, last dimension first."""
     dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
     if len(pad) % 2 or len(pad) > 2 * len(dims):
         layout.fail(f"argument '{argument}' is {list(pad)}; expected two numbers for each of the last dimensions")
@@ -58,7 +58,7 @@ def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
-    """Dimensions that keep their size stay; the others are whole before and after (slice, narrow)."""
+    """Return the dimensions: those that keep their size stay, others are unsharded before and after."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
     if result is None:

@@ -63,7 +63,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{'abc' of equation 'abc,bc->ac' stands for a tensor of rank 2}}
+  // expected-error@+1 {{'abc' of equation 'abc,bc->ac' names dimensions of a tensor of rank 2}}
   %0 = aten.einsum([%x, %x]) {equation = "abc,bc->ac"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
