@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, i64
+from xdsl.ir import Block
 from xdsl.parser import Parser
 from xdsl.passes import PassPipeline
 from xdsl.printer import Printer
@@ -21,7 +22,9 @@ from xdsl.universe import XDSL_UNIVERSE
 from spmdir.core.admission import DROPOUT, RANDOM
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.dialects import ir
+from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.values import signature_attrs
 from spmdir.tools.golden import golden_files, read_golden
 from spmdir.universe import UNIVERSE
 
@@ -140,6 +143,17 @@ def test_the_tables_of_random_ops_say_what_torch_says():
     tagged = {name for name in names if (found := resolve(name)) is not None and is_random(found)}
     assert tagged <= RANDOM | DROPOUT
     assert set(names) >= RANDOM | DROPOUT
+
+
+def test_names_of_arguments_that_import_leaves_to_their_values_survive_stock_tools():
+    named = {name: Block(arg_types=[i64]).args[0] for name in ("up.weight", "norm_1", "ids")}
+    for name, value in named.items():
+        keep_name(value, name)
+    said = {name: signature_attrs(name, "input", None, value).data for name, value in named.items()}
+    assert said == {"up.weight": {}, "norm_1": {"spmd.name": StringAttr("norm_1")}, "ids": {}}
+    text = MLP.replace("%x", "%up.weight").replace("%w:", "%norm_1:").replace("%w)", "%norm_1)")
+    function = ir.main_function(ir.parse(stock_text(stock(text))))
+    assert [name_of(value) for value in function.args] == ["up.weight", "norm"]
 
 
 def test_a_clone_of_the_context_still_knows_every_op_and_its_rules():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, OpResult, SSAValue
 
 _NUMBER = re.compile(r"\.\d{1,9}", re.ASCII)
 
@@ -62,9 +62,12 @@ class Names:
 
     def give(self, value: SSAValue, source: SSAValue, does: str) -> None:
         """Name `value`, made of `source` by what it `does`: `%mul_3.all_gather`, or `%_2.all_gather` of `%2`."""
-        given = source.name_hint or ""
-        # What is made of an inserted value comes from the same value of the program.
-        origin = f"_{given[1:]}" if is_number(given) else given.partition(".")[0]
+        origin = source.name_hint or ""
+        if is_number(origin):
+            origin = f"_{origin[1:]}"
+        elif isinstance(source, OpResult):
+            # What is made of an inserted value comes from the same value of the program.
+            origin = origin.rpartition(".")[0] or origin
         name = first = f"{origin}.{does}"
         number = 0
         while name in self._taken:

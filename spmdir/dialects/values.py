@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from xdsl.ir import OpResult
+from xdsl.dialects.builtin import DictionaryAttr, StringAttr
+from xdsl.ir import Attribute, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
@@ -13,9 +15,13 @@ from spmdir.dialects.attributes import (
     ShardingAttr,
     ShardingsAttr,
     meta_of,
+    sharding_attr,
 )
+from spmdir.dialects.names import name_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local
+
+_NUMBERED = re.compile(r"_\d+\Z")
 
 
 def sharding_of(value: Any) -> Sharding | None:
@@ -50,3 +56,32 @@ def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:
     """The attributes of argument (`arg_attrs`) or result (`res_attrs`) `index` of a function."""
     attrs = getattr(function, which, None)
     return dict(attrs.data[index].data) if attrs is not None and index < len(attrs.data) else {}
+
+
+def signature_name(function: Any, which: str, index: int) -> str:
+    """Return the name of an argument (`arg_attrs`) or result (`res_attrs`): `spmd.name`, else that of its value."""
+    said = function_attrs(function, which, index).get("spmd.name")
+    value = function.args[index] if which == "arg_attrs" else function.body.block.last_op.operands[index]
+    return said.data if isinstance(said, StringAttr) else name_of(value) or ""
+
+
+def signature_kind(function: Any, which: str, index: int) -> str:
+    """Return what an argument or result is: `spmd.kind`, else `input` or `output`."""
+    said = function_attrs(function, which, index).get("spmd.kind")
+    return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
+
+
+def signature_attrs(
+    name: str | None, kind: str, sharding: Sharding | None, argument: SSAValue | None = None
+) -> DictionaryAttr:
+    """Return the attributes of a result, or of an argument that does not say its name by itself."""
+    said: dict[str, Attribute] = {}
+    # Of a name that ends in a number xDSL's own tools keep what stands before it.
+    implied = argument is not None and name == name_of(argument) and not _NUMBERED.search(name or "")
+    if name is not None and not implied:
+        said["spmd.name"] = StringAttr(name)
+    if kind not in ("input", "output"):
+        said["spmd.kind"] = StringAttr(kind)
+    if sharding is not None:
+        said["spmd.sharding"] = sharding_attr(sharding)
+    return DictionaryAttr(said)

@@ -13,10 +13,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from spmdir.core.errors import CheckError, SpmdirError
 from spmdir.dialects import ir
-from spmdir.dialects.values import function_attrs
+from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.importer.liveness import without_dead_code
 from spmdir.importer.locations import node_location
 from spmdir.importer.program import Input, Program, plain_tensor
@@ -167,14 +168,16 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 def _mutations(module: ModuleOp) -> list[str]:
     function = ir.main_function(module)
-    said = (function_attrs(function, "res_attrs", index) for index in range(len(function.function_type.outputs)))
-    return [attributes["spmd.name"].data for attributes in said if attributes["spmd.kind"].data == "mutation"]  # type: ignore
+    return _names(function, "res_attrs", "mutation", len(function.function_type.outputs))
 
 
 def _inputs(module: ModuleOp) -> list[str]:
     function = ir.main_function(module)
-    said = (function_attrs(function, "arg_attrs", value.index) for value in function.args)
-    return [attributes["spmd.name"].data for attributes in said if attributes["spmd.kind"].data == "input"]  # type: ignore
+    return _names(function, "arg_attrs", "input", len(function.args))
+
+
+def _names(function: FuncOp, which: str, kind: str, count: int) -> list[str]:
+    return [signature_name(function, which, i) for i in range(count) if signature_kind(function, which, i) == kind]
 
 
 def _random(node: fx.Node, example: Any, generator: torch.Generator) -> Any:

@@ -8,21 +8,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Block, Region, SSAValue
 
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import is_symbolic
-from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, type_of
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import distinguish, keep_name, name_of
+from spmdir.dialects.names import distinguish, keep_name
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.spmd import ConstraintOp
+from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import check_import, run_original
 from spmdir.importer.graph_builder import GraphBuilder, tensor_meta
@@ -123,10 +124,15 @@ def _module(
             "main",
             (list(block.arg_types), [value.type for value in values]),
             Region(block),
-            arg_attrs=ArrayAttr([_attributes(a.kind, a.names[0], s) for a, s in zip(arguments, given, strict=True)]),
+            arg_attrs=ArrayAttr(
+                [
+                    signature_attrs(entry.names[0], entry.kind, sharding, value)
+                    for value, entry, sharding in zip(block.args, arguments, given, strict=True)
+                ]
+            ),
             res_attrs=ArrayAttr(
                 [
-                    _attributes(output.kind, output.names[0] if output.names else name_of(value) or "", sharding)
+                    signature_attrs(output.names[0] if output.names else None, output.kind, sharding)
                     for (output, value), sharding in zip(returned, wanted, strict=True)
                     if isinstance(value, SSAValue)
                 ]
@@ -174,8 +180,8 @@ def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any
 
 
 def _value_name(entry: Input) -> str:
-    """The node's name; for a leaf of a pytree, whose node only has a number, its path."""
-    return re.sub(r"\W", "_", entry.names[0]) if entry.kind == "input" else entry.node.name
+    """Return the name of an argument as text can give it; the leaf of a pytree has its path."""
+    return re.sub(r"[^\w.]", "_", entry.names[0])
 
 
 def _positions(program: Program) -> list[int | None]:
@@ -219,13 +225,6 @@ def _result_shardings(
             inherited = given[entry] if entry else None
             wanted.append(None if inherited and inherited.partial else inherited)
     return wanted
-
-
-def _attributes(kind: str, name: str, sharding: Sharding | None) -> DictionaryAttr:
-    attributes: dict[str, Attribute] = {"spmd.name": StringAttr(name), "spmd.kind": StringAttr(kind)}
-    if sharding is not None:
-        attributes["spmd.sharding"] = sharding_attr(sharding)
-    return DictionaryAttr(attributes)
 
 
 def _say_literals(function: FuncOp, returned: Returned) -> None:

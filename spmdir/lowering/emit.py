@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import ModuleOp, NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
@@ -32,7 +32,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, global_shape, sharding_of
+from spmdir.dialects.values import global_shape, sharding_of, signature_name
 from spmdir.lowering.collectives import start
 from spmdir.lowering.halo import EMITTERS as BORDER_EMITTERS
 from spmdir.lowering.halo import line_of
@@ -112,8 +112,7 @@ class _Emitter:
 
     def graph_module(self) -> fx.GraphModule:
         for index, argument in enumerate(self.function.args):
-            given = function_attrs(self.function, "arg_attrs", index).get("spmd.name")
-            name = name_of(argument) or (given.data if isinstance(given, StringAttr) else f"input_{index}")
+            name = name_of(argument) or signature_name(self.function, "arg_attrs", index) or f"input_{index}"
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
             placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
         for op in self.function.body.block.ops:

@@ -26,7 +26,7 @@ from xdsl.dialects.func import FuncOp
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.simulator.distribution import held_piece
 from spmdir.simulator.simulate import arrange_outputs
 
@@ -50,7 +50,7 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
         constants lifted to inputs of the graph.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
-    names = [_name(function, "arg_attrs", value.index) for value in function.args]
+    names = [signature_name(function, "arg_attrs", value.index) for value in function.args]
     shardings = {name: sharding_of(value) or Sharding() for name, value in zip(names, function.args, strict=True)}
     state = _local_state(source, shardings, mesh, rank)
     graph = _RankGraph(source, state, local)
@@ -177,8 +177,8 @@ def _outputs(
     """What the program returns, in the order of the source, each with its spec."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
     count = len(user_outputs(signature))
-    attributes = [function_attrs(function, "res_attrs", index) for index in range(len(results))]
-    renewed = [given["spmd.name"].data for given in attributes if given["spmd.kind"].data == "mutation"]
+    mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
+    renewed = [signature_name(function, "res_attrs", index) for index in mutated]
     users, mutations = iter(arranged[:count]), dict(zip(renewed, arranged[count:], strict=True))
     outputs = []
     for spec in signature.output_specs:
@@ -213,7 +213,3 @@ def _own_piece(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> Ten
         return tensor
     piece = held_piece(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(piece, tensor.requires_grad) if parameter else piece
-
-
-def _name(function: FuncOp, which: str, index: int) -> str:
-    return function_attrs(function, which, index)["spmd.name"].data

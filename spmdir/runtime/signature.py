@@ -15,7 +15,7 @@ from spmdir.core.symbolic.expressions import Size, evaluate
 from spmdir.core.symbolic.parser import parse_number
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
 
@@ -79,8 +79,8 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
     tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
     arguments, of_state = [], []
     for value in function.args:
-        given = function_attrs(function, "arg_attrs", value.index)
-        name, user = given["spmd.name"].data, given["spmd.kind"].data == "input"
+        name = signature_name(function, "arg_attrs", value.index)
+        user = signature_kind(function, "arg_attrs", value.index) == "input"
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors
@@ -107,7 +107,7 @@ def _leaf(value: Any) -> Any:
 def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result]) -> Iterator[tuple[Argument, Result]]:
     by_name = {argument.name: argument for argument in arguments}
     for result in results:
-        yield by_name[function_attrs(function, "res_attrs", result.index)["spmd.name"].data], result
+        yield by_name[signature_name(function, "res_attrs", result.index)], result
 
 
 def keep_places(function: FuncOp, signature: Signature, local_inputs: bool) -> None:

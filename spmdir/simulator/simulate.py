@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
@@ -26,7 +26,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import function_attrs, global_shape, sharding_of
+from spmdir.dialects.values import global_shape, sharding_of, signature_kind, signature_name
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
@@ -178,8 +178,8 @@ def bind_inputs(
         found.append((value, tensor))
         named[name] = tensor
     results = range(len(function.function_type.outputs.data))
-    written = [i for i in results if _attr(function, "res_attrs", i, "spmd.kind", "output") == "mutation"]
-    check_memory(named, (_attr(function, "res_attrs", index, "spmd.name", "") for index in written))
+    written = [i for i in results if signature_kind(function, "res_attrs", i) == "mutation"]
+    check_memory(named, (signature_name(function, "res_attrs", index) for index in written))
     return found
 
 
@@ -204,12 +204,8 @@ def match_inputs(
     Raises:
         SpmdirError: one is missing or left over.
     """
-    users = [
-        value for value in function.args if _attr(function, "arg_attrs", value.index, "spmd.kind", "input") == "input"
-    ]
-    names = {
-        value: _attr(function, "arg_attrs", value.index, "spmd.name", name_of(value) or "") for value in function.args
-    }
+    users = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]
+    names = {value: signature_name(function, "arg_attrs", value.index) for value in function.args}
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):
         keyed("a dict of tensors by the names of inputs").check("inputs", inputs)
@@ -236,7 +232,7 @@ def match_inputs(
 
 def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
     """The flat outputs of the program, from the results of its function; mutations come last."""
-    kinds = [_attr(function, "res_attrs", index, "spmd.kind", "output") for index in range(len(results))]
+    kinds = [signature_kind(function, "res_attrs", index) for index in range(len(results))]
     spec = function.attributes.get("spmd.outputs")
     mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
     if not isinstance(spec, ArgumentsAttr):
@@ -277,11 +273,6 @@ def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]])
 
 def _sharding(value: SSAValue, mesh: Mesh) -> Sharding:
     return sharding_of(value) or Sharding((), mesh.name)
-
-
-def _attr(function: FuncOp, which: str, index: int, key: str, default: str) -> str:
-    attribute = function_attrs(function, which, index).get(key)
-    return attribute.data if isinstance(attribute, StringAttr) else default
 
 
 def _place(value: SSAValue) -> Any:

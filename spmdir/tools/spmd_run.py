@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
+from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
@@ -118,9 +119,8 @@ def random_inputs(
 
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
-    from spmdir.dialects.names import name_of
     from spmdir.dialects.syntax.context import location_of
-    from spmdir.dialects.values import function_attrs, global_shape
+    from spmdir.dialects.values import global_shape
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)
@@ -141,10 +141,9 @@ def random_inputs(
         wanted = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
             wanted = DTYPES[dtype].complex
-        attributes = function_attrs(function, "arg_attrs", argument.index)
-        name, kind = (_text(attributes.get(key)) for key in ("spmd.name", "spmd.kind"))
-        held = inputs if kind in (None, "input") else state_dict
-        held[name or name_of(argument) or ""] = value.to(TORCH_DTYPES[wanted])
+        name, kind = (said(function, "arg_attrs", argument.index) for said in (signature_name, signature_kind))
+        held = inputs if kind == "input" else state_dict
+        held[name] = value.to(TORCH_DTYPES[wanted])
     return inputs, state_dict
 
 
@@ -232,10 +231,6 @@ def tolerance_of(value: Any) -> float:
 
     found = getattr(value, "dtype", None)
     return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[DTYPES[name]] == found), 0.0)
-
-
-def _text(attribute: Any) -> str | None:
-    return getattr(attribute, "data", None)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.dialects.values import function_attrs
+from spmdir.dialects.values import signature_kind, signature_name
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.compare import difference
 from tests.fuzz.statements import FAMILIES
@@ -129,10 +129,11 @@ def partitioned(program: Program) -> tuple[list[Tensor], dict[str, Tensor]]:
 def _mutated(module: Any, program: Program) -> list[str]:
     """The names in `program` of the inputs that the module's last results are the new values of."""
     function = ir.main_function(module)
-    names = [function_attrs(function, "arg_attrs", n)["spmd.name"].data for n in range(len(function.args))]
+    names = [signature_name(function, "arg_attrs", n) for n in range(len(function.args))]
     place = {name: entry.name for name, entry in zip(names, program.inputs, strict=False)}
-    results = [function_attrs(function, "res_attrs", n) for n in range(len(function.function_type.outputs.data))]
-    return [place[r["spmd.name"].data] for r in results if r["spmd.kind"].data == "mutation"]
+    results = range(len(function.function_type.outputs.data))
+    mutated = [n for n in results if signature_kind(function, "res_attrs", n) == "mutation"]
+    return [place[signature_name(function, "res_attrs", n)] for n in mutated]
 
 
 def _traced(tracer: str, function: Callable[..., Any], values: Sequence[Tensor]) -> Any:

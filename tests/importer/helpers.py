@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs
+from spmdir.dialects.values import function_attrs, signature_kind, signature_name
 
 MESH = Mesh({"dp": 2, "tp": 2})
 
@@ -64,6 +64,9 @@ def _pairs(module: ModuleOp, which: str, what: str) -> Any:
     function = ir.main_function(module)
     types = function.function_type.inputs if which == "arg_attrs" else function.function_type.outputs
     for index in range(len(types)):
-        attrs = function_attrs(function, which, index)
-        said = attrs.get(f"spmd.{what}")
-        yield attrs["spmd.name"].data, None if said is None else str(said.data)
+        name = signature_name(function, which, index)
+        if what == "kind":
+            yield name, signature_kind(function, which, index)
+            continue
+        said = function_attrs(function, which, index).get(f"spmd.{what}")
+        yield name, None if said is None else str(said.data)

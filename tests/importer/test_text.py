@@ -13,16 +13,16 @@ from tests.importer.helpers import MESH, export
 EXPECTED = """\
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @main(%p_up_weight: tensor<8x4xf32> {spmd.name = "up.weight", spmd.kind = "parameter", \
+func.func @main(%up.weight: tensor<8x4xf32> {spmd.kind = "parameter", \
 spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-                %p_down_weight: tensor<4x8xf32> {spmd.name = "down.weight", spmd.kind = "parameter"},
-                %args_0: tensor<2x3x4xf32> {spmd.name = "args_0", spmd.kind = "input", \
+                %down.weight: tensor<4x8xf32> {spmd.kind = "parameter"},
+                %args_0: tensor<2x3x4xf32> {spmd.name = "args_0", \
 spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> \
-(tensor<2x12xf32> {spmd.name = "view", spmd.kind = "output", spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  %linear = aten.linear(%args_0, %p_up_weight) : tensor<2x3x8xf32>
+(tensor<2x12xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %linear = aten.linear(%args_0, %up.weight) : tensor<2x3x8xf32>
   %gelu = aten.gelu(%linear) {approximate = "tanh"} : tensor<2x3x8xf32>
   %constrain = spmd.constraint %gelu : tensor<2x3x8xf32> <dp: S(0), tp: ?>
-  %linear_1 = aten.linear(%constrain, %p_down_weight) : tensor<2x3x4xf32>
+  %linear_1 = aten.linear(%constrain, %down.weight) : tensor<2x3x4xf32>
   %view = aten.view(%linear_1) {size = [2, 12]} : tensor<2x12xf32>
   return %view : tensor<2x12xf32>
 }

@@ -17,7 +17,7 @@ from spmdir.core.errors import SpmdirWarning
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.values import function_attrs
+from spmdir.dialects.values import signature_name
 from spmdir.runtime.training import OPTIMIZERS
 from tests.models import plans, zoo
 
@@ -118,9 +118,9 @@ def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
 def arguments(program: Program, mesh: spmdir.Mesh) -> tuple[list[str], list[TensorMeta]]:
     """The names of what a sharding can be given for, and their shapes."""
     function = ir.main_function(spmdir.import_fx(program.traced, mesh))
-    names = [function_attrs(function, "arg_attrs", index)["spmd.name"] for index in range(len(function.args))]
+    names = [signature_name(function, "arg_attrs", index) for index in range(len(function.args))]
     metas = [meta_of(argument.type) for argument in function.args]
-    return [name.data for name in names], [meta for meta in metas if meta]
+    return names, [meta for meta in metas if meta]
 
 
 def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
