@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spmdir.core.literals import LiteralError
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.syntax.op_parser import parse_tail, tail_end
 
+MESH = Mesh({"dp": 2, "tp": 4})
 CLAUSES = (("on", "axes"), ("dim", "dim"), ("op", "op"), ("async", "asynchronous"))
 
 
@@ -45,7 +47,7 @@ def test_an_op_ends_where_another_thing_begins(text: str, rest: str) -> None:
     ],
 )
 def test_a_tail_reads_as_types_and_properties(text: str, types: list[str], properties: dict[str, str]) -> None:
-    read, found = parse_tail(CLAUSES, text, "mesh", ())
+    read, found = parse_tail(CLAUSES, text, MESH, ())
     assert [print_type(kind) for kind in found] == types
     assert {name: str(value) for name, value in read.items()} == {k: f"#spmd.{text}" for k, text in properties.items()}
 
@@ -68,6 +70,6 @@ def test_a_tail_reads_as_types_and_properties(text: str, types: list[str], prope
 )
 def test_a_malformed_tail_is_an_error_at_its_place(text: str, at: str, message: str) -> None:
     with pytest.raises(LiteralError) as caught:
-        parse_tail(CLAUSES, text, "mesh", ())
+        parse_tail(CLAUSES, text, MESH, ())
     assert message in str(caught.value)
     assert caught.value.offset == (text.index(at) if at else len(text))
