@@ -29,7 +29,7 @@ _HOMES = {
     "parse": "spmdir.dialects.ir",
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
-    "run_passes": "spmdir.passes",
+    "run_passes": "spmdir.passes.pipeline",
     "simulate": "spmdir.simulator.simulate",
     "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",

@@ -1,98 +1,219 @@
-"""Plug-ins: files of rules, and Python files of passes and placements.
+"""Plug-ins: one loader of `.rules`, `.rewrites` and `.py` files, modules and installed packages.
 
-A Python plug-in is executed, once as long as it is not changed. Every `ModulePass` with a `name` that it defines
-becomes a pass; placement types are known once their classes are made. If it defines `register(context)`, that is called
-with the IR context, whose `rules` it may extend.
+A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
+class: each `ModulePass` is a pass; each value of another kind (a topology, a condition of rewrites) is found by whoever
+reads that kind, with `Plugin.values`. Placements are known to the whole process once their classes exist. All else
+holds only in the pipelines that are given the plug-in.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors
-from spmdir.passes import PASSES, PassTable
+from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, require_type
+from spmdir.core.text_file import read_text_file
+from spmdir.rules.rule_set import Record, RuleSet, default, read
 
 if TYPE_CHECKING:
-    from spmdir.dialects.syntax.context import IRContext
+    from xdsl.passes import ModulePass
+
+GROUP = "spmdir.plugins"
+"""The entry-point group by which installed packages offer plug-ins: name → module."""
+
+FILES = "PLUGIN_FILES"
+"""The name in a Python plug-in that lists further files, `.rules` and `.rewrites`, relative to its folder."""
 
 _PACKAGE = os.path.realpath(os.path.dirname(__file__))
 _SOURCE = "__spmdir_source__"
 """The name under which a plug-in's module keeps the text that it was made from."""
 
+_EXPECTED = "expected a .rules, .rewrites or .py file, or a package"
+
+Kind = TypeVar("Kind")
+
+
+@attrs.frozen(eq=False)
+class TextFile:
+    """A file that a plug-in brings: where it is, and its text when it was loaded."""
+
+    path: str
+    text: str
+
 
 @attrs.frozen
-class Session:
-    """What a run of the tool works with.
+class Plugin:
+    """What a plug-in brings; made by `load_plugin`.
+
+    Two plug-ins are equal if they have the same name and digest.
 
     Attributes:
-        context: the IR context with the rules of all plug-ins.
-        passes: the pass table with the passes of all plug-ins.
+        name: the path or the name by which it was loaded.
+        digest: of all of its text; ranks compare it.
+        rules: op → its rules, which replace those that come with spmdir.
+        rewrites: files of rewrites for fuse-collectives.
+        passes: pass name → class.
+        module: of a plug-in in Python.
     """
 
-    context: IRContext
-    passes: PassTable
+    name: str
+    digest: str
+    rules: Mapping[str, tuple[Record, ...]] = attrs.field(factory=dict, eq=False, repr=False)
+    rewrites: tuple[TextFile, ...] = attrs.field(default=(), eq=False, repr=False)
+    passes: Mapping[str, type[ModulePass]] = attrs.field(factory=dict, eq=False)
+    module: ModuleType | None = attrs.field(default=None, eq=False, repr=False)
+
+    def values(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """Return the values of class `kind` that the plug-in defines, in order."""
+        defined = vars(self.module).values() if self.module is not None else ()
+        return tuple(value for value in defined if isinstance(value, kind))
 
 
-def load_plugins(paths: Sequence[str]) -> Session:
-    """The standard context and pass table, extended by the plug-ins at `paths` in order.
+def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
+    """Load a plug-in.
+
+    Args:
+        source: the path of a `.rules`, `.rewrites` or `.py` file, the name of an installed plug-in (entry-point group
+            `spmdir.plugins`), or the dotted name of a module. A Plugin is returned as it is.
+
+    Returns: a value for `Pipeline(plugins=[...])`. Placements that it declares can be used from now on.
 
     Raises:
-        SpmdirError: a plug-in cannot be read, is malformed or fails; with the place in it.
+        SpmdirError: it cannot be found or read, is malformed or fails; with the place in it.
+
+    Example:
+        >>> pipeline = spmdir.Pipeline("propagate,count", plugins=[spmdir.load_plugin("count.py")])
     """
-    from spmdir.dialects import ir
+    if isinstance(source, Plugin):
+        return source
+    require_type("plugin", source, (str, os.PathLike), "the path of a file, or the name of an installed plug-in")
+    name = os.fspath(source)
+    reader = _READERS.get(os.path.splitext(name)[1])
+    if reader is not None:
+        return reader(name)
+    if os.sep in name or os.path.exists(name):
+        raise SpmdirError(f"'{name}' is no plug-in; {_EXPECTED}")
+    return _of_module(name, _guarded(name, lambda: _named_module(name)))
 
-    context, passes = ir.context(), dict(PASSES)
-    for path in dict.fromkeys(paths):
-        if path.endswith(".rules"):
-            context.rules = context.rules.with_file(path)
-        elif path.endswith(".py"):
-            passes |= _load_python(path, context)
-        else:
-            raise SpmdirError(f"'{path}' is no plug-in; expected a .rules or a .py file")
-    return Session(context, passes)
+
+def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
+    """Load plug-ins in order; the rules of each may speak of ops that those before it have rules for."""
+    plugins: list[Plugin] = []
+    for source in dict.fromkeys(sources):
+        with extended_rules(plugins):
+            plugins.append(load_plugin(source))
+    return tuple(plugins)
 
 
-def _load_python(path: str, context: IRContext) -> PassTable:
+def extended_rules(plugins: Sequence[Plugin]) -> RuleSet:
+    """Return the rules in force, extended by those of `plugins`."""
+    added = {name: records for plugin in plugins for name, records in plugin.rules.items()}
+    return RuleSet({**default().records, **added}) if added else default()
+
+
+def installed_plugins() -> tuple[Plugin, ...]:
+    """Load every plug-in that installed packages offer; slow, since it looks through all of them."""
+    return load_plugins(sorted(_entry_points()))
+
+
+def _entry_points() -> Mapping[str, str]:
+    """Return plug-in name → module, of the installed packages."""
+    from importlib.metadata import entry_points  # 84 ms with the look-up, and only names of packages need it
+
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+
+
+def _named_module(name: str) -> ModuleType:
+    offered = _entry_points()
+    if name in offered:
+        return import_module(offered[name])
+    try:
+        known = find_spec(name) is not None
+    except (ImportError, ValueError):
+        known = False
+    if not known:
+        installed = f"; installed are {', '.join(sorted(offered))}" if offered else ""
+        raise SpmdirError(f"there is no plug-in '{name}'; {_EXPECTED}{installed}{did_you_mean(name, offered)}")
+    return import_module(name)
+
+
+def _of_rules(path: str) -> Plugin:
+    text = read_text_file(path, f"rules from '{path}'")
+    added = read(text, path)
+    RuleSet({**default().records, **added}).check(added)
+    return Plugin(path, _digest(text), rules=added)
+
+
+def _of_rewrites(path: str) -> Plugin:
+    text = read_text_file(path, f"rewrites from '{path}'")
+    return Plugin(path, _digest(text), rewrites=(TextFile(path, text),))
+
+
+def _of_python(path: str) -> Plugin:
+    return _of_module(path, load_module(path))
+
+
+_READERS: dict[str, Callable[[str], Plugin]] = {".rules": _of_rules, ".rewrites": _of_rewrites, ".py": _of_python}
+"""Ending of a file's name → what reads such a plug-in."""
+
+
+def _of_module(name: str, module: ModuleType) -> Plugin:
+    folder = Path(module.__file__ or ".").parent
+    files = load_plugins([str(folder / file) for file in getattr(module, FILES, ())])
+    with extended_rules(files):
+        passes = {kind.name: kind for kind in _passes(name, module)}
+    return Plugin(
+        name,
+        _digest(*_sources(module), *(file.digest for file in files)),
+        {op: records for file in files for op, records in file.rules.items()},
+        tuple(text for file in files for text in file.rewrites),
+        passes,
+        module,
+    )
+
+
+def _passes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:
+    """Yield the pass classes that a plug-in defines, in the module itself or in one of its package."""
     from xdsl.passes import ModulePass
 
-    module = load_module(path)
-    if hasattr(module, "register"):
-        _guarded(path, lambda: module.register(context))
-    found = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, ModulePass) and value.__module__ == module.__name__
-    }
-    for class_name, kind in found.items():
-        if not isinstance(getattr(kind, "name", None), str):
-            raise SpmdirError(f"the pass {class_name} of plug-in '{path}' has no name; give it a `name = …`")
-    return {kind.name: kind for kind in found.values()}
+    for class_name, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, ModulePass)):
+            continue
+        if f"{value.__module__}.".startswith(f"{module.__name__}."):
+            if not isinstance(getattr(value, "name", None), str):
+                raise SpmdirError(f"the pass {class_name} of plug-in '{name}' has no name; give it a `name = …`")
+            yield value
+
+
+def _sources(module: ModuleType) -> Iterator[str]:
+    """Yield the text of the module, or of all modules of the package."""
+    if hasattr(module, "__path__"):
+        yield from (file.read_text() for folder in module.__path__ for file in sorted(Path(folder).rglob("*.py")))
+    elif module.__file__:
+        yield Path(module.__file__).read_text()
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def load_module(path: str) -> ModuleType:
-    """The module of the Python file at `path`, its collectives known; executed if it is new, or has changed since.
+    """Return the module of the Python file at `path`, executed if it has not been or has changed since.
 
     Raises:
         SpmdirError: the file cannot be read, is malformed or fails; with the place in it.
     """
-    from spmdir.reshard.collectives import register_collectives
-
-    module = _module(path)
-    _guarded(path, lambda: register_collectives(module))
-    return module
-
-
-def _module(path: str) -> ModuleType:
     real = os.path.realpath(path)
     package, inside = os.path.split(_PACKAGE)[0] + os.sep, real.startswith(_PACKAGE + os.sep)
     if inside and os.path.isfile(real):
@@ -104,7 +225,7 @@ def _module(path: str) -> ModuleType:
 
 
 def _imported(real: str) -> ModuleType | None:
-    """The module that was made from the file at `real`, by whomever."""
+    """Return the module that was made from the file at `real`, if there is one."""
     named = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
     alike = ((module, file) for module, file in named if os.path.basename(file) == os.path.basename(real))
     return next((module for module, file in alike if os.path.realpath(file) == real), None)
@@ -133,15 +254,15 @@ def _read(path: str) -> bytes:
         raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
 
 
-def _guarded(path: str, body: Callable[[], object]) -> None:
+def _guarded(path: str, body: Callable[[], Kind]) -> Kind:
     """Run `body`, code of the plug-in at `path`; what it raises becomes an error at the line in the plug-in."""
     try:
-        body()
+        return body()
     except SyntaxError as error:
         raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
     except SpmdirError as error:
-        if error.location is None and not isinstance(error, SpmdirErrors):
-            error.location = Location(path, line_in(path, error) or 1, 1)
+        if error.location is None and not isinstance(error, SpmdirErrors) and (line := line_in(path, error)):
+            error.location = Location(path, line, 1)
         raise
     except (Exception, SystemExit) as error:
         place = Location(path, line_in(path, error) or 1, 1)
@@ -149,13 +270,13 @@ def _guarded(path: str, body: Callable[[], object]) -> None:
 
 
 def place_in_plugin(error: BaseException) -> Location | None:
-    """The innermost line of a plug-in that `error` went through; None if it went through none."""
+    """Return the innermost line of a plug-in that `error` went through; None if it went through none."""
     frames = reversed(list(traceback.walk_tb(error.__traceback__)))
     places = (Location(f.f_code.co_filename, line, 1) for f, line in frames if _SOURCE in f.f_globals)
     return next(places, None)
 
 
 def line_in(path: str, error: BaseException) -> int | None:
-    """The innermost line of the file at `path` that `error` went through; None if it went through none."""
+    """Return the innermost line of the file at `path` that `error` went through; None if it went through none."""
     frames, real = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)
     return next((frame.lineno for frame in frames if frame.filename == real), None)

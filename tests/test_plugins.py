@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.base import parse_placement
-from spmdir.passes import PASSES, parse_pipeline
+from spmdir.passes import PASSES
+from spmdir.passes.pipeline import Pipeline
 from spmdir.plugins import load_module, load_plugins
 from spmdir.tools import spmd_opt, spmd_plan
 
@@ -46,19 +47,24 @@ def test_a_pass_of_a_plugin_has_a_flag_with_options(tmp_path: Path, capsys: pyte
 
 
 def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:
-    session = load_plugins([write(tmp_path, "rename.py", RENAME)])
-    assert [step.name for step in parse_pipeline("rename", session.passes)] == ["rename"]
+    pipeline = Pipeline("rename{to=h}", plugins=[write(tmp_path, "rename.py", RENAME)])
+    assert [made.name for made in pipeline.made()] == ["rename"]
     assert "rename" not in PASSES
+    with pytest.raises(ParseError, match="unknown pass 'rename'"):
+        Pipeline("rename")
 
 
-def test_register_is_called_with_the_context(tmp_path: Path) -> None:
-    session = load_plugins([write(tmp_path, "p.py", "def register(context):\n    context.rules = 'mine'\n")])
-    assert session.context.rules == "mine"
+def test_a_python_plugin_brings_the_files_that_it_lists(tmp_path: Path) -> None:
+    write(tmp_path, "mine.rules", "mine.relu(self: *) -> *\n")
+    (plugin,) = load_plugins([write(tmp_path, "files.py", "PLUGIN_FILES = ['mine.rules']\n")])
+    assert list(plugin.rules) == ["mine.relu"]
+    assert "mine.relu" in Pipeline("", plugins=[plugin]).rules.names
 
 
 def test_rules_of_a_plugin_replace_those_of_the_same_op(tmp_path: Path) -> None:
     path = write(tmp_path, "mine.rules", "mine.relu(self: *) -> *\n")
-    assert "mine.relu" in load_plugins([path]).context.rules.names
+    assert "mine.relu" in Pipeline(plugins=[path]).rules.names
+    assert "mine.relu" not in Pipeline().rules.names
 
 
 @pytest.mark.parametrize(
@@ -66,8 +72,12 @@ def test_rules_of_a_plugin_replace_those_of_the_same_op(tmp_path: Path) -> None:
     [
         ("p.py", "x = (\n", "{path}:1:5: error: plug-in: '(' was never closed"),
         ("p.py", "\n1 / 0\n", "{path}:2:1: error: plug-in failed: ZeroDivisionError: division by zero"),
-        ("p.py", "def register(context):\n    raise KeyError('k')\n", "{path}:2:1: error: plug-in failed: KeyError"),
-        ("p.txt", "", "error: '{path}' is no plug-in; expected a .rules or a .py file"),
+        ("p.rules", "\nmine.relu(self: *\n", "{path}:2:"),
+        (
+            "p.txt",
+            "",
+            "error: '{path}' is no plug-in; expected a .rules, .rewrites or .py file, or a package",
+        ),
     ],
 )
 def test_a_broken_plugin_is_refused_at_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -40,7 +40,8 @@ from spmdir.lowering.process_groups import GroupName, device_groups, device_rank
 from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.site import Site, Started, here
-from spmdir.lowering.stages import bound, localized
+from spmdir.passes.finish import bound, localized
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import torch_op
@@ -52,9 +53,13 @@ STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
 """Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
-@accepts(module=MODULE, rank=WHOLE, sizes=SIZES)
+@accepts(module=MODULE, rank=WHOLE, sizes=SIZES, pipeline=PIPELINE)
 def lower_to_fx(
-    module: ModuleOp, rank: int = 0, device_mesh: Any = None, sizes: Mapping[str, int] | None = None
+    module: ModuleOp,
+    rank: int = 0,
+    device_mesh: Any = None,
+    sizes: Mapping[str, int] | None = None,
+    pipeline: Pipeline | str | None = None,
 ) -> fx.GraphModule:
     """The program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
 
@@ -64,21 +69,21 @@ def lower_to_fx(
         device_mesh: a torch DeviceMesh like the module's mesh, whose process groups the collectives use. Without
             one, groups are named by mesh axes, `mesh:dp,tp`, and the program is for reading and for `simulate`.
         sizes: the numbers of the symbolic sizes, by name; a program is emitted for one choice of them.
+        pipeline: whose remaining passes are run; the standard one if None.
 
     Raises:
         SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
     """
-    with ir.collector_paused():
-        module = localized(_bound(module, sizes or {}))
+    pipeline = as_pipeline(pipeline)
+    with ir.collector_paused(), pipeline.rules:
+        if sizes or open_sizes(module).symbols:
+            module = bound(module, sizes or {}, pipeline)
+        module = localized(module, pipeline)
         mesh = ir.mesh(module)
         if device_mesh is None:
             return emit(module, mesh, rank, symbolic_group)
         program = emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
         return program.to(device_mesh.device_type)
-
-
-def _bound(module: ModuleOp, sizes: Mapping[str, int]) -> ModuleOp:
-    return bound(module, sizes) if sizes or open_sizes(module).symbols else module
 
 
 def emit(

@@ -31,8 +31,8 @@ from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expand
+from spmdir.passes.preconditions import global_function
 from spmdir.passes.propagate import PropagatePass
-from spmdir.passes.stage import global_function
 from spmdir.passes.type_check.type_check import strategies_of
 
 

@@ -20,13 +20,13 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes import Count
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_text import read_rewrites
 from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
 from spmdir.passes.fusion.trace import Attempt
-from spmdir.passes.stage import sized_function
+from spmdir.passes.options import Count
+from spmdir.passes.preconditions import sized_function
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 

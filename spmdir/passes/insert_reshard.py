@@ -22,7 +22,7 @@ from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.passes.stage import sized_function
+from spmdir.passes.preconditions import sized_function
 from spmdir.passes.type_check.type_check import cheapest_operands
 from spmdir.reshard.conditions import refinement
 

@@ -40,7 +40,7 @@ from spmdir.dialects.verification import is_local
 from spmdir.passes.local_programs.local_forms import NOTE, note
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.stage import refuse_open_sizes
+from spmdir.passes.preconditions import refuse_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
 from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value

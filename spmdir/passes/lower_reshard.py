@@ -24,7 +24,7 @@ from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.spmd import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.stage import sized_function
+from spmdir.passes.preconditions import sized_function
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step

@@ -10,7 +10,7 @@ from xdsl.passes import ModulePass
 
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.syntax.context import IRContext
-from spmdir.passes.stage import global_function
+from spmdir.passes.preconditions import global_function
 from spmdir.passes.type_check.type_check import rule_of
 
 

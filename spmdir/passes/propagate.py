@@ -31,12 +31,13 @@ from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.passes import Amount, Count
 from spmdir.passes.expand import expand
+from spmdir.passes.options import Amount, Count
+from spmdir.passes.preconditions import global_function
 from spmdir.passes.propagation.candidates import candidates, of_node
 from spmdir.passes.propagation.nesting import Maker, annotate
+from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
-from spmdir.passes.stage import global_function
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
@@ -201,7 +202,8 @@ class PropagatePass(ModulePass):
             _refuse_missing_rules(function, ctx.rules)
         with ir.collector_paused():
             makers, problem, solution = self._decide(function, mesh, ctx.rules)
-            rows, ctx.objective = solution.rows, solution.cost
+            rows = solution.rows
+            note_objective(function, solution.cost)
             annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), rows)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):

@@ -16,7 +16,7 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.stage import global_function
+from spmdir.passes.preconditions import global_function
 
 
 @dataclass(frozen=True)

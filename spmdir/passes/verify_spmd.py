@@ -27,7 +27,7 @@ from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.same_function import compare
 from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.stage import refuse_open_sizes
+from spmdir.passes.preconditions import refuse_open_sizes
 from spmdir.passes.type_check.type_check import strategies_of
 from spmdir.reshard.plan import plan_reshard
 

@@ -11,6 +11,7 @@ import attrs
 from spmdir.core.arguments import accepts
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
@@ -101,12 +102,16 @@ def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
         yield cell.ljust(width) if index < 2 else cell.rjust(width)
 
 
-@accepts(module=MODULE)
-def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> CommReport:
-    """The communication of `module`, before or after localize; of one with symbolic sizes, at the examples of these.
+@accepts(module=MODULE, pipeline=PIPELINE)
+def comm_report(
+    module: ModuleOp, topology: Topology | str | None = None, *, pipeline: Pipeline | str | None = None
+) -> CommReport:
+    """Return what `module` communicates, before or after localize; with symbolic sizes, at the examples of these.
 
     Args:
-        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; h100x8 if not given.
+        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; if None the topology of the
+            pipeline, else h100x8.
+        pipeline: how a program with symbolic sizes gets its collectives; the standard one if None.
 
     Raises:
         UnsupportedError, ParseError: there is no such topology.
@@ -118,13 +123,16 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
     from spmdir.dialects.halo import BorderOp
     from spmdir.dialects.spmd import ReshardOp
     from spmdir.dialects.values import global_shape
+    from spmdir.passes.propagation.objective import objective_of
 
-    module = _at_examples(module)
+    pipeline = as_pipeline(pipeline)
+    module, topology = _at_examples(module, pipeline), pipeline.topology if topology is None else topology
     machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
-    total, bound, reshards = Share(), 0.0, 0
+    total, bound, reshards, objective = Share(), 0.0, 0, None
     for function in ir.functions(module):
+        objective = objective if objective is not None else objective_of(function)
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
             if isinstance(op, BorderOp):
@@ -159,17 +167,19 @@ def comm_report(module: ModuleOp, topology: Topology | str | None = None) -> Com
         bound,
         total.seconds,
         reshards,
+        objective,
     )
 
 
-def _at_examples(module: ModuleOp) -> ModuleOp:
-    """`module`, or if its sizes are symbolic the program that it is where they are as in its examples."""
+def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
+    """Return `module`, or if its sizes are symbolic the program with collectives at the examples of these."""
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes import run_passes
+    from spmdir.passes.finish import bound
 
-    if not open_sizes(module).symbols:
+    examples = open_sizes(module).hints
+    if not examples:
         return module
-    return run_passes(module.clone(), "bind-sizes{examples},insert-reshard,lower-reshard,fuse-collectives")
+    return run_passes(bound(module, examples, pipeline), pipeline.after("propagate").before("localize"))
 
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:

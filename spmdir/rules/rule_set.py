@@ -143,7 +143,7 @@ class RuleSet:
         Raises:
             SpmdirErrors: all malformed rules.
         """
-        self._check(self.records)
+        self.check(self.records)
         return (rule for name in self.records for rule in self.alternatives(name))
 
     def __enter__(self) -> RuleSet:
@@ -154,7 +154,7 @@ class RuleSet:
     def __exit__(self, *_: object) -> None:
         _ACTIVE.set(_ACTIVE.get()[:-1])
 
-    def _check(self, names: Iterable[str]) -> None:
+    def check(self, names: Iterable[str]) -> None:
         """Raise all that is wrong with the rules of the ops `names`, together."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
@@ -177,7 +177,7 @@ class RuleSet:
         """
         added = read(read_text_file(path, f"rules from {path}"), str(path))
         extended = RuleSet({**self.records, **added})
-        extended._check(added)
+        extended.check(added)
         return extended
 
 

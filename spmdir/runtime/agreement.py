@@ -29,6 +29,9 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "what": lambda a, b, ranks: f"{ranks} begin different things, {a} and {b}; all ranks make the same calls in order",
     "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
     "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
+    "pipeline": lambda a, b, ranks: (
+        f"{ranks} give {_pipelines(a, b)}; give every rank the same pipeline, plug-ins and topology"
+    ),
     "sizes": lambda a, b, ranks: (
         f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments"
     ),
@@ -231,6 +234,12 @@ def _decoded(told: Mapping[str, Any]) -> SpmdirError:
 
 def _sizes(sizes: Mapping[str, int] | None) -> str:
     return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
+
+
+def _pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+    if a["text"] != b["text"]:
+        return f"the pipelines {a['text']} and {b['text']}"
+    return f"the pipeline {a['text']} with different plug-ins or topologies"
 
 
 def _first_difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:

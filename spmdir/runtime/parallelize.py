@@ -25,9 +25,9 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import device_groups, name_groups
-from spmdir.lowering.stages import bound
-from spmdir.passes import run_passes
-from spmdir.rules import RuleSet, default
+from spmdir.passes.finish import bound
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.rules import RuleSet
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
@@ -68,7 +68,8 @@ class Parallel:
     _aliases: Mapping[str, str]
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
-    _rules: RuleSet = attrs.field(factory=default, init=False)
+    _pipeline: Pipeline
+    _rules: RuleSet
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
@@ -165,7 +166,8 @@ class Parallel:
             graph = self._graphs.get(key)
             if graph is None:
                 with self._rules:
-                    program, graph = lowered(bound(self.module, sizes), self.mesh, self.rank, self.device)
+                    module = bound(self.module, sizes, self._pipeline)
+                    program, graph = lowered(module, self._pipeline, self.rank, self.device)
                 status["program"] = program_digest(program, graph)
         if key not in self._graphs:
             name_groups(graph, self.mesh, self._device_mesh)
@@ -217,10 +219,10 @@ class Parallel:
         source.set_rng_state(drawn.cpu())
 
 
-def lowered(module: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
-    """A decided module with its collectives, and this rank's program, whose groups have names by mesh axes."""
-    run_passes(module, "insert-reshard,lower-reshard,fuse-collectives")
-    return module, lower_to_fx(module, rank).to(device)
+def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
+    """Return a decided module with its collectives, and this rank's program, whose groups are named by mesh axes."""
+    run_passes(module, pipeline.after("propagate").before("localize"))
+    return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
 
 
 def whole_group(mesh: Mesh, device_mesh: Any) -> Any:

@@ -19,8 +19,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
-from spmdir.lowering.stages import bound
-from spmdir.passes import run_passes
+from spmdir.passes.finish import bound
+from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
@@ -42,11 +42,12 @@ def parallelize(
     dynamic_shapes: Any = None,
     missing_rule: Literal["warn", "error"] = "warn",
     sync_state: bool = False,
+    pipeline: Pipeline | str | None = None,
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this, alike, and gets its part.
 
-    Each rank keeps only its pieces of parameters, buffers and state: once the caller lets go of the originals, no
-    rank holds a whole copy of what is divided. Originals must be equal on all ranks, so seed before making them,
+    Each rank keeps only its shards of parameters, buffers and state: once the caller lets go of the originals, no
+    rank holds a full copy of what is sharded. Originals must be equal on all ranks, so seed before making them,
     which is compared, or give `sync_state`; they may lie on the CPU whatever the ranks run on.
 
     Args:
@@ -65,6 +66,8 @@ def parallelize(
             of a step, one entry an argument. Shardings are decided once, for the example arguments.
         missing_rule: as for `import_fx`.
         sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
+        pipeline: what is run on the program, with its plug-ins; the standard one if None. The steps up to `propagate`
+            run once, the others for each choice of sizes.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
@@ -75,7 +78,8 @@ def parallelize(
     ranks = RankGroup.join(_members(device_mesh))
     with ranks.checked("parallelize") as status:
         _check_asked(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
-        mesh = as_mesh(mesh)
+        mesh, pipeline = as_mesh(mesh), as_pipeline(pipeline)
+        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"sync_state": sync_state, "local_inputs": local_inputs}
         _check_world(mesh, device_mesh)
@@ -84,14 +88,16 @@ def parallelize(
             capture = capture_model(model, tuple(example_args), dynamic_shapes)
         else:
             capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
-        module = import_fx(
-            capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
-        )
-        run_passes(module, "propagate")
-        signature = read_signature(ir.main_function(module), capture)
-        keep_places(ir.main_function(module), signature, local_inputs)
-        examples = open_sizes(module).hints
-        program, graph = lowered(bound(module, examples) if examples else module, mesh, rank, device)
+        with pipeline.rules:
+            module = import_fx(
+                capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
+            )
+            run_passes(module, pipeline.through("propagate"))
+            signature = read_signature(ir.main_function(module), capture)
+            keep_places(ir.main_function(module), signature, local_inputs)
+            examples = open_sizes(module).hints
+            sized = bound(module, examples, pipeline) if examples else module
+            program, graph = lowered(sized, pipeline, rank, device)
         originals = _originals(capture, signature)
         status |= {"sizes": examples, "program": program_digest(program, graph)}
         if not sync_state:
@@ -121,6 +127,8 @@ def parallelize(
         _aliases(capture, originals),
         local_inputs,
         {ranks.agreed: graph},
+        pipeline,
+        pipeline.rules,
     )
 
 

@@ -10,20 +10,23 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
+from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import TEXT, WHOLE, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
 from spmdir.importer.read_exported import exported_with_explicit_aliases
 from spmdir.importer.retrace import needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
-from spmdir.lowering.process_groups import device_groups, device_rank, symbolic_group
-from spmdir.lowering.stages import localized
+from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.passes.finish import localized
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs
 
 aten = torch.ops.aten
@@ -45,6 +48,7 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
     styles=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
     rank=WHOLE,
     axis=TEXT.optional,
+    pipeline=PIPELINE,
 )
 def tensor_parallel(
     program: ExportedProgram,
@@ -54,8 +58,9 @@ def tensor_parallel(
     *,
     axis: str | None = None,
     device_mesh: Any = None,
+    pipeline: Pipeline | str | None = None,
 ) -> ExportedProgram:
-    """The program of one rank: the same inputs and outputs, whole on every rank, with its pieces of the weights.
+    """Return the program of one rank: the same inputs and outputs, replicated, with its shards of the weights.
 
     Ranks that differ along other axes than `axis` are independent of each other, so they may have other inputs.
     Where the values inside are gathered or reduced is the compiler's choice, as are layouts that torch's style
@@ -70,6 +75,7 @@ def tensor_parallel(
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
             name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
             that runs it makes the name known by `spmdir.lowering.process_groups.connect(program, device_mesh)`.
+        pipeline: what is run; the standard one if None.
 
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
@@ -91,14 +97,21 @@ def tensor_parallel(
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, styles, axis)}
     whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
-    module = import_fx(program, alone, shardings, whole)
+    pipeline = as_pipeline(pipeline)
+    with pipeline.rules:
+        return _program_of_rank(program, import_fx(program, alone, shardings, whole), pipeline, place, group_name)
+
+
+def _program_of_rank(
+    program: ExportedProgram, module: ModuleOp, pipeline: Pipeline, place: int, group_name: GroupName
+) -> ExportedProgram:
     if open_sizes(module).symbols:
         raise UnsupportedError(
             "the program has open sizes, and an exported program of one rank has none; export it without "
             "dynamic_shapes, or use parallelize, which lowers for each choice of sizes"
         )
-    module = localized(module)
-    return rank_program(program, module, emit(module, alone, place, group_name), place)
+    module = localized(module, pipeline)
+    return rank_program(program, module, emit(module, ir.mesh(module), place, group_name), place)
 
 
 def _axis(mesh: Mesh, axis: str | None) -> str:

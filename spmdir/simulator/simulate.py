@@ -30,7 +30,8 @@ from spmdir.dialects.values import global_shape, sharding_of, signature_kind, si
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.lowering.stages import bound, localized
+from spmdir.passes.finish import bound, localized
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.lockstep import run_alone, run_lockstep
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -45,6 +46,7 @@ Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
     state_dict=keyed("a dict of tensors by name").optional,
     seed=SEED,
     sizes=SIZES,
+    pipeline=PIPELINE,
 )
 @torch.no_grad()
 def simulate(
@@ -53,8 +55,9 @@ def simulate(
     state_dict: Mapping[str, torch.Tensor] | None = None,
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
+    pipeline: Pipeline | str | None = None,
 ) -> list[Any]:
-    """What the program computes when all ranks of its mesh run it.
+    """Return what the program computes when all ranks of its mesh run it, simulated in one process.
 
     Args:
         module: at any stage after import; the passes that it still needs are run on a copy.
@@ -62,6 +65,7 @@ def simulate(
         state_dict: parameters and buffers by their names.
         seed: of the random addends of inputs whose reduction is pending, and of the random ops of the program.
         sizes: symbolic sizes that the shapes of the inputs do not tell.
+        pipeline: whose remaining passes are run; the standard one if None.
 
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
@@ -71,12 +75,18 @@ def simulate(
             issue different collectives, or disagree on a value that they all hold.
     """
     SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
-    module = localized(sized(module, inputs, state_dict or {}, sizes))
+    pipeline = as_pipeline(pipeline)
+    with pipeline.rules:
+        module = localized(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
+        return _simulated(module, inputs, state_dict or {}, seed)
+
+
+def _simulated(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor], seed: int) -> list[Any]:
+    """Run every rank's program of a localized module in lock step, and reassemble the outputs."""
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
     held = [
-        _distributed(value, tensor, mesh, noise)
-        for value, tensor in bind_inputs(function, mesh, inputs, state_dict or {})
+        _distributed(value, tensor, mesh, noise) for value, tensor in bind_inputs(function, mesh, inputs, state_dict)
     ]
     programs = []
     for rank in range(mesh.world_size):
@@ -103,14 +113,14 @@ def run_single(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
 ) -> list[Any]:
-    """What the program computes on one device: shardings are ignored, reshards and collectives do nothing.
+    """Return what the program computes on one device: shardings are ignored, reshards and collectives do nothing.
 
     Arguments, result and errors are those of `simulate`.
 
     Raises:
         UnsupportedError: the module is localized already.
     """
-    module = sized(module, inputs, state_dict or {}, sizes)
+    module = sized(module, inputs, state_dict or {}, sizes, as_pipeline(None))
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(
@@ -126,9 +136,13 @@ def run_single(
 
 
 def sized(
-    module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int] | None,
+    pipeline: Pipeline,
 ) -> ModuleOp:
-    """`module` with its symbolic sizes bound to those of its inputs.
+    """Return `module` with its symbolic sizes bound to those of its inputs.
 
     Raises:
         SpmdirError: sizes contradict each other, are unknown, or none that the program was traced for.
@@ -139,7 +153,7 @@ def sized(
     known = dict(sizes or {})
     named = match_inputs(ir.main_function(module), inputs, state_dict)
     solve_shapes(known, [(name, sizes_of(value.type), tensor) for value, name, tensor in named])
-    return bound(module, known)
+    return bound(module, known, pipeline)
 
 
 def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:

@@ -25,9 +25,14 @@ class ArgumentParser(argparse.ArgumentParser):
     """An argument parser whose refusals are SpmdirErrors that name the nearest option."""
 
     def add_plugins(self) -> None:
-        """Add the option that loads plug-ins of rules and of Python."""
-        explained = "load a .rules file, or execute a .py file"
-        self.add_argument("--load-plugin", action="append", default=[], metavar="FILE", help=explained)
+        """Add the option that loads plug-ins."""
+        self.add_argument_group("plug-ins").add_argument(
+            "--load-plugin",
+            action="append",
+            default=[],
+            metavar="PLUGIN",
+            help="a .rules or .rewrites file, a .py file or module, which is executed, or the name of an installed one",
+        )
 
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
         """The options in `argv`; `passes` are further option names worth suggesting."""

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
-from spmdir.passes import PassTable, describe, run_passes
-from spmdir.plugins import Session, load_plugins
+from spmdir.passes import PassTable
+from spmdir.passes.options import describe
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.tools.command import ArgumentParser, captured, flat, guarded, read_text, shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
 from spmdir.tools.input_parts import SPLIT, parts_of
@@ -52,18 +51,19 @@ def run_on(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
 
 def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_text) -> int:
     plugins, rest = plugin_parser().parse_known_args(argv)
-    session = load_plugins(plugins.load_plugin)
-    pipeline, rest = split_pass_flags(rest, session.passes)
+    passes = Pipeline("", plugins=plugins.load_plugin).passes
+    pipeline, rest = split_pass_flags(rest, passes)
     if "--help" in rest or "-h" in rest:
-        print(argument_parser(epilog=f"{pass_table(session.passes)}\n\n{_EXAMPLES}").format_help(), end="")
+        print(argument_parser(epilog=f"{pass_table(passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
-    options = argument_parser().parse(rest, [f"--{name}" for name in session.passes])
+    options = argument_parser().parse(rest, [f"--{name}" for name in passes])
     if options.list_passes:
-        print(pass_table(session.passes))
+        print(pass_table(passes))
         return 0
     if options.golden:
         return _check_golden(options.golden, options.update_golden)
-    write_text(options.output, process(*read(options.input), pipeline, options, session))
+    pipeline = Pipeline(pipeline, plugins=plugins.load_plugin)
+    write_text(options.output, process(*read(options.input), pipeline, options))
     return 0
 
 
@@ -79,14 +79,7 @@ def _check_golden(paths: Sequence[str], update: bool) -> int:
 def plugin_parser() -> ArgumentParser:
     """The options that are read before all others, since plug-ins bring passes and so flags."""
     parser = ArgumentParser("spmd-opt", allow_abbrev=False, add_help=False)
-    group = parser.add_argument_group("plug-ins")
-    group.add_argument(
-        "--load-plugin",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="load a .rules file, or execute a .py file",
-    )
+    parser.add_plugins()
     return parser
 
 
@@ -156,7 +149,7 @@ def pass_table(passes: PassTable) -> str:
     return "\n".join(lines)
 
 
-def process(text: str, file: str, pipeline: str, options: argparse.Namespace, session: Session) -> str:
+def process(text: str, file: str, pipeline: Pipeline, options: argparse.Namespace) -> str:
     """The output for one input file.
 
     Raises:
@@ -166,7 +159,7 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace, se
     outputs, errors = [], []
     for first_line, part in parts_of(text) if options.split_input_file else [(1, text)]:
         try:
-            outputs.append(treat(part, file, first_line, pipeline, options, session))
+            outputs.append(treat(part, file, first_line, pipeline, options))
         except SpmdirError as error:
             errors += flat(error)
     if errors:
@@ -174,14 +167,12 @@ def process(text: str, file: str, pipeline: str, options: argparse.Namespace, se
     return "" if options.verify_diagnostics else SPLIT.join(outputs)
 
 
-def _check_expectations(
-    text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace, session: Session
-) -> str:
+def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
     expected = list(expectations(text, file, first_line))
     issued: list[SpmdirError | SpmdirWarning] = []
     try:
         with shown_warnings(issued.append):
-            _transform(text, file, first_line, pipeline, options, session)
+            _transform(text, file, first_line, pipeline, options)
     except SpmdirError as error:
         issued += flat(error)
     if errors := mismatches(expected, issued):
@@ -189,9 +180,7 @@ def _check_expectations(
     return ""
 
 
-def _transform(
-    text: str, file: str, first_line: int, pipeline: str, options: argparse.Namespace, session: Session
-) -> str:
+def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
     from spmdir.dialects import ir
 
     def print_ir(module: ModuleOp) -> str:
@@ -205,17 +194,16 @@ def _transform(
     lap = _stopwatch(options.timing)
     module = ir.parse(text, file, first_line)
     lap("parse")
-    session.context.objective = None
-    run_passes(module, pipeline, options.verify_each, context=session.context, passes=session.passes, after=after)
+    run_passes(module, pipeline, options.verify_each, after=after)
     output = print_ir(module)
     lap("print")
-    rules = session.context.rules
+    rules = pipeline.rules
     if options.timing and rules.instances:
         print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
     if options.cost_report:
         from spmdir.report.communication import comm_report
 
-        print(attrs.evolve(comm_report(module), objective=session.context.objective), file=sys.stderr)
+        print(comm_report(module), file=sys.stderr)
     return output
 
 

@@ -14,7 +14,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
-from spmdir.plugins import load_module
+from spmdir.plugins import load_plugins
 from spmdir.report.communication import size_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
@@ -41,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    for path in options.load_plugin:
-        load_module(path)
+    load_plugins(options.load_plugin)
     mesh = Mesh(options.mesh, intra_node=options.intra)
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
     topology = find_topology(options.topology, FLAT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
 from spmdir.dialects.values import signature_kind, signature_name
-from spmdir.plugins import load_plugins
+from spmdir.passes.pipeline import Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
 if TYPE_CHECKING:
@@ -42,26 +42,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
-    with load_plugins(options.load_plugin).context.rules:
-        return _run(options, text, file)
+    pipeline = Pipeline(plugins=options.load_plugin)
+    with pipeline.rules:
+        return _run(options, text, file, pipeline)
 
 
-def _run(options: argparse.Namespace, text: str, file: str) -> int:
+def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.lowering.stages import bound
+    from spmdir.passes.finish import bound
     from spmdir.simulator.simulate import run_single, simulate
 
     module = ir.parse(text, file)
     if options.sizes or open_sizes(module).symbols:
-        module = bound(module, options.sizes)
+        module = bound(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
-    outputs = simulate(module, inputs, state_dict, options.seed)
+    outputs = simulate(module, inputs, state_dict, options.seed, pipeline=pipeline)
     if not options.check:
         print(*outputs, sep="\n")
         return 0
     expected = run_single(module, inputs, state_dict, options.seed)
-    report(outputs, expected, options.tolerance, declared_errors(module))
+    report(outputs, expected, options.tolerance, declared_errors(module, pipeline))
     return 0
 
 
@@ -147,16 +148,16 @@ def random_inputs(
     return inputs, state_dict
 
 
-def declared_errors(module: ModuleOp) -> dict[str, float]:
+def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
     """Inexact placement → the error that it may make, summed over the values that are held so.
 
     It is a part of what ranks hold. Where n addends hide a value at random, the largest of them may be n times the
     value, and together they may be 2 n - 1 times as large.
     """
-    from spmdir.lowering.stages import localized
+    from spmdir.passes.finish import localized
 
     # Inexact placements occur only where they are asked for, so a program without any has none after all passes.
-    return _errors(localized(module)) if _errors(module) else {}
+    return _errors(localized(module, pipeline)) if _errors(module) else {}
 
 
 def _errors(module: ModuleOp) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spmdir.core.errors import ParseError
 from spmdir.core.mesh import Mesh
-from spmdir.plugins import load_plugins
+from spmdir.passes.pipeline import Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
 
@@ -43,7 +43,8 @@ def _main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.import_pt2 is not None and options.mesh is None:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
-    with load_plugins(options.load_plugin).context.rules:
+    pipeline = Pipeline(plugins=options.load_plugin)
+    with pipeline.rules:
         if options.import_pt2 is not None:
             mesh = parse_mesh(options.mesh)
             text = import_pt2(

@@ -25,7 +25,8 @@ from typing import Any
 import attrs
 import pytest
 
-from spmdir.passes import PASSES, load_pass, pass_options
+from spmdir.passes import PASSES
+from spmdir.passes.options import load_pass, pass_options
 from spmdir.rules.language.checks import KEYWORDS
 from spmdir.rules.rule_set import split_records
 

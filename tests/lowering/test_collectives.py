@@ -14,7 +14,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.programs import Program, programs

@@ -11,7 +11,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.importer.importer import import_fx
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.golden import read_golden
 from tests.conftest import GOLDEN

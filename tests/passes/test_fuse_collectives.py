@@ -19,12 +19,12 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
-from spmdir.passes import run_passes
 from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
 from spmdir.passes.fusion.benefit import RewriteCost
 from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
 from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
 from spmdir.passes.fusion.trace import Attempt
+from spmdir.passes.pipeline import run_passes
 from spmdir.passes.type_check.type_check import match
 from spmdir.report.communication import comm_report
 from spmdir.reshard.collectives import planned

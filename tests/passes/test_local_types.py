@@ -11,8 +11,8 @@ import torch
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.lowering.stages import localized
-from spmdir.passes import run_passes
+from spmdir.passes.finish import localized
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.simulator.simulate import simulate
 from tests.fuzz.edits import outcome, random_edit
 from tests.fuzz.local_programs import PROGRAMS, inputs, program
@@ -125,16 +125,16 @@ def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monke
     module = ir.parse(program("mlp", "lower-reshard"))
     run_passes(module, "localize")
     checked: list[str] = []
-    monkeypatch.setattr("spmdir.lowering.stages.run_passes", lambda module, name: checked.append(name))
-    localized(module)
+    monkeypatch.setattr("spmdir.passes.finish.run_passes", lambda module, name: checked.append(name))
+    localized(module, Pipeline())
     assert not checked
     ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.local"]
-    localized(module)
+    localized(module, Pipeline())
     assert not checked
     first = ir.main_function(module).body.block.first_op
     assert first is not None
     del first.properties["sharding"]
-    localized(module)
+    localized(module, Pipeline())
     assert checked == ["verify-spmd"]
     localized(module.clone())
     localized(ir.parse(program("mlp", "localize")))

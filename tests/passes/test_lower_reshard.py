@@ -10,7 +10,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.reshard.plan import plan_reshard
 from spmdir.simulator.simulate import simulate

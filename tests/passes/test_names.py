@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spmdir.dialects import ir
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()
 PIPELINE = ("insert-reshard", "lower-reshard", "fuse-collectives", "localize")

@@ -15,6 +15,8 @@ from xdsl.passes import ModulePass
 from spmdir import passes
 from spmdir.core.errors import ParseError, UnsupportedError
 from spmdir.dialects import ir
+from spmdir.passes.options import describe
+from spmdir.passes.pipeline import Pipeline, run_passes
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,18 @@ def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_options_are_read_by_their_types(text: str, expected: ProbePass) -> None:
-    assert list(passes.parse_pipeline(text)) == [expected]
+    assert Pipeline(text).made() == [expected]
 
 
 def test_passes_keep_their_order() -> None:
-    steps = list(passes.parse_pipeline(" probe{axes=a,b max-steps=1} , probe, probe{max-steps=2},"))
+    steps = Pipeline(" probe{axes=a,b max-steps=1} , probe, probe{max-steps=2},").made()
     assert steps == [ProbePass(axes=("a", "b"), max_steps=1), ProbePass(), ProbePass(max_steps=2)]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prob", "unknown pass 'prob'; expected one of fold-views, propagate,"),
+        ("prob", "unknown pass 'prob'; expected one of inline, fold-views, propagate,"),
         ("prob", "did you mean 'probe'?"),
         ("probe{max-step=1}", "pass 'probe' has no option 'max-step'"),
         ("probe{max-step=1}", "did you mean 'max_steps'?"),
@@ -90,11 +92,11 @@ def test_passes_keep_their_order() -> None:
 )
 def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: str) -> None:
     with pytest.raises(ParseError) as refusal:
-        list(passes.parse_pipeline(text))
+        Pipeline(text)
     assert message in str(refusal.value)
 
 
-LOCAL = ("fold-views", "localize", "verify-spmd", "probe")
+LOCAL = ("inline", "fold-views", "localize", "verify-spmd", "probe")
 
 
 @pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in LOCAL])
@@ -103,12 +105,12 @@ def test_a_localized_module_is_refused_by_passes_that_read_global_types(name: st
         "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"
         " -> tensor<4xf32> {\n  %0 = aten.relu(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"
     )
-    passes.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
+    run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
     with pytest.raises(UnsupportedError, match=f"run {name} before localize"):
-        passes.run_passes(module, name)
+        run_passes(module, name)
 
 
 def test_a_pass_is_described_by_its_first_line_and_its_options() -> None:
-    summary, options = passes.describe("probe")
+    summary, options = describe("probe")
     assert summary == "Does nothing."
     assert options[:3] == ["max-steps: int = 3", "rate: float|none = None", "eager: true|false = False"]

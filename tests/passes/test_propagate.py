@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.tools.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"

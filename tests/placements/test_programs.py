@@ -13,7 +13,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.placements.quantised import Quantised
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.simulate import run_single, simulate

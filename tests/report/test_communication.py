@@ -6,7 +6,7 @@ import pytest
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import Share, comm_report
 from spmdir.reshard.plan import plan_reshard
 

@@ -6,7 +6,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
 from spmdir.runtime.signature import keep_places, read_signature
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R
 from spmdir.dialects import ir
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.passes.propagate import build_problem
 from spmdir.reshard.axis_price import axis_price
 from spmdir.search import solve

@@ -12,8 +12,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.ir import parse
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes import run_passes
 from spmdir.passes.local_programs.trusted import trust
+from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.simulate import run_single, simulate
 from tests.lowering.programs import programs

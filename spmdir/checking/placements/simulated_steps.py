@@ -16,7 +16,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import symbolic_axes
-from spmdir.passes import run_passes
+from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.distribution import distribute
 from spmdir.simulator.lockstep import run_lockstep
 

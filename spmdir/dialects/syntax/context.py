@@ -51,12 +51,10 @@ class IRContext(Context):
 
     Attributes:
         rules: the rules of the torch ops; the packaged ones unless set.
-        objective: what propagate minimised when it last ran in this context, in bytes; None if it did not.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
         conditions: name → `RewriteCondition` of plug-ins, which rewrites may ask of `f` beside the built-in ones.
     """
 
-    objective: float | None = None
     rewrites: tuple[Any, ...] = ()
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a pass may ask of the module it is given."""
+"""What a pass requires of the module that it is given."""
 
 from __future__ import annotations
 

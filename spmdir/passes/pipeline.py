@@ -1,0 +1,301 @@
+"""`Pipeline`: passes with options and what they go by, as one value; and the running of it.
+
+The text of a pipeline is `pass,pass{option=value list=a,b}`, with or without `builtin.module(…)` around.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from spmdir.core.arguments import CALLABLE, FLAG, Kind, accepts
+from spmdir.core.errors import ParseError, require_type
+from spmdir.dialects.arguments import MODULE
+from spmdir.passes import PASSES, PassTable
+from spmdir.passes.options import make_pass, pass_options
+from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
+from spmdir.reshard.topology import FLAT, Topology, find_topology
+from spmdir.rules import RuleSet
+
+if TYPE_CHECKING:
+    from xdsl.context import Context
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
+
+    from spmdir.dialects.syntax.context import IRContext
+    from spmdir.passes.fusion.rewrite_text import Rewrite
+
+STANDARD = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
+"""The standard pipeline, from an imported program to the program of one rank."""
+
+_EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
+_AROUND = re.compile(r"\s*builtin\.module\s*\((.*)\)\s*", re.DOTALL)
+_STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
+_VALUE = r"[^\s\",]*(?:,(?!\s|[\w-]+=)[^\s\",]*)*"
+_OPTION = re.compile(rf"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|({_VALUE})))?(?=[\s,]|\Z),?")
+
+
+@attrs.frozen
+class Step:
+    """A pass of a pipeline, with its options as text."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}{{{' '.join(map(_option_text, self.options))}}}" if self.options else self.name
+
+
+def _option_text(option: tuple[str, str]) -> str:
+    key, value = option
+    return f"{key}={value}" if value and not re.search(r"[\s\"]|,$|,[\w-]+=", value) else f'{key}="{value}"'
+
+
+def _steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
+    if isinstance(text, tuple) and all(isinstance(step, Step) for step in text):
+        return text
+    require_type("pipeline", text, str, _EXPECTED)
+    assert not isinstance(text, tuple)
+    around = _AROUND.fullmatch(text)
+    inside = around[1] if around else text
+    steps, end = [], 0
+    while end < len(inside.rstrip()):
+        step = _STEP.match(inside, end)
+        if step is None:
+            raise ParseError(f"'{inside[end:].strip()}' is no pipeline; expected `pass,pass{{option=value}}`")
+        steps.append(Step(step[1], _options(step[2] or "", step[1])))
+        end = step.end()
+    return tuple(steps)
+
+
+def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
+    options, end = {}, 0
+    while end < len(text.rstrip()):
+        option = _OPTION.match(text, end)
+        if option is None:
+            raise ParseError(f"'{text[end:].strip()}' is no option of pass '{name}'; expected `key=value key=value`")
+        options[option[1]] = next((value for value in option.group(2, 3) if value is not None), "true")
+        end = option.end()
+    return tuple(options.items())
+
+
+def _paths(given: Any) -> tuple[str, ...]:
+    return tuple(os.fspath(path) for path in ([given] if isinstance(given, (str, os.PathLike)) else given))
+
+
+@attrs.define(frozen=True, slots=False)
+class Pipeline:
+    """Passes with options, in order, and what they go by; a value.
+
+    `str(pipeline)` is its text, as `spmd-opt -p` reads it. Plug-ins are no part of the text.
+
+    Attributes:
+        steps: the passes; the constructor takes them as text. The standard pipeline if left out.
+        plugins: what passes, rules, rewrites and topologies there are beside those of spmdir; the constructor takes
+            Plugins, and paths or names as for `load_plugin`.
+        topology: the machine for each pass that has an option `topology` and is not given one: a name, a TOML file, or
+            a Topology.
+        rewrites: `.rewrites` files for fuse-collectives, unless it is given some.
+
+    Raises:
+        SpmdirError: the text is malformed, a pass or an option is unknown or has a value of the wrong type, or a
+            plug-in cannot be loaded.
+
+    Example:
+        >>> pipeline = spmdir.Pipeline("propagate{effort=10},insert-reshard,lower-reshard,localize", topology="h100x8")
+        >>> print(pipeline)
+        propagate{effort=10},insert-reshard,lower-reshard{topology=h100x8},localize
+    """
+
+    steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=_steps)  # type: ignore[assignment]  # converted
+    plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=lambda given: load_plugins(given))
+    topology: Topology | str | None = attrs.field(default=None, kw_only=True)
+    rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.topology, str) and self.topology not in self._topologies:
+            find_topology(self.topology, FLAT)
+        if any(step.name not in self.passes for step in self.steps):
+            self._add_installed()
+        _ = self._plugin_rewrites  # reads them
+        object.__setattr__(self, "steps", tuple(map(self._completed, self.steps)))
+        self.made()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.steps))
+
+    @functools.cached_property
+    def passes(self) -> PassTable:
+        """Pass name → class, or where to import it from; a plug-in's takes the place of one of the same name."""
+        return {**PASSES, **{name: kind for plugin in self.plugins for name, kind in plugin.passes.items()}}
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules of the torch ops; a context manager, in whose `with` block everything goes by them."""
+        return self._extended or extended_rules(())
+
+    @functools.cached_property
+    def _extended(self) -> RuleSet | None:
+        """The rules with those of the plug-ins, made once since a RuleSet memoises; None without any."""
+        return extended_rules(self.plugins) if any(plugin.rules for plugin in self.plugins) else None
+
+    @functools.cached_property
+    def _plugin_rewrites(self) -> tuple[Rewrite, ...]:
+        files = [file for plugin in self.plugins for file in plugin.rewrites]
+        if not files:
+            return ()
+        from spmdir.passes.fusion.rewrite_text import parse_rewrites  # lark, which few pipelines need
+
+        return tuple(rewrite for file in files for rewrite in parse_rewrites(file.text, file.path))
+
+    @functools.cached_property
+    def _topologies(self) -> dict[str, Topology]:
+        return {one.name: one for plugin in self.plugins for one in plugin.values(Topology)}
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that decides what the pipeline does; ranks compare it."""
+        parts = [str(self), repr(self.topology), *(plugin.digest for plugin in self.plugins)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def context(self) -> IRContext:
+        """Return a fresh context with the rules of this pipeline, and the rewrites of its plug-ins."""
+        from spmdir.dialects import ir
+
+        context = ir.context()
+        context.rules, context.rewrites = self.rules, self._plugin_rewrites
+        return context
+
+    def made(self) -> list[ModulePass]:
+        """Return the passes, each made from its options.
+
+        Raises:
+            ParseError: a pass or an option is unknown, or has a value of the wrong type.
+        """
+        return [self._resolved(make_pass(step.name, dict(step.options), self.passes)) for step in self.steps]
+
+    def with_steps(self, steps: tuple[Step, ...]) -> Pipeline:
+        """Return the pipeline of `steps`, all else alike."""
+        pipeline = attrs.evolve(self, steps=steps)
+        pipeline.__dict__["_extended"] = self._extended  # it memoises
+        return pipeline
+
+    def through(self, name: str) -> Pipeline:
+        """Return the pipeline up to the last pass `name`, that one included; without steps if there is none."""
+        return self.with_steps(self.steps[: self._end_of(name)])
+
+    def after(self, name: str) -> Pipeline:
+        """Return the pipeline of what follows the last pass `name`; the whole one if there is none."""
+        return self.with_steps(self.steps[self._end_of(name) :])
+
+    def before(self, name: str) -> Pipeline:
+        """Return the pipeline of what precedes the first pass `name`; the whole one if there is none."""
+        return self.with_steps(tuple(itertools.takewhile(lambda step: step.name != name, self.steps)))
+
+    def _end_of(self, name: str) -> int:
+        return max((index for index, step in enumerate(self.steps, 1) if step.name == name), default=0)
+
+    def _add_installed(self) -> None:
+        """Add the installed plug-ins that bring a pass of that name."""
+        wanted = {step.name for step in self.steps if step.name not in self.passes}
+        found = [plugin for plugin in installed_plugins() if not wanted.isdisjoint(plugin.passes)]
+        object.__setattr__(self, "plugins", (*self.plugins, *found))
+        for memo in ("passes", "_extended", "_plugin_rewrites", "_topologies"):
+            self.__dict__.pop(memo, None)
+
+    def _completed(self, step: Step) -> Step:
+        """Return `step` with the pipeline's topology and rewrites where it has an option for them and no value."""
+        if self.topology is None and not self.rewrites:
+            return step
+        machine = self.topology.name if isinstance(self.topology, Topology) else self.topology
+        offered = {"topology": machine or "", "rewrites": ",".join(self.rewrites)}
+        known = pass_options(type(make_pass(step.name, dict(step.options), self.passes)))
+        given = {key.replace("-", "_") for key, _ in step.options}
+        added = ((key, text) for key, text in offered.items() if text and key in known and key not in given)
+        return Step(step.name, (*step.options, *added))
+
+    def _resolved(self, made: ModulePass) -> ModulePass:
+        """Return a pass with its topology as a value, if this pipeline has one of that name."""
+        named = getattr(made, "topology", None)
+        own = {self.topology.name: self.topology} if isinstance(self.topology, Topology) else {}
+        found = {**self._topologies, **own}.get(named) if isinstance(named, str) else None
+        return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
+
+
+@functools.cache
+def _standard() -> Pipeline:
+    return Pipeline()
+
+
+def as_pipeline(given: Pipeline | str | None) -> Pipeline:
+    """Return `given` as a Pipeline; the standard one if it is None.
+
+    Raises:
+        SpmdirError: it is neither, or malformed text.
+    """
+    if given is None:
+        return _standard()
+    return given if isinstance(given, Pipeline) else Pipeline(given)  # type: ignore[arg-type]  # converted
+
+
+PIPELINE = Kind(lambda value: value is None or isinstance(value, (str, Pipeline)), _EXPECTED)
+"""What an argument `pipeline` of a public function may be."""
+
+
+def _is_context(value: object) -> bool:
+    from xdsl.context import Context
+
+    return isinstance(value, Context)
+
+
+@accepts(
+    module=MODULE,
+    pipeline=PIPELINE,
+    verify_each=FLAG,
+    context=Kind(_is_context, "a context, as of spmdir.dialects.ir.context()").optional,
+    after=CALLABLE,
+)
+def run_passes(
+    module: ModuleOp,
+    pipeline: Pipeline | str | None = None,
+    verify_each: bool = False,
+    *,
+    context: Context | None = None,
+    after: Callable[[str, ModuleOp], None] = lambda name, module: None,
+) -> ModuleOp:
+    """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{effort=10}"`, on `module` in place.
+
+    Args:
+        module: at any stage; it is changed, and is left in an unspecified state after an error.
+        pipeline: a Pipeline or its text; the standard one if None.
+        verify_each: verify the module after every pass, not only after the last one.
+        context: an IR context to use instead of a fresh one with the rules of the pipeline.
+        after: called with the pass name and the module after every pass.
+
+    Returns: `module`.
+
+    Raises:
+        SpmdirError: a pass or option is unknown, or a pass rejects the module.
+
+    Example:
+        >>> module = spmdir.run_passes(spmdir.parse(text), "propagate,insert-reshard")
+    """
+    from spmdir.dialects import ir
+
+    pipeline = as_pipeline(pipeline)
+    steps, context = pipeline.made(), context or pipeline.context()
+    with ir.collector_paused():
+        for position, step in enumerate(steps, 1):
+            step.apply(context, module)
+            if verify_each or position == len(steps):
+                ir.verify(module)
+            after(step.name, module)
+    return module
