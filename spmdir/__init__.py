@@ -1,32 +1,78 @@
 """Partition PyTorch graphs over a device mesh: an SPMD IR with explicit shardings, and the passes over it.
 
-The public names are loaded when first used, so that `import spmdir` costs neither torch nor xDSL.
+The public names are imported when first used, so that `import spmdir` costs neither torch nor xDSL.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
+    from spmdir.checking.placements import check_placement as check_placement
+    from spmdir.checking.rules import check_rules as check_rules
+    from spmdir.core.errors import SpmdirError as SpmdirError
+    from spmdir.core.mesh import Mesh as Mesh
+    from spmdir.core.placement.base import Edge as Edge
+    from spmdir.core.placement.base import PartialPlacement as PartialPlacement
+    from spmdir.core.placement.base import Placement as Placement
+    from spmdir.core.placement.base import ShardPlacement as ShardPlacement
+    from spmdir.core.placement.standard import P as P
+    from spmdir.core.placement.standard import R as R
+    from spmdir.core.placement.standard import S as S
+    from spmdir.core.placement.standard import parse_placement as parse_placement
+    from spmdir.core.sharding import Sharding as Sharding
+    from spmdir.dialects.ir import parse as parse
+    from spmdir.dialects.ir import print_ir as print_ir
+    from spmdir.importer.constrain import constrain as constrain
+    from spmdir.importer.importer import import_fx as import_fx
+    from spmdir.lowering.emit import lower_to_fx as lower_to_fx
+    from spmdir.passes.pipeline import Pipeline as Pipeline
+    from spmdir.passes.pipeline import run_passes as run_passes
+    from spmdir.plugins import Plugin as Plugin
+    from spmdir.plugins import load_plugin as load_plugin
+    from spmdir.report.communication import CommReport as CommReport
+    from spmdir.report.communication import comm_report as comm_report
+    from spmdir.reshard.plan import Plan as Plan
+    from spmdir.reshard.plan import plan_reshard as plan_reshard
+    from spmdir.reshard.topology import Topology as Topology
+    from spmdir.rules.listing import strategies as strategies
+    from spmdir.rules.rule_set import load_rules as load_rules
+    from spmdir.runtime.parallelize import Parallel as Parallel
+    from spmdir.runtime.prepare import parallelize as parallelize
+    from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
+    from spmdir.runtime.training import training_step as training_step
+    from spmdir.simulator.simulate import simulate as simulate
+
 _HOMES = {
+    "CommReport": "spmdir.report.communication",
     "Edge": "spmdir.core.placement.base",
     "Mesh": "spmdir.core.mesh",
+    "P": "spmdir.core.placement.standard",
+    "Parallel": "spmdir.runtime.parallelize",
     "PartialPlacement": "spmdir.core.placement.base",
+    "Pipeline": "spmdir.passes.pipeline",
     "Placement": "spmdir.core.placement.base",
+    "Plan": "spmdir.reshard.plan",
+    "Plugin": "spmdir.plugins",
+    "R": "spmdir.core.placement.standard",
+    "S": "spmdir.core.placement.standard",
     "ShardPlacement": "spmdir.core.placement.base",
     "Sharding": "spmdir.core.sharding",
     "SpmdirError": "spmdir.core.errors",
+    "Topology": "spmdir.reshard.topology",
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",
     "comm_report": "spmdir.report.communication",
     "constrain": "spmdir.importer.constrain",
     "import_fx": "spmdir.importer.importer",
-    "load_rules": "spmdir.rules",
+    "load_plugin": "spmdir.plugins",
+    "load_rules": "spmdir.rules.rule_set",
     "lower_to_fx": "spmdir.lowering.emit",
     "parallelize": "spmdir.runtime.prepare",
     "parse": "spmdir.dialects.ir",
+    "parse_placement": "spmdir.core.placement.standard",
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes.pipeline",
@@ -35,17 +81,20 @@ _HOMES = {
     "tensor_parallel": "spmdir.runtime.tensor_parallel",
     "training_step": "spmdir.runtime.training",
 }
+"""Public name → the module that it is imported from."""
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
+if not TYPE_CHECKING:  # a checker that saw this would take every name for one of type Any
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'spmdir' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
+        if name not in _HOMES:
+            raise AttributeError(f"module 'spmdir' has no attribute '{name}'")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

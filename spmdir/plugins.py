@@ -104,7 +104,8 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
         return reader(name)
     if os.sep in name or os.path.exists(name):
         raise SpmdirError(f"'{name}' is no plug-in; {_EXPECTED}")
-    return _of_module(name, _guarded(name, lambda: _named_module(name)))
+    home = _home(name)
+    return _of_module(name, _guarded(name, lambda: import_module(home)))
 
 
 def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
@@ -134,10 +135,11 @@ def _entry_points() -> Mapping[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
-def _named_module(name: str) -> ModuleType:
+def _home(name: str) -> str:
+    """Return the module of the plug-in that is installed by `name`, or is a module of that name."""
     offered = _entry_points()
     if name in offered:
-        return import_module(offered[name])
+        return offered[name]
     try:
         known = find_spec(name) is not None
     except (ImportError, ValueError):
@@ -145,7 +147,7 @@ def _named_module(name: str) -> ModuleType:
     if not known:
         installed = f"; installed are {', '.join(sorted(offered))}" if offered else ""
         raise SpmdirError(f"there is no plug-in '{name}'; {_EXPECTED}{installed}{did_you_mean(name, offered)}")
-    return import_module(name)
+    return name
 
 
 def _of_rules(path: str) -> Plugin:

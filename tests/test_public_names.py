@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +13,32 @@ import spmdir
 
 
 @pytest.mark.parametrize("name", spmdir.__all__)
-def test_a_public_name_is_the_object_of_its_home(name: str) -> None:
-    assert getattr(spmdir, name).__name__ == name
-    assert name in dir(spmdir)
+def test_a_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(spmdir, name)
+    assert (value if name == "R" else value.__doc__) and name in dir(spmdir)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'spmdir' has no attribute 'partition'"):
-        _ = spmdir.partition
+        _ = getattr(spmdir, "partition")  # noqa: B009  # a type checker rejects spmdir.partition
+
+
+def test_type_checkers_see_the_names_that_there_are_where_they_are() -> None:
+    tree = ast.parse(Path(spmdir.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    seen = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert seen == spmdir._HOMES  # pyright: ignore[reportPrivateUsage]
+
+
+def test_placements_have_the_short_names_of_the_ir() -> None:
+    assert [str(placement) for placement in (spmdir.R, spmdir.S(0), spmdir.P("sum"))] == ["R", "S(0)", "P(sum)"]
+    assert spmdir.parse_placement("S(1)") == spmdir.S(1)
 
 
 @pytest.mark.parametrize(

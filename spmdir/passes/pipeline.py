@@ -11,12 +11,12 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from spmdir.core.arguments import CALLABLE, FLAG, Kind, accepts
+from spmdir.core.arguments import CALLABLE, FLAG, PATH, Kind, accepts, instance, many
 from spmdir.core.errors import ParseError, require_type
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes import PASSES, PassTable
@@ -37,6 +37,8 @@ STANDARD = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
 """The standard pipeline, from an imported program to the program of one rank."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
+_PATHS = many(PATH, "paths of .rewrites files")
+_PLUGINS = many(instance(str, os.PathLike, Plugin, expected=""), "a list of paths, names of packages and Plugins")
 _AROUND = re.compile(r"\s*builtin\.module\s*\((.*)\)\s*", re.DOTALL)
 _STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
 _VALUE = r"[^\s\",]*(?:,(?!\s|[\w-]+=)[^\s\",]*)*"
@@ -87,8 +89,15 @@ def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(options.items())
 
 
-def _paths(given: Any) -> tuple[str, ...]:
-    return tuple(os.fspath(path) for path in ([given] if isinstance(given, (str, os.PathLike)) else given))
+def _paths(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    paths = [given] if isinstance(given, (str, os.PathLike)) else given
+    _PATHS.check("rewrites", paths)
+    return tuple(os.fspath(path) for path in paths)
+
+
+def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
+    _PLUGINS.check("plugins", given)
+    return load_plugins(given)
 
 
 @attrs.define(frozen=True, slots=False)
@@ -116,12 +125,12 @@ class Pipeline:
     """
 
     steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=_steps)  # type: ignore[assignment]  # converted
-    plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=lambda given: load_plugins(given))
+    plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=_plugins)
     topology: Topology | str | None = attrs.field(default=None, kw_only=True)
     rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
 
     def __attrs_post_init__(self) -> None:
-        if isinstance(self.topology, str) and self.topology not in self._topologies:
+        if not isinstance(self.topology, str) or self.topology not in self._topologies:
             find_topology(self.topology, FLAT)
         if any(step.name not in self.passes for step in self.steps):
             self._add_installed()

@@ -15,7 +15,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.core.tensor import TensorMeta
-from spmdir.passes import PASSES
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 X = torch.ones(4, 6)
@@ -104,33 +103,38 @@ def right() -> dict[str, dict[str, Any]]:
     return {
         "Edge": {"lower": len, "target": None, "source": None, "by": None, "itemsize": None},
         "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
+        "P": {"op": "sum"},
+        "Pipeline": {"steps": "propagate", "plugins": (), "topology": None, "rewrites": ()},
+        "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "rules": None, "samples": None, "placements": (), "plugins": (),
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
         },
-        "comm_report": {"module": module, "topology": None},
+        "comm_report": {"module": module, "topology": None, "pipeline": None},
         "constrain": {"x": X, "sharding": "dp: S(0)"},
         "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
+        "load_plugin": {"source": "none.py"},
         "load_rules": {"path": "none.rules"},
-        "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None},
+        "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
         "parallelize": {
             "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
-            "local_inputs": False, "dynamic_shapes": None, "sync_state": False,
+            "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None,
         },
+        "parse_placement": {"text": "S(0)"},
         "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
         "plan_reshard": {"shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None},
         "print_ir": {"module": module, "generic": False, "debuginfo": False},
         "run_passes": {
-            "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None, "passes": PASSES,
+            "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None,
             "after": lambda name, module: None,
         },
-        "simulate": {"module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None},
+        "simulate": {"module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None},
         "strategies": {"name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": ()},
         "tensor_parallel": {
             "program": torch.export.export(Linear(), (X,)), "styles": {"layer": "colwise"}, **mesh, "rank": 0,
-            "axis": "tp", "device_mesh": None,
+            "axis": "tp", "device_mesh": None, "pipeline": None,
         },
         "training_step": {"model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "lr": 0.1},
     }  # fmt: skip
@@ -144,7 +148,8 @@ ODD: tuple[Any, ...] = (
 
 @pytest.mark.filterwarnings("ignore")
 def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
-    others = {"Placement", "ShardPlacement", "PartialPlacement", "check_placement"}  # have no arguments, or others
+    others = {"Placement", "ShardPlacement", "PartialPlacement", "check_placement", "R"}  # have no arguments, or others
+    others |= {"CommReport", "Parallel", "Plan", "Plugin", "Topology"}  # are made by functions, or plain
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)
     for name, arguments in calls.items():

@@ -136,6 +136,6 @@ def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monke
     del first.properties["sharding"]
     localized(module, Pipeline())
     assert checked == ["verify-spmd"]
-    localized(module.clone())
-    localized(ir.parse(program("mlp", "localize")))
+    localized(module.clone(), Pipeline())
+    localized(ir.parse(program("mlp", "localize")), Pipeline())
     assert checked == ["verify-spmd"] * 3

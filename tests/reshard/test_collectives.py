@@ -19,7 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import COLLECTIVES, AllGatherOp, collective_class
 from spmdir.dialects.spmd import Spmd
 from spmdir.lowering.collectives import EMITTERS
-from spmdir.plugins import load_module
+from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
 from spmdir.reshard.collective_spec import DIM, ON, OP, CollectiveSpec, Traffic, ring
 
@@ -151,7 +151,7 @@ FROM_ROOT = CollectiveSpec(
 
 def test_a_collective_with_a_clause_and_a_torch_op_of_its_own_runs_in_the_simulator(tmp_path: Path) -> None:
     (tmp_path / "from_root.py").write_text(OWN_OP)
-    load_module(str(tmp_path / "from_root.py"))
+    load_plugin(str(tmp_path / "from_root.py"))
     text = PROGRAM.replace(
         "  return %0", "  %1 = spmd.from_root %0 on [tp] root 2 async : tensor<7x4xf32> <>\n"
         "  %2 = spmd.wait %1 : tensor<7x4xf32> <>\n  return %2"

@@ -70,7 +70,7 @@ def test_a_refusal_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None
         (["in.mlir", "-o", "missing/out.mlir"], "error: cannot write 'missing/out.mlir': No such file or directory"),
         (["in.mlir", "--propagat"], "error: unknown option '--propagat'; did you mean '--propagate'?; see"),
         (["in.mlir", "--timin"], "error: unknown option '--timin'; did you mean '--timing'?; see"),
-        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of fold-views, propagate,"),
+        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-views, propagate,"),
         (["in.mlir", "-p"], "error: argument -p: expected one argument; see spmd-opt --help"),
     ],
 )

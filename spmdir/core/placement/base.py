@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import attrs
 
 from spmdir.core.dtype import DType
-from spmdir.core.errors import ParseError, ShardingError
+from spmdir.core.errors import ParseError, ShardingError, wrong_argument
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
@@ -162,6 +162,8 @@ class ShardPlacement(Placement):
     dim: int
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.dim, int):
+            raise wrong_argument("dim", self.dim, "a number from 0 on")
         if self.dim < 0:
             # It has no hash yet, by which texts are remembered.
             text = print_placement.__wrapped__(self)
@@ -372,6 +374,8 @@ def parse_placement(text: str) -> Placement:
         ParseError: the text is no placement.
         ShardingError: a field has a value that it cannot have.
     """
+    if not isinstance(text, str):
+        raise wrong_argument("text", text, "a placement, as in 'S(0)'")
     head = head_of(text)
     if head not in _TYPES and head in SHIPPED:
         import_module(SHIPPED[head])

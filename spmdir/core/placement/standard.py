@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import attrs
 
 from spmdir.core.dtype import DType
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import ShardingError, wrong_argument
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, reductions_of
@@ -19,10 +19,12 @@ from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, reduc
 __all__ = [
     "OPEN",
     "Open",
+    "P",
     "Partial",
     "Placement",
     "R",
     "Replicate",
+    "S",
     "Shard",
     "chunk",
     "parse_placement",
@@ -68,6 +70,8 @@ class Shard(ShardPlacement):
 
 
 def _reduction_name(_: Any, __: Any, value: str) -> None:
+    if not isinstance(value, str):
+        raise wrong_argument("op", value, f"one of {', '.join(REDUCTIONS)}")
     if value not in REDUCTIONS:
         raise ShardingError(f"unknown reduction '{value}' in P({value}); expected one of {', '.join(REDUCTIONS)}")
 
@@ -152,4 +156,6 @@ def plugins(placements: Iterable[Placement]) -> tuple[Placement, ...]:
 
 
 R = Replicate()
+S = Shard
+P = Partial
 OPEN = Open()
