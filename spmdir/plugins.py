@@ -1,9 +1,10 @@
 """Plug-ins: one loader of `.rules`, `.rewrites` and `.py` files, modules and installed packages.
 
 A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
-class: each `ModulePass` is a pass; each value of another kind (a topology, a condition of rewrites) is found by whoever
-reads that kind, with `Plugin.values`. Placements are known to the whole process once their classes exist. All else
-holds only in the pipelines that are given the plug-in.
+class: each `ModulePass` is a pass, each `Topology` a machine; `PLUGIN_FILES` lists further files. A function
+`register(context)` is called with each IR context that passes run in, and may add conditions of rewrites to it.
+Placements and collectives are known to the whole process once they are loaded, since texts are read without a
+pipeline. All else holds only in the pipelines that are given the plug-in.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import attrs
 
 from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, require_type
 from spmdir.core.text_file import read_text_file
+from spmdir.reshard.collectives import register_collectives
 from spmdir.rules.rule_set import Record, RuleSet, default, read
 
 if TYPE_CHECKING:
@@ -78,6 +80,12 @@ class Plugin:
         """Return the values of class `kind` that the plug-in defines, in order."""
         defined = vars(self.module).values() if self.module is not None else ()
         return tuple(value for value in defined if isinstance(value, kind))
+
+    def register(self, context: object) -> None:
+        """Call the function `register(context)` of the plug-in, if it has one, with an IR context."""
+        hook = getattr(self.module, "register", None)
+        if hook is not None:
+            _guarded(self.name, lambda: hook(context))
 
 
 def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
@@ -173,8 +181,8 @@ _READERS: dict[str, Callable[[str], Plugin]] = {".rules": _of_rules, ".rewrites"
 def _of_module(name: str, module: ModuleType) -> Plugin:
     folder = Path(module.__file__ or ".").parent
     files = load_plugins([str(folder / file) for file in getattr(module, FILES, ())])
-    with extended_rules(files):
-        passes = {kind.name: kind for kind in _passes(name, module)}
+    passes = {kind.name: kind for kind in _passes(name, module)}
+    _guarded(name, lambda: register_collectives(module))
     return Plugin(
         name,
         _digest(*_sources(module), *(file.digest for file in files)),

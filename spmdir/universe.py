@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.universe import Universe
 
-from spmdir.passes import PASSES, load_pass, make_pass
+from spmdir.passes import PASSES
+from spmdir.passes.options import load_pass, make_pass
 
 if TYPE_CHECKING:
     from xdsl.context import Context

@@ -54,6 +54,19 @@ def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:
         Pipeline("rename")
 
 
+def test_register_is_called_with_each_context(tmp_path: Path) -> None:
+    path = write(tmp_path, "registers.py", "def register(context):\n    context.conditions['is mine'] = all\n")
+    assert Pipeline("", plugins=[path]).context().conditions == {"is mine": all}
+    assert Pipeline("").context().conditions == {}
+
+
+def test_what_register_raises_is_told_at_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "failing.py", "def register(context):\n    raise KeyError('k')\n")
+    with pytest.raises(SpmdirError, match="plug-in failed: KeyError: 'k'") as refusal:
+        Pipeline("", plugins=[path]).context()
+    assert str(refusal.value.location) == f"{path}:2:1"
+
+
 def test_a_python_plugin_brings_the_files_that_it_lists(tmp_path: Path) -> None:
     write(tmp_path, "mine.rules", "mine.relu(self: *) -> *\n")
     (plugin,) = load_plugins([write(tmp_path, "files.py", "PLUGIN_FILES = ['mine.rules']\n")])

@@ -176,11 +176,13 @@ class Pipeline:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def context(self) -> IRContext:
-        """Return a fresh context with the rules of this pipeline, and the rewrites of its plug-ins."""
+        """Return a fresh context with the rules of this pipeline, and all that its plug-ins register in it."""
         from spmdir.dialects import ir
 
         context = ir.context()
         context.rules, context.rewrites = self.rules, self._plugin_rewrites
+        for plugin in self.plugins:
+            plugin.register(context)
         return context
 
     def made(self) -> list[ModulePass]:
