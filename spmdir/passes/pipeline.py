@@ -61,7 +61,12 @@ def _option_text(option: tuple[str, str]) -> str:
     return f"{key}={value}" if value and not re.search(r"[\s\"]|,$|,[\w-]+=", value) else f'{key}="{value}"'
 
 
-def _steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
+def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps that the text of a pipeline spells; steps as they are.
+
+    Raises:
+        ParseError: the text is no pipeline.
+    """
     if isinstance(text, tuple) and all(isinstance(step, Step) for step in text):
         return text
     require_type("pipeline", text, str, _EXPECTED)
@@ -124,7 +129,7 @@ class Pipeline:
         propagate{effort=10},insert-reshard,lower-reshard{topology=h100x8},localize
     """
 
-    steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=_steps)  # type: ignore[assignment]  # converted
+    steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=parse_steps)  # type: ignore[assignment]  # converted
     plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=_plugins)
     topology: Topology | str | None = attrs.field(default=None, kw_only=True)
     rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)

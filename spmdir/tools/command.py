@@ -12,17 +12,22 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
+from spmdir import __version__
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
 from spmdir.core.limits import CHARACTERS
 from spmdir.core.progress import shown_by
 from spmdir.core.text_file import decoded, read_text_file
-from spmdir.plugins import place_in_plugin
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An argument parser whose refusals are SpmdirErrors that name the nearest option."""
+    """An argument parser whose errors are SpmdirErrors that name the nearest option; every tool has `--version`."""
+
+    def __init__(self, prog: str, **options: Any):
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, formatter_class=raw, allow_abbrev=False, **options)
+        self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="show the version")
 
     def add_plugins(self) -> None:
         """Add the option that loads plug-ins."""
@@ -91,6 +96,8 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     except Exception as error:
         if os.environ.get("SPMDIR_DEBUG"):
             raise
+        from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
+
         if (where := place_in_plugin(error)) is not None:
             print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
             return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from spmdir.core.errors import SpmdirErrors
@@ -49,8 +48,6 @@ def argument_parser() -> ArgumentParser:
         "spmd-check-placement",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("files", nargs="*", metavar="file.py", help="a .py file of placements, which is executed")
     parser.add_argument("--list-laws", action="store_true", help="show the laws")

@@ -63,8 +63,6 @@ def argument_parser() -> ArgumentParser:
         "spmd-check-rules",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("ops", nargs="*", help="names of ops, such as aten.mm")
     parser.add_argument("--all", action="store_true", help="all ops that have a rule")

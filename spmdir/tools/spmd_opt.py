@@ -6,20 +6,16 @@ import argparse
 import gc
 import re
 import sys
-import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
 
-from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
-from spmdir.passes import PassTable
-from spmdir.passes.options import describe
-from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.tools.command import ArgumentParser, captured, flat, guarded, read_text, shown_warnings, write_text
-from spmdir.tools.diagnostics import expectations, mismatches
-from spmdir.tools.input_parts import SPLIT, parts_of
+from spmdir.core.errors import SpmdirErrors
+from spmdir.passes import PASSES, PassTable
+from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
 
 if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
+    from importlib.abc import InspectLoader
 
 _DESCRIPTION = "Read SPMD IR as text, run passes over it in the order given, and print the result."
 _EXAMPLES = """\
@@ -27,6 +23,7 @@ examples:
   spmd-opt in.mlir                                      parse, verify, print in canonical form
   spmd-opt in.mlir --propagate --insert-reshard         passes run in the order of their flags
   spmd-opt in.mlir -p 'propagate,insert-reshard'        the same, as one pipeline
+  spmd-opt in.mlir --pass-pipeline='builtin.module(propagate,insert-reshard)'
   spmd-opt in.mlir --NAME="option=value other=1"        a pass with options; NAME{option=value} in a pipeline
   spmd-opt in.mlir --propagate --print-ir-after-all     what each pass made, on stderr
   spmd-opt bad.mlir --verify-diagnostics                check `// expected-error@+1 {{part of it}}` comments
@@ -51,10 +48,10 @@ def run_on(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
 
 def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_text) -> int:
     plugins, rest = plugin_parser().parse_known_args(argv)
-    passes = Pipeline("", plugins=plugins.load_plugin).passes
-    pipeline, rest = split_pass_flags(rest, passes)
+    passes = _passes(plugins.load_plugin)
+    texts, rest = split_pass_flags(rest, passes)
     if "--help" in rest or "-h" in rest:
-        print(argument_parser(epilog=f"{pass_table(passes)}\n\n{_EXAMPLES}").format_help(), end="")
+        print(argument_parser(epilog=f"{pass_summaries(passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
     options = argument_parser().parse(rest, [f"--{name}" for name in passes])
     if options.list_passes:
@@ -62,9 +59,37 @@ def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_tex
         return 0
     if options.golden:
         return _check_golden(options.golden, options.update_golden)
-    pipeline = Pipeline(pipeline, plugins=plugins.load_plugin)
-    write_text(options.output, process(*read(options.input), pipeline, options))
+    write_text(options.output, _run(texts, plugins.load_plugin, options, read))
     return 0
+
+
+def _run(
+    texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespace, read: Callable[[str], tuple[str, str]]
+) -> str:
+    # From here on xDSL is needed, which --help and --version do without.
+    from spmdir.passes.options import load_pass
+    from spmdir.passes.pipeline import Pipeline, parse_steps
+    from spmdir.tools.process_input import process
+    from spmdir.tools.reproducer import pipeline_in
+
+    steps = tuple(step for text in texts for step in parse_steps(text))
+    pipeline = Pipeline(steps, plugins=plugins)
+    for name in (name for names in (*options.print_ir_before, *options.print_ir_after) for name in names.split(",")):
+        load_pass(name, pipeline.passes)
+    text, file = read(options.input)
+    if options.run_reproducer:
+        pipeline = Pipeline(parse_steps(pipeline_in(text, file)), plugins=plugins)
+    if options.dump_pass_pipeline:
+        print(f"builtin.module({pipeline})", file=sys.stderr)
+    return process(text, file, pipeline, options)
+
+
+def _passes(plugins: Sequence[str]) -> PassTable:
+    if not plugins:
+        return PASSES
+    from spmdir.passes.pipeline import Pipeline
+
+    return Pipeline("", plugins=plugins).passes
 
 
 def _check_golden(paths: Sequence[str], update: bool) -> int:
@@ -77,71 +102,100 @@ def _check_golden(paths: Sequence[str], update: bool) -> int:
 
 
 def plugin_parser() -> ArgumentParser:
-    """The options that are read before all others, since plug-ins bring passes and so flags."""
-    parser = ArgumentParser("spmd-opt", allow_abbrev=False, add_help=False)
+    """Return the options that are read before all others, since plug-ins bring passes and so flags."""
+    parser = ArgumentParser("spmd-opt", add_help=False)
     parser.add_plugins()
     return parser
 
 
 def argument_parser(epilog: str | None = None) -> ArgumentParser:
-    """The options other than pass flags."""
+    """Return the options other than pass flags."""
     parser = ArgumentParser(
         "spmd-opt",
-        parents=[plugin_parser()],
         usage='spmd-opt [options] [--PASS[="option=value …"] …] [in.mlir]',
         description=_DESCRIPTION,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         add_help=False,
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
     parser.add_argument("-h", "--help", action="store_true", help="show this text")
     parser.add_argument("--list-passes", action="store_true", help="show the passes and their options")
+    parser.add_plugins()
 
     group = parser.add_argument_group("input")
     group.add_argument("--split-input-file", action="store_true", help="treat parts between `// -----` lines alone")
     group.add_argument("--verify-diagnostics", action="store_true", help="check expected-error comments; print no IR")
-
     group.add_argument("--golden", nargs="+", metavar="PATH", help="check golden files, also those in folders")
     group.add_argument("--update-golden", action="store_true", help="with --golden: write what is printed now")
+    group.add_argument("--run-reproducer", action="store_true", help="run the pipeline that the input names")
 
     group = parser.add_argument_group("passes")
-    group.add_argument("-p", dest="pipeline", metavar="PIPELINE", help="passes as text: 'a,b{option=value}'")
-    group.add_argument("--verify-each", action="store_true", help="verify after every pass, not only after the last")
+    group.add_argument("-p", "--pass-pipeline", metavar="PIPELINE", help="passes as text: 'a,b{option=value}'")
+    group.add_argument(
+        "--verify-each",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="verify after each pass, which is the default",
+    )
+    group.add_argument("--verify-roundtrip", action="store_true", help="check that input and result are read back")
+    group.add_argument("--dump-pass-pipeline", action="store_true", help="print the pipeline to stderr")
+    group.add_argument(
+        "--mlir-pass-pipeline-crash-reproducer",
+        dest="reproducer",
+        metavar="FILE",
+        help="write the module before a pass that fails",
+    )
 
     group = parser.add_argument_group("output")
     group.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
-    group.add_argument("--print-op-generic", action="store_true", help="print ops in generic form")
-    group.add_argument(
-        "--mlir-print-debuginfo", "--print-debuginfo", action="store_true", dest="debuginfo", help="print locations"
-    )
-    group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass, to stderr")
-    group.add_argument("--timing", action="store_true", help="print the seconds of each stage, to stderr")
+    group.add_argument("--print-op-generic", "--mlir-print-op-generic", action="store_true", help="print generic form")
+    _add_flag(group, "print-debuginfo", "print locations", dest="debuginfo")
+    for when in ("before", "after"):
+        _add_flag(group, f"print-ir-{when}-all", f"print the IR {when} each pass, to stderr")
+        options = (f"--print-ir-{when}", f"--mlir-print-ir-{when}")
+        explained = f"print the IR {when} these passes, to stderr"
+        group.add_argument(*options, action="append", default=[], metavar="PASS", help=explained)
+    _add_flag(group, "print-ir-after-change", "print the IR after each pass that changes it, to stderr")
+    _add_flag(group, "timing", "print the seconds of each stage, to stderr")
     group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
     return parser
 
 
-def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[str, list[str]]:
-    """The pipeline that pass flags and `-p` spell, in their order, and the other arguments.
+def _add_flag(group: argparse._ArgumentGroup, name: str, explained: str, **options: Any) -> None:
+    """Add the flag `name` in our spelling and in MLIR's."""
+    group.add_argument(f"--{name}", f"--mlir-{name}", action="store_true", help=explained, **options)
+
+
+def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the pipelines that pass flags, `-p` and `--pass-pipeline` spell, in order, and the other arguments.
 
     A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a NAME in `passes`.
     """
-    steps, rest, arguments = [], [], iter(argv)
+    pipelines, rest, arguments = [], [], iter(argv)
     for argument in arguments:
         flag = re.match(r"--([\w-]+)(?:=|(?=\{)|\Z)", argument)
         if flag and flag[1] in passes:
             options = argument[flag.end() :]
-            steps.append(flag[1] + (options if options.startswith("{") or not options else f"{{{options}}}"))
-        elif argument == "-p" and (pipeline := next(arguments, None)) is not None:
-            steps.append(pipeline)
+            pipelines.append(flag[1] + (options if options.startswith("{") or not options else f"{{{options}}}"))
+        elif argument.startswith("--pass-pipeline="):
+            pipelines.append(argument.partition("=")[2])
+        elif argument in ("-p", "--pass-pipeline") and (pipeline := next(arguments, None)) is not None:
+            pipelines.append(pipeline)
         else:
             rest.append(argument)
-    return ",".join(steps), rest
+    return pipelines, rest
+
+
+def pass_summaries(passes: PassTable) -> str:
+    """Return the passes, one a line, each with what it does."""
+    lines = [f"  --{name:<22}{_summary(entry)}" for name, entry in passes.items()]
+    return "\n".join(["passes, whose options --list-passes shows:", *lines])
 
 
 def pass_table(passes: PassTable) -> str:
-    """The passes, one a line, each followed by its options."""
+    """Return the passes, one a line, each followed by its options."""
+    from spmdir.passes.options import describe
+
     lines = ["passes:"]
     for name in passes:
         summary, options = describe(name, passes)
@@ -149,76 +203,15 @@ def pass_table(passes: PassTable) -> str:
     return "\n".join(lines)
 
 
-def process(text: str, file: str, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    """The output for one input file.
-
-    Raises:
-        SpmdirErrors: every refusal of every part of the input.
-    """
-    treat = _check_expectations if options.verify_diagnostics else _transform
-    outputs, errors = [], []
-    for first_line, part in parts_of(text) if options.split_input_file else [(1, text)]:
-        try:
-            outputs.append(treat(part, file, first_line, pipeline, options))
-        except SpmdirError as error:
-            errors += flat(error)
-    if errors:
-        raise SpmdirErrors(errors)
-    return "" if options.verify_diagnostics else SPLIT.join(outputs)
-
-
-def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    expected = list(expectations(text, file, first_line))
-    issued: list[SpmdirError | SpmdirWarning] = []
-    try:
-        with shown_warnings(issued.append):
-            _transform(text, file, first_line, pipeline, options)
-    except SpmdirError as error:
-        issued += flat(error)
-    if errors := mismatches(expected, issued):
-        raise SpmdirErrors(errors)
-    return ""
-
-
-def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    from spmdir.dialects import ir
-
-    def print_ir(module: ModuleOp) -> str:
-        return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.debuginfo)
-
-    def after(name: str, module: ModuleOp) -> None:
-        lap(name)
-        if options.print_ir_after_all:
-            print(f"// IR after {name}", print_ir(module), sep="\n", file=sys.stderr)
-
-    lap = _stopwatch(options.timing)
-    module = ir.parse(text, file, first_line)
-    lap("parse")
-    run_passes(module, pipeline, options.verify_each, after=after)
-    output = print_ir(module)
-    lap("print")
-    rules = pipeline.rules
-    if options.timing and rules.instances:
-        print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
-    if options.cost_report:
-        from spmdir.report.communication import comm_report
-
-        print(comm_report(module), file=sys.stderr)
-    return output
-
-
-def _stopwatch(on: bool) -> Callable[[str], None]:
-    """A function that prints the seconds since it was last called."""
-    last = time.perf_counter()
-
-    def lap(stage: str) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if on:
-            print(f"{now - last:10.4f} s  {stage}", file=sys.stderr)
-        last = time.perf_counter()
-
-    return lap
+def _summary(entry: str | type) -> str:
+    """Return the first line of a pass's docstring; from its source, since to import passes takes long."""
+    if isinstance(entry, type):
+        return (entry.__doc__ or "").strip().partition("\n")[0]
+    home, _, name = entry.partition(":")
+    spec = find_spec(home)
+    source = cast("InspectLoader", spec.loader).get_source(home) if spec else None
+    found = re.search(rf'^class {name}\(.*\):\n +"""(.*?)(?:"""|$)', source or "", re.MULTILINE)
+    return found[1] if found else ""
 
 
 if __name__ == "__main__":

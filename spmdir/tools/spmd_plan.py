@@ -69,8 +69,6 @@ def argument_parser() -> ArgumentParser:
         "spmd-plan",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("source", help="the sharding before")
     parser.add_argument("target", help="the sharding after")

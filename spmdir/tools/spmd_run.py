@@ -72,8 +72,6 @@ def argument_parser() -> ArgumentParser:
         "spmd-run",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
     parser.add_plugins()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -62,8 +61,6 @@ def argument_parser() -> ArgumentParser:
         "spmd-translate",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")

@@ -8,10 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
+import spmdir
+from spmdir.dialects import ir
 from spmdir.passes import PASSES
 from spmdir.rules.rule_set import packaged
-from spmdir.tools import spmd_opt
+from spmdir.tools import (
+    process_input,
+    spmd_check_placement,
+    spmd_check_rules,
+    spmd_opt,
+    spmd_plan,
+    spmd_run,
+    spmd_translate,
+)
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -70,8 +81,8 @@ def test_a_refusal_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None
         (["in.mlir", "-o", "missing/out.mlir"], "error: cannot write 'missing/out.mlir': No such file or directory"),
         (["in.mlir", "--propagat"], "error: unknown option '--propagat'; did you mean '--propagate'?; see"),
         (["in.mlir", "--timin"], "error: unknown option '--timin'; did you mean '--timing'?; see"),
-        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-views, propagate,"),
-        (["in.mlir", "-p"], "error: argument -p: expected one argument; see spmd-opt --help"),
+        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-views,"),
+        (["in.mlir", "-p"], "error: argument -p/--pass-pipeline: expected one argument; see spmd-opt --help"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_was_expected(run, arguments: list[str], message: str) -> None:
@@ -131,7 +142,7 @@ def test_timing_tells_what_rules_take_of_it(run) -> None:
 
 def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPMDIR_DEBUG", raising=False)
-    monkeypatch.setattr(spmd_opt, "process", lambda *_: 1 // 0)
+    monkeypatch.setattr(process_input, "process", lambda *_: 1 // 0)
     status, out, err = run("in.mlir")
     assert (status, out) == (2, "")
     assert err.startswith("error: internal error, please report: ZeroDivisionError")
@@ -139,17 +150,109 @@ def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "pipeline", "rest"),
+    ("arguments", "pipelines", "rest"),
     [
-        (["--propagate", "in.mlir", "--localize"], "propagate,localize", ["in.mlir"]),
-        (["--propagate=a=1 b=2"], "propagate{a=1 b=2}", []),
-        (["--propagate{a=1}"], "propagate{a=1}", []),
-        (["--localize", "-p", "propagate,localize", "--propagate"], "localize,propagate,localize,propagate", []),
-        (["--timing", "-o", "out"], "", ["--timing", "-o", "out"]),
+        (["--propagate", "in.mlir", "--localize"], ["propagate", "localize"], ["in.mlir"]),
+        (["--propagate=a=1 b=2"], ["propagate{a=1 b=2}"], []),
+        (["--propagate{a=1}"], ["propagate{a=1}"], []),
+        (["--localize", "-p", "a,b", "--propagate"], ["localize", "a,b", "propagate"], []),
+        (["--pass-pipeline=builtin.module(a,b)"], ["builtin.module(a,b)"], []),
+        (["--pass-pipeline", "a{b=1}"], ["a{b=1}"], []),
+        (["--timing", "-o", "out"], [], ["--timing", "-o", "out"]),
     ],
 )
-def test_pass_flags_make_one_pipeline_in_their_order(arguments: list[str], pipeline: str, rest: list[str]) -> None:
-    assert spmd_opt.split_pass_flags(arguments, PASSES) == (pipeline, rest)
+def test_pass_flags_make_one_pipeline_in_their_order(
+    arguments: list[str], pipelines: list[str], rest: list[str]
+) -> None:
+    assert spmd_opt.split_pass_flags(arguments, PASSES) == (pipelines, rest)
+
+
+PASSED = ["--propagate", "--insert-reshard", "--lower-reshard"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dumps"),
+    [
+        (["--print-ir-before=propagate"], ["Before propagate"]),
+        (["--print-ir-before-all"], ["Before propagate", "Before insert-reshard", "Before lower-reshard"]),
+        (["--print-ir-after=insert-reshard,lower-reshard"], ["After insert-reshard", "After lower-reshard"]),
+        (["--print-ir-after=propagate", "--print-ir-after=lower-reshard"], ["After propagate", "After lower-reshard"]),
+        (["--print-ir-after-all"], ["After propagate", "After insert-reshard", "After lower-reshard"]),
+        (["--print-ir-after-change"], ["After propagate"]),
+        (["--print-ir-after-change", "--print-ir-after=lower-reshard"], []),
+        (["--mlir-print-ir-before=localize"], []),
+    ],
+)
+def test_the_ir_is_printed_around_the_passes_asked_for(run, arguments: list[str], dumps: list[str]) -> None:
+    status, _, err = run("in.mlir", *PASSED, *arguments)
+    assert status == 0
+    assert re.findall(r"^// -----// IR Dump (.*) //----- //$", err, re.MULTILINE) == dumps
+
+
+def test_the_ir_around_a_pass_that_does_not_exist_is_an_error(run) -> None:
+    assert run("in.mlir", "--print-ir-after=propagat")[2].startswith("error: unknown pass 'propagat'")
+
+
+def test_both_spellings_of_a_pipeline_give_the_same_and_are_dumped(run) -> None:
+    expected = run("in.mlir", "--propagate=rounds=2", "--insert-reshard")[1]
+    text = "builtin.module(propagate{rounds=2},insert-reshard)"
+    assert run("in.mlir", f"--pass-pipeline={text}", "--dump-pass-pipeline") == (0, expected, f"{text}\n")
+
+
+def test_what_a_pass_breaks_is_found_after_it_and_not_only_at_the_end(run) -> None:
+    Path("breaks.py").write_text(BREAKS)
+    arguments = ["in.mlir", "--load-plugin", "breaks.py", "--breaks", "--mends"]
+    assert "aten.relu" in run(*arguments)[2]
+    assert run(*arguments, "--no-verify-each")[0] == 0
+
+
+def test_a_reproducer_fails_as_the_run_that_left_it(run) -> None:
+    arguments = ["in.mlir", *PASSED, "--bind-sizes=s0=3", "--strip-spmd"]
+    status, _, err = run(*arguments, "--mlir-pass-pipeline-crash-reproducer=left.mlir")
+    error, note = reversed(err.splitlines())
+    assert (status, note) == (1, "note: a reproducer is in 'left.mlir'")
+    text = Path("left.mlir").read_text()
+    assert text.startswith("// configuration: -pass-pipeline='builtin.module(bind-sizes{s0=3})'\n\nspmd.mesh @mesh")
+    status, _, again = run("left.mlir", "--run-reproducer")
+    assert (status, again.partition(": error: ")[2]) == (1, error.partition(": error: ")[2] + "\n")
+
+
+def test_an_input_that_names_no_pipeline_is_no_reproducer(run) -> None:
+    assert run("in.mlir", "--run-reproducer")[2].startswith("in.mlir:1:1: error: no reproducer")
+
+
+def test_a_round_trip_through_both_forms_is_checked(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("in.mlir", *PASSED, "--verify-roundtrip")[0] == 0
+    printed = ir.print_ir
+
+    def misprinted(module: ModuleOp, generic: bool = False, debuginfo: bool = False) -> str:
+        return printed(module, generic, debuginfo).replace("aten.relu", "aten.abs" if generic else "aten.relu")
+
+    monkeypatch.setattr(ir, "print_ir", misprinted)
+    error = "error: the generic form is read back as another module: line 4 is '  %0 = aten.relu(%x)"
+    assert run("in.mlir", "--verify-roundtrip")[2].startswith(error)
+
+
+BREAKS = """
+from dataclasses import dataclass
+from xdsl.dialects.builtin import StringAttr
+from xdsl.passes import ModulePass
+
+def first(module):
+    return next(op for op in module.walk() if op.name == "aten.relu")
+
+@dataclass(frozen=True)
+class Breaks(ModulePass):
+    name = "breaks"
+    def apply(self, ctx, op):
+        first(op).properties["spmd.shardings"] = StringAttr("none")
+
+@dataclass(frozen=True)
+class Mends(ModulePass):
+    name = "mends"
+    def apply(self, ctx, op):
+        del first(op).properties["spmd.shardings"]
+"""
 
 
 def test_help_shows_every_pass_with_its_purpose(run) -> None:
@@ -159,6 +262,31 @@ def test_help_shows_every_pass_with_its_purpose(run) -> None:
     for name in PASSES:
         line = next(line for line in out.splitlines() if line.startswith(f"  --{name} "))
         assert len(line.split()) > 2
+
+
+TOOLS = (spmd_check_placement, spmd_check_rules, spmd_opt, spmd_plan, spmd_run, spmd_translate)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
+def test_every_tool_has_a_version(tool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        tool.main(["--version"])
+    name = tool.__name__.rpartition(".")[2].replace("_", "-")
+    assert capsys.readouterr().out == f"{name} {spmdir.__version__}\n"
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_import_neither_xdsl_nor_torch(option: str) -> None:
+    program = (
+        "import sys; from spmdir.tools.spmd_opt import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'xdsl', 'lark'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, option], capture_output=True, text=True, cwd=ROOT, timeout=600
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_stdin_is_read_and_torch_is_never_imported() -> None:

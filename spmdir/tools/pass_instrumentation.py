@@ -1,0 +1,93 @@
+"""What `spmd-opt` does around passes: it prints the IR, takes the time, and keeps what reproduces a failure."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from spmdir.tools.command import write_text
+from spmdir.tools.reproducer import reproducer
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from spmdir.passes.pipeline import Step
+
+
+class Stopwatch:
+    """Prints to stderr how long each stage took, if it is on."""
+
+    def __init__(self, on: bool):
+        self.on = on
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Print the seconds since the last lap or restart."""
+        if self.on:
+            print(f"{time.perf_counter() - self._last:10.4f} s  {stage}", file=sys.stderr)
+            self.restart()
+
+    def restart(self) -> None:
+        """Leave the time since the last lap out of account."""
+        self._last = time.perf_counter()
+
+
+class Instrumentation:
+    """What is done around the passes of one run.
+
+    Attributes:
+        steps: the passes that are to run.
+        done: how many of them have.
+    """
+
+    def __init__(self, steps: Sequence[Step], options: Namespace, watch: Stopwatch, text: Callable[[ModuleOp], str]):
+        self.steps, self.done = steps, 0
+        self._options, self._watch, self._text = options, watch, text
+        self._before = "" if options.reproducer or options.print_ir_after_change else None
+
+    @contextmanager
+    def around(self, module: ModuleOp) -> Iterator[Callable[[str, ModuleOp], None]]:
+        """Yield what is to be called with name and module after each pass; what raises inside leaves a reproducer."""
+        self._prepare(module, None)
+        try:
+            yield self._after
+        except Exception:
+            if self._options.reproducer and self._before is not None and self.done < len(self.steps):
+                write_text(self._options.reproducer, reproducer(self.steps[self.done], self._before))
+                print(f"note: a reproducer is in '{self._options.reproducer}'", file=sys.stderr)
+            raise
+
+    def _after(self, name: str, module: ModuleOp) -> None:
+        self._watch.lap(name)
+        self.done += 1
+        text = self._text(module) if self._before is not None else None
+        changed = text is None or text != self._before
+        options = self._options
+        wanted = _names(name, options.print_ir_after) or options.print_ir_after_all
+        if options.print_ir_after_change:
+            wanted = changed and (wanted or not options.print_ir_after)
+        if wanted:
+            self._print(f"After {name}", module, text)
+        self._prepare(module, text)
+
+    def _prepare(self, module: ModuleOp, text: str | None) -> None:
+        """Print and keep what the next pass begins with."""
+        if self.done < len(self.steps):
+            name = self.steps[self.done].name
+            if self._options.print_ir_before_all or _names(name, self._options.print_ir_before):
+                self._print(f"Before {name}", module, text)
+            if self._before is not None:
+                self._before = text or self._text(module)
+        self._watch.restart()
+
+    def _print(self, when: str, module: ModuleOp, text: str | None) -> None:
+        print(f"// -----// IR Dump {when} //----- //", text or self._text(module), sep="\n", file=sys.stderr)
+
+
+def _names(name: str, lists: Collection[str]) -> bool:
+    """Return whether `name` is in one of the comma-separated `lists`."""
+    return any(name in part.split(",") for part in lists)

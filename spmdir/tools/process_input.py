@@ -1,0 +1,98 @@
+"""One input of `spmd-opt`: its parts parsed, run through the pipeline, printed, and checked on demand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.tools.command import flat, shown_warnings
+from spmdir.tools.diagnostics import expectations, mismatches
+from spmdir.tools.input_parts import SPLIT, parts_of
+from spmdir.tools.pass_instrumentation import Instrumentation, Stopwatch
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+
+def process(text: str, file: str, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    """Return the output for one input file.
+
+    Raises:
+        SpmdirErrors: all errors of all parts of the input.
+    """
+    treat = _check_expectations if options.verify_diagnostics else _transform
+    outputs, errors = [], []
+    for first_line, part in parts_of(text) if options.split_input_file else [(1, text)]:
+        try:
+            outputs.append(treat(part, file, first_line, pipeline, options))
+        except SpmdirError as error:
+            errors += flat(error)
+    if errors:
+        raise SpmdirErrors(errors)
+    return "" if options.verify_diagnostics else SPLIT.join(outputs)
+
+
+def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    expected = list(expectations(text, file, first_line))
+    issued: list[SpmdirError | SpmdirWarning] = []
+    try:
+        with shown_warnings(issued.append):
+            _transform(text, file, first_line, pipeline, options)
+    except SpmdirError as error:
+        issued += flat(error)
+    if errors := mismatches(expected, issued):
+        raise SpmdirErrors(errors)
+    return ""
+
+
+def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    from spmdir.dialects import ir
+
+    def print_ir(module: ModuleOp) -> str:
+        return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.debuginfo)
+
+    watch = Stopwatch(options.timing)
+    module = ir.parse(text, file, first_line)
+    watch.lap("parse")
+    if options.verify_roundtrip:
+        check_roundtrip(module)
+    with Instrumentation(pipeline.steps, options, watch, print_ir).around(module) as after:
+        run_passes(module, pipeline, options.verify_each, after=after)
+    output = print_ir(module)
+    watch.lap("print")
+    rules = pipeline.rules
+    if options.timing and rules.instances:
+        print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
+    if options.verify_roundtrip:
+        check_roundtrip(module)
+    if options.cost_report:
+        from spmdir.report.communication import comm_report
+
+        print(comm_report(module), file=sys.stderr)
+    return output
+
+
+def check_roundtrip(module: ModuleOp) -> None:
+    """Raise SpmdirError unless the custom and the generic form of `module` are read back as the same module."""
+    from spmdir.dialects import ir
+
+    expected = ir.print_ir(module)
+    for form, generic in (("custom", False), ("generic", True)):
+        try:
+            found = ir.print_ir(ir.parse(ir.print_ir(module, generic=generic), f"<{form} form>"))
+        except SpmdirError as error:
+            raise SpmdirError(f"the {form} form is not read back: {error.message}", error.location) from None
+        if found != expected:
+            number, one, other = _first_difference(expected, found)
+            difference = f"line {number} is '{one}' before and '{other}' after"
+            raise SpmdirError(f"the {form} form is read back as another module: {difference}")
+
+
+def _first_difference(one: str, other: str) -> tuple[int, str, str]:
+    """Return the number of the first line in which two texts differ, and what they have there."""
+    lines = zip_longest(one.splitlines(), other.splitlines(), fillvalue="")
+    return next((number, left, right) for number, (left, right) in enumerate(lines, 1) if left != right)
