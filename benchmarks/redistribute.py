@@ -30,8 +30,8 @@ from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.reshard.plan import plan_reshard
 from spmdir.simulator.distribution import distribute, random_like
-from tests.lowering.programs import Program
-from tests.lowering.ranks import on_ranks
+from tests.lowering.collective_programs import Program
+from tests.lowering.gloo_ranks import on_ranks
 
 ONE, TWO = Mesh({"a": 4}), Mesh({"a": 2, "b": 2})
 EVEN, UNEVEN = (1024, 1024), (1021, 1027)

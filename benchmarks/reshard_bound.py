@@ -107,7 +107,7 @@ def reasons(above: dict[tuple[Sharding, Sharding], Plan]) -> list[str]:
 
 def beside_dtensor(sizes: tuple[int, ...], limit: int) -> tuple[Row, list[str]]:
     """How many of our plans take longer than one of DTensor's, and these, for one mesh."""
-    from tests.reshard.beside_dtensor import compare
+    from tests.reshard.dtensor_comparison import compare
 
     pairs = all_pairs(Mesh(named(sizes)), limit)
     slower: list[str] = []

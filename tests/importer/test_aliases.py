@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import spmdir
 from spmdir.importer import aliases
 from spmdir.simulator.simulate import run_single
-from tests.importer.helpers import MESH, Function, export, results
+from tests.importer.imported_programs import MESH, Function, export, results
 
 WRITES: dict[str, Callable[[Tensor], Tensor]] = {
     # Views whose inverse in torch loses elements or adds up differences.

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from spmdir.core.errors import CheckError, SpmdirError, UnsupportedError
 from spmdir.importer import aliases, graph_builder, read_exported, read_traced
 from spmdir.importer.importer import import_fx
-from tests.importer.helpers import MESH, Function, export
+from tests.importer.imported_programs import MESH, Function, export
 
 X = torch.randn(5, dtype=torch.float64)
 

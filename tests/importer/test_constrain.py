@@ -20,7 +20,7 @@ from spmdir.core.sharding import parse_sharding
 from spmdir.importer.constrain import constrain
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import simulate
-from tests.importer.helpers import MESH, export, op, ops
+from tests.importer.imported_programs import MESH, export, op, ops
 
 X = torch.arange(24.0).reshape(4, 6)
 

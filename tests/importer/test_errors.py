@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.importer import import_fx
-from tests.importer.helpers import MESH, export
+from tests.importer.imported_programs import MESH, export
 
 X = torch.ones(4, 6)
 

@@ -10,7 +10,7 @@ from spmdir.dialects.ir import main_function
 from spmdir.importer.importer import import_fx
 from spmdir.importer.program import CONSTANT_BYTES
 from spmdir.simulator.simulate import run_single, simulate
-from tests.importer.helpers import MESH, Function, arguments, export, op, ops, results
+from tests.importer.imported_programs import MESH, Function, arguments, export, op, ops, results
 
 X = torch.arange(24, dtype=torch.float64).reshape(4, 6)
 

@@ -12,7 +12,7 @@ from spmdir.dialects.ir import parse, print_ir
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
 from spmdir.importer.locations import call_stack, frames, source_line
-from tests.importer.helpers import MESH, export, op
+from tests.importer.imported_programs import MESH, export, op
 
 
 class _Layer(nn.Module):

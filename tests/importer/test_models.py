@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from spmdir.dialects.ir import parse, print_ir
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single
-from tests.importer.helpers import MESH, arguments, ops
+from tests.importer.imported_programs import MESH, arguments, ops
 from tests.models import plans, zoo
 
 STAGES = {"functional": {}, "core": torch.export.default_decompositions}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single, simulate
-from tests.importer.helpers import MESH, export
+from tests.importer.imported_programs import MESH, export
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "rand": lambda x: torch.rand(4, 6, dtype=x.dtype),

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.importer.importer import import_fx
-from tests.importer.helpers import MESH, arguments, export, results
+from tests.importer.imported_programs import MESH, arguments, export, results
 
 X = torch.ones(4, 6)
 

@@ -8,7 +8,7 @@ from torch import nn
 from spmdir.dialects.ir import print_ir
 from spmdir.importer.constrain import constrain
 from spmdir.importer.importer import import_fx
-from tests.importer.helpers import MESH, export
+from tests.importer.imported_programs import MESH, export
 
 EXPECTED = """\
 spmd.mesh @mesh <dp = 2, tp = 2>

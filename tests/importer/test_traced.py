@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single, simulate
-from tests.importer.helpers import MESH, arguments, op, ops, results
+from tests.importer.imported_programs import MESH, arguments, op, ops, results
 
 X, W = torch.arange(24.0).reshape(4, 6), torch.arange(36.0).reshape(6, 6)
 

@@ -17,7 +17,7 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from tests.lowering.programs import Program, programs
+from tests.lowering.collective_programs import Program, programs
 
 KINDS = ("slice", "partition", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "broadcast")
 MESHES = (Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}))

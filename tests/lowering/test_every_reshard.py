@@ -13,8 +13,8 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.simulator.distribution import collect
-from tests.lowering.programs import shardings
-from tests.lowering.reshards import Reshard, assert_kept, simulated
+from tests.lowering.collective_programs import shardings
+from tests.lowering.reshard_programs import Reshard, assert_kept, simulated
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (0, 4), (3, 2)]
 """Even, uneven, of one element, of none, and with fewer elements than ranks."""

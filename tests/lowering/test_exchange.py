@@ -17,7 +17,7 @@ from spmdir.report.communication import comm_report
 from spmdir.reshard.multi_axis_steps import unmovable
 from spmdir.simulator.simulate import simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from tests.lowering.programs import Program, shardings
+from tests.lowering.collective_programs import Program, shardings
 
 SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))
 KINDS = ("exchange", "relay")

@@ -8,8 +8,8 @@ import torch
 
 from spmdir.core.mesh import Mesh
 from spmdir.simulator.distribution import collect
-from tests.lowering.programs import Program, programs
-from tests.lowering.ranks import on_ranks, run_programs
+from tests.lowering.collective_programs import Program, programs
+from tests.lowering.gloo_ranks import on_ranks, run_programs
 from tests.lowering.test_collectives import KINDS
 
 pytestmark = pytest.mark.gloo

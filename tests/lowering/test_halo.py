@@ -18,7 +18,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import collect, distribute, random_like
-from tests.lowering.ranks import on_ranks
+from tests.lowering.gloo_ranks import on_ranks
 
 MESHES = [Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})]
 

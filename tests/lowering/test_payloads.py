@@ -15,9 +15,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.lowering.wire import REDUCED_AS
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from tests.lowering.placed import First
-from tests.lowering.programs import shardings
-from tests.lowering.reshards import Reshard, assert_kept, moved, simulated
+from tests.lowering.collective_programs import shardings
+from tests.lowering.declared_placements import First
+from tests.lowering.reshard_programs import Reshard, assert_kept, moved, simulated
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (3, 2)]
 

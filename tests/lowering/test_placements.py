@@ -24,9 +24,9 @@ from spmdir.lowering.ranges import Positions, take
 from spmdir.simulator.distribution import collect, distribute, held_piece
 from spmdir.simulator.lockstep import run_lockstep
 from spmdir.simulator.simulate import run_single, simulate
-from tests.lowering import placed as declared
-from tests.lowering.programs import Program, axis_tuples
-from tests.lowering.reshards import bits
+from tests.lowering import declared_placements as declared
+from tests.lowering.collective_programs import Program, axis_tuples
+from tests.lowering.reshard_programs import bits
 
 assert declared.First.trait == "other"  # its module declares the placements that texts name here
 

@@ -12,11 +12,11 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.tools.spmd_translate import emit_fx
-from tests.lowering import placed
-from tests.lowering.programs import Program
-from tests.lowering.ranks import on_ranks, run_programs
-from tests.lowering.reshards import bits
-from tests.runtime.parallel_cases import local
+from tests.lowering import declared_placements
+from tests.lowering.collective_programs import Program
+from tests.lowering.gloo_ranks import on_ranks, run_programs
+from tests.lowering.reshard_programs import bits
+from tests.runtime.parallelize_cases import local
 
 pytestmark = pytest.mark.gloo
 
@@ -45,7 +45,7 @@ def values() -> list[torch.Tensor]:
 
 
 def check(outputs: list[list[torch.Tensor]]) -> None:
-    assert placed.First.text  # the module declares the placements of the programs
+    assert declared_placements.First.text  # the module declares the placements of the programs
     for index, (program, x) in enumerate(zip(PROGRAMS, values(), strict=True)):
         pieces = [results[index] for results in outputs]
         if program.source.partial or program.kind == "convert":

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.emit import lower_to_fx
-from tests.lowering.programs import shardings
-from tests.lowering.ranks import on_ranks
-from tests.lowering.reshards import Reshard, assert_kept, localized, pieces_of
+from tests.lowering.collective_programs import shardings
+from tests.lowering.gloo_ranks import on_ranks
+from tests.lowering.reshard_programs import Reshard, assert_kept, localized, pieces_of
 from tests.lowering.test_every_reshard import SHAPES
 from tests.lowering.test_payloads import by_edges, into_sums, movements, onward, payload, settled
 

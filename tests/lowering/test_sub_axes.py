@@ -21,8 +21,8 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import transition
 from spmdir.simulator.distribution import collect
 from spmdir.simulator.simulate import simulate
-from tests.lowering.programs import Program, programs
-from tests.lowering.ranks import on_ranks, run_programs
+from tests.lowering.collective_programs import Program, programs
+from tests.lowering.gloo_ranks import on_ranks, run_programs
 from tests.lowering.test_collectives import KINDS
 
 FOUR, EIGHT = Mesh({"a": 4}), Mesh({"b": 2, "a": 4})

@@ -11,7 +11,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.group import Group
-from tests.lowering.programs import Program
+from tests.lowering.collective_programs import Program
 
 MESH = Mesh({"a": 2})
 

@@ -15,7 +15,7 @@ from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.golden import read_golden
 from tests.conftest import GOLDEN
-from tests.importer.helpers import MESH, export
+from tests.importer.imported_programs import MESH, export
 
 FILES = sorted((GOLDEN / "fold-views").glob("*.mlir"))
 PROGRAMS = {

@@ -19,7 +19,7 @@ from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.spmd_run import random_inputs
 from tests.conftest import GOLDEN
-from tests.lowering.ranks import on_ranks
+from tests.lowering.gloo_ranks import on_ranks
 
 FILES = sorted(
     path for path in (GOLDEN / "placements").glob("*.mlir") if "// RUN: spmd-opt %s --propagate" in path.read_text()

@@ -21,7 +21,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.values import function_attrs
 from spmdir.simulator.lockstep import run_alone
-from tests.importer.helpers import ops
+from tests.importer.imported_programs import ops
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
 X = torch.arange(30, dtype=torch.float64).reshape(5, 6) / 7

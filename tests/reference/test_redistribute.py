@@ -14,7 +14,7 @@ import spmdir
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
-from tests.lowering.programs import Program
+from tests.lowering.collective_programs import Program
 
 ONE, FOUR, SIX = Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})
 DEEP, TALL = Mesh({"a": 2, "b": 4}), Mesh({"a": 4, "b": 2})

@@ -19,8 +19,8 @@ from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import collect, distribute, random_like
-from tests.importer.helpers import ops
-from tests.lowering.ranks import on_ranks
+from tests.importer.imported_programs import ops
+from tests.lowering.gloo_ranks import on_ranks
 
 ONE, FOUR, DEEP = Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 4})
 WHOLE_WAY = "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd"

@@ -20,7 +20,7 @@ from spmdir.reshard.multi_axis_steps import unmovable
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step
 from spmdir.reshard.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
-from tests.lowering.programs import shardings
+from tests.lowering.collective_programs import shardings
 
 GIB = 2**30
 ONE_NODE = Mesh({"g": 8}, intra_node=("g",))

@@ -12,7 +12,7 @@ import torch
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.topology import CPU_GLOO, FLAT, H100X8
-from tests.lowering.programs import shardings
+from tests.lowering.collective_programs import shardings
 from tests.reshard.test_simulation import run
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (0, 4), (3, 2)]

@@ -9,8 +9,8 @@ import pytest
 
 from spmdir.core.mesh import Mesh
 from spmdir.reshard.topology import TOPOLOGIES
-from tests.lowering.programs import shardings
-from tests.reshard.beside_dtensor import compare
+from tests.lowering.collective_programs import shardings
+from tests.reshard.dtensor_comparison import compare
 
 MATRICES = ((4096, 4096), (64, 64), (10, 6), (3, 2))
 CASES = [

@@ -22,7 +22,7 @@ from spmdir.reshard.moves import free_axes
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import make_step
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
-from tests.lowering.programs import shardings
+from tests.lowering.collective_programs import shardings
 
 EIGHT = Mesh({"a": 8})
 WIDE = Mesh({"a": 2, "b": 8})

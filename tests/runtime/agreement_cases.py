@@ -20,7 +20,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.runtime import parallelize as parallel_module
 from spmdir.runtime import prepare
-from tests.runtime.parallel_cases import error_of
+from tests.runtime.parallelize_cases import error_of
 
 MESH = Mesh({"tp": 2})
 PLAN = {"up.weight": "tp: S(0)", "up.bias": "tp: S(0)", "down.weight": "tp: S(1)"}

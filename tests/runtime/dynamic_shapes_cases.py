@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from tests.runtime.parallel_cases import error_of
+from tests.runtime.parallelize_cases import error_of
 
 PAIRS = [(4, 6), (3, 7), (5, 2)]
 """Batch and sequence of each call: as traced, and such that nothing divides."""

@@ -9,7 +9,7 @@ import spmdir
 from spmdir.core.sharding import parse_sharding
 from spmdir.runtime.agreement import COMPARED, verdict_of
 from spmdir.runtime.local_state import LocalShard
-from tests.lowering.ranks import on_ranks
+from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime import agreement_cases
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from spmdir.core.mesh import Mesh
-from tests.lowering.ranks import on_ranks
+from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime import dynamic_shapes_cases
 
 MESH = Mesh({"dp": 2, "tp": 1})

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from tests.lowering.ranks import LIMIT, on_ranks
-from tests.runtime import parallel_cases
+from tests.lowering.gloo_ranks import LIMIT, on_ranks
+from tests.runtime import parallelize_cases
 
 ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
@@ -28,10 +28,10 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def ranks(request, tmp_path_factory) -> tuple[Mesh, list[dict[str, Any]]]:
-    """The mesh, and what each of its ranks returns from `parallel_cases.run`."""
+    """The mesh, and what each of its ranks returns from `parallelize_cases.run`."""
     mesh = request.param
     folder = tmp_path_factory.mktemp("ranks")
-    return mesh, on_ranks(mesh.world_size, parallel_cases.run, folder, mesh, CASES[mesh])
+    return mesh, on_ranks(mesh.world_size, parallelize_cases.run, folder, mesh, CASES[mesh])
 
 
 def on(*meshes: Mesh):
@@ -142,7 +142,7 @@ def test_an_exported_program_runs_in_each_group_along_its_axis(ranks):
     for result in results:
         found = result["exported"]
         assert_same(found["outputs"], [found["expected"]] * 2)
-        assert found["local"]["block.up.weight"] == (4 * parallel_cases.WIDTH // size, parallel_cases.WIDTH)
+        assert found["local"]["block.up.weight"] == (4 * parallelize_cases.WIDTH // size, parallelize_cases.WIDTH)
         assert "of the device mesh" in found["rank"]
 
 
@@ -166,7 +166,7 @@ def test_the_training_example_agrees_with_one_device_under_torchrun():
 
 
 def test_a_process_without_a_group_is_told_how_to_make_one():
-    model, ids, _ = parallel_cases.transformer()
+    model, ids, _ = parallelize_cases.transformer()
     with pytest.raises(spmdir.SpmdirError, match="init_process_group"):
         spmdir.parallelize(model, (ids,), Mesh({"dp": 2}))
 

@@ -18,7 +18,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import connect
 from spmdir.simulator.lockstep import run_lockstep
 from tests.models import zoo
-from tests.runtime.parallel_cases import transformer
+from tests.runtime.parallelize_cases import transformer
 
 MESH = Mesh({"tp": 4})
 

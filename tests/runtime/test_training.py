@@ -15,7 +15,7 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.runtime.training import training_step
 from spmdir.simulator.simulate import run_single
-from tests.importer.helpers import MESH, arguments, results
+from tests.importer.imported_programs import MESH, arguments, results
 from tests.models.catalog import MLP
 from tests.models.zoo import loss_of
 

@@ -9,7 +9,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.simulator.distribution import collect, distribute, held_piece, random_like
-from tests.lowering.programs import shardings
+from tests.lowering.collective_programs import shardings
 
 MESH = Mesh({"a": 2, "b": 3})
 

@@ -16,7 +16,7 @@ from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.pipeline import run_passes
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.simulate import run_single, simulate
-from tests.lowering.programs import programs
+from tests.lowering.collective_programs import programs
 
 MLP = """
 spmd.mesh @mesh <dp = 2, tp = 3>

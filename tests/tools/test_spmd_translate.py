@@ -10,7 +10,7 @@ import torch
 from spmdir.dialects import ir
 from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_translate
-from tests.lowering.ranks import on_ranks
+from tests.lowering.gloo_ranks import on_ranks
 
 PROGRAM = """\
 spmd.mesh @mesh <dp = 1, tp = 2>

@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import distribute, random_like
-from tests.lowering.programs import Program
+from tests.lowering.collective_programs import Program
 
 LIMIT = 600
 """Seconds after which ranks that have not ended are killed: long, for a busy machine; only a defect waits so long."""
@@ -24,7 +24,7 @@ LIMIT = 600
 
 def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
     """What `work(rank, *arguments)` returns on each rank of a gloo process group."""
-    multiprocessing.set_forkserver_preload(["spmdir.runtime.parallelize", "tests.runtime.parallel_cases"])
+    multiprocessing.set_forkserver_preload(["spmdir.runtime.parallelize", "tests.runtime.parallelize_cases"])
     context = mp.start_processes(
         _worker,
         (world_size, work, str(folder), arguments),

@@ -1,4 +1,4 @@
-"""What each rank does in `test_parallel`, and the small models it does it with; all in float64."""
+"""What each rank does in `test_parallelize`, and the small models it does it with; all in float64."""
 
 from __future__ import annotations
 
