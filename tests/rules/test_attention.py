@@ -1,4 +1,4 @@
-"""Attention as a program, forward and backward, plain, causal and masked: batch, heads, positions and keys divided."""
+"""Attention as a program, forward and backward, plain, causal and masked: batch, heads, positions and keys sharded."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ EVERYWHERE = ("dp: S(0), tp: S(1)", "dp: S(0), tp: S(2)", "dp: S(1), tp: S(2)", 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sharding", EVERYWHERE)
-def test_the_kernel_and_its_backward_are_divided_wherever_their_operands_are(sharding: str, causal: bool):
+def test_the_kernel_and_its_backward_are_sharded_wherever_their_operands_are(sharding: str, causal: bool):
     check(heads(), {f"input:{i}": sharding for i in range(3)}, is_causal=causal)
     forward(heads(), {f"input:{i}": sharding for i in range(3)}, is_causal=causal)
 
 
-def test_divided_query_positions_of_causal_attention_send_nothing():
+def test_sharded_query_positions_of_causal_attention_send_nothing():
     class Attention(torch.nn.Module):
         def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -104,7 +104,7 @@ def test_a_mask_that_learns_gets_its_gradient():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_kernel_in_plain_ops_is_divided_as_well(causal: bool):
+def test_the_kernel_in_plain_ops_is_sharded_as_well(causal: bool):
     check(heads(), {f"input:{i}": "dp: S(1), tp: S(2)" for i in range(3)}, SDPBackend.MATH, is_causal=causal)
 
 
@@ -117,7 +117,7 @@ def test_the_kernel_in_plain_ops_is_divided_as_well(causal: bool):
         "_scaled_dot_product_fused_attention_overrideable",
     ],
 )
-def test_kernels_of_cuda_devices_divide_batch_and_heads_beside_their_seeds(op: str):
+def test_kernels_of_cuda_devices_shard_batch_and_heads_beside_their_seeds(op: str):
     for sample in (s for s in all_samples(default()) if s.op == f"aten.{op}"):
         call, _, _ = call_of(sample)
         rule = default().instantiate(call)

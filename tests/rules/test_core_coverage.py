@@ -26,7 +26,7 @@ def test_every_core_op_has_a_rule():
 
 
 def test_core_ops_that_give_no_tensor_need_none():
-    # Sizes and strides are the importer's; a number read out of a tensor is refused.
+    # Sizes and strides are the importer's; a number read out of a tensor is rejected.
     numbers = {name for name, op in _functional(torch.Tag.core).items() if not _gives_tensors(op)}
     # torch lists this one only once something in the process has asked for it.
     assert numbers - {"aten.sym_is_contiguous"} == {

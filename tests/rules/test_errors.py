@@ -17,7 +17,7 @@ def test_a_malformed_file_gets_all_its_errors_located(path: Path):
     assert str(caught.value).replace(str(path), path.name) + "\n" == path.with_suffix(".txt").read_text()
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_rejected(tmp_path: Path):
     with pytest.raises(SpmdirError, match=r"cannot read rules from .*missing\.rules"):
         default().with_file(tmp_path / "missing.rules")
 
@@ -50,19 +50,19 @@ MATRIX = TensorMeta((4, 6), "f32")
         ("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, "must be a list of tensors"),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused(op: str, operands: tuple, arguments: dict, message: str):
+def test_a_call_that_does_not_fit_is_rejected(op: str, operands: tuple, arguments: dict, message: str):
     rules = default()
     with pytest.raises(RuleError, match=message):
         rules.instantiate(rules.infer_call(op, operands, arguments))
 
 
-def test_a_boolean_index_is_refused():
+def test_a_boolean_index_is_rejected():
     rules = default()
     with pytest.raises(RuleError, match="depends on the data"):
         rules.infer_call("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, (1, (1,)))
 
 
-def test_an_argument_of_another_kind_is_refused_after_one_that_python_takes_for_equal():
+def test_an_argument_of_another_kind_is_rejected_after_one_that_python_takes_for_equal():
     def call(dim: Literal) -> Call:
         return Call("aten.argmax", (TensorMeta((4, 6), "f32"),), (("dim", dim),), (TensorMeta((4,), "i64"),))
 

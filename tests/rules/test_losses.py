@@ -1,4 +1,4 @@
-"""Losses as programs: value and gradient on divided batches, classes and pixels equal one device.
+"""Losses as programs: value and gradient on sharded batches, classes and pixels equal one device.
 
 What other systems get wrong without a word has a test of its own: means that are weighted, that leave places out, that
 are smoothed, and those of images.
@@ -23,7 +23,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def check(loss: Callable[..., Tensor], sharding: str, scores: Tensor, *rest: Tensor) -> None:
-    """Value and gradient of `loss(scores, *rest)`, where only `scores` says how it is divided."""
+    """Value and gradient of `loss(scores, *rest)`, where only `scores` says how it is sharded."""
 
     def step(scores: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         leaf = scores.detach().requires_grad_()

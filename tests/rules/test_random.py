@@ -1,4 +1,4 @@
-"""Random numbers as programs: bit for bit those that one device draws from the same seed, however they are divided."""
+"""Random numbers as programs: bit for bit those that one device draws from the same seed, however they are sharded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_drawn_does_not_depend_on_the_sharding(name: str, exported: bool
 
 
 @pytest.mark.parametrize("name", ["dropout", "native dropout", "dropout of channels", "noise", "in place"])
-def test_masks_and_noise_of_divided_values_cost_no_communication(name: str):
+def test_masks_and_noise_of_sharded_values_cost_no_communication(name: str):
     module = program(DRAWS[name], "dp: S(0), tp: S(1)", exported=False)
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
     assert not spmdir.comm_report(module).count

@@ -119,7 +119,7 @@ def test_refusals(arguments: list[str], message: str, capsys):
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_samples_that_fail_are_refused(tmp_path: Path):
+def test_samples_that_fail_are_rejected(tmp_path: Path):
     path = tmp_path / "broken.py"
     path.write_text("def samples():\n    return 1 / 0\n")
     with pytest.raises(spmdir.SpmdirError, match=r"broken\.py' failed: ZeroDivisionError"):

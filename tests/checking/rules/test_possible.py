@@ -70,7 +70,7 @@ def test_many_operands_are_tried_in_part():
     assert (R, R, R) in trial.assignments() and (Partial("sum"),) * 3 in trial.assignments()
 
 
-def test_what_a_pending_maximum_offers_is_offered_for_replicated_operands_too():
+def test_what_a_partial_maximum_offers_is_offered_for_replicated_operands_too():
     case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
     assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
     assert not [p for p in left_out(case, ()) if any(o.op == "max" for o in p.operands)]

@@ -7,7 +7,8 @@ from spmdir.rules.shapes.window_geometry import Window, WindowShape, numbers, pa
 
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "padding", "dilation", "expected"),
-    [(8, 3, 1, 1, 1, 8), (8, 3, 1, 0, 1, 6), (8, 2, 2, 0, 1, 4), (7, 2, 2, 0, 1, 3), (8, 3, 1, 2, 2, 8), (1, 3, 1, 0, 1, 0)],
+    [(8, 3, 1, 1, 1, 8), (8, 3, 1, 0, 1, 6), (8, 2, 2, 0, 1, 4), (7, 2, 2, 0, 1, 3), (8, 3, 1, 2, 2, 8),
+     (1, 3, 1, 0, 1, 0)],
 )  # fmt: skip
 def test_outputs_are_counted(size: int, kernel: int, stride: int, padding: int, dilation: int, expected: int):
     assert WindowShape(kernel, stride, padding, dilation).steps(size) == expected
@@ -38,7 +39,8 @@ def test_a_rank_must_have_the_halos_of_its_neighbours():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(3, (3, 3)), ((3,), (3, 3)), ((3, 4), (3, 4)), (None, (1, 1)), ((), (1, 1)), ((1, 2, 3), None), ("same", None), (True, None)],
+    [(3, (3, 3)), ((3,), (3, 3)), ((3, 4), (3, 4)), (None, (1, 1)), ((), (1, 1)), ((1, 2, 3), None), ("same", None),
+     (True, None)],
 )  # fmt: skip
 def test_an_argument_lists_a_number_for_each_dimension(value: object, expected: tuple[int, ...] | None):
     assert numbers(value, 2, (1, 1)) == expected  # type: ignore[arg-type]
@@ -46,7 +48,8 @@ def test_an_argument_lists_a_number_for_each_dimension(value: object, expected: 
 
 @pytest.mark.parametrize(
     ("value", "kernel", "expected"),
-    [("valid", (3, 5), (0, 0)), ("same", (3, 5), (1, 2)), ("same", (4, 3), None), (1, (3, 5), (1, 1)), (None, (3, 5), (0, 0))],
+    [("valid", (3, 5), (0, 0)), ("same", (3, 5), (1, 2)), ("same", (4, 3), None), (1, (3, 5), (1, 1)),
+     (None, (3, 5), (0, 0))],
 )  # fmt: skip
 def test_paddings_are_those_in_front(value: object, kernel: tuple[int, ...], expected: tuple[int, ...] | None):
     assert paddings(value, kernel, (1, 1)) == expected  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which pending reductions pass through which op: each decision beside numbers that show why."""
+"""Which partial reductions pass through which op: each decision beside numbers that show why."""
 
 import math
 from typing import Any
@@ -69,10 +69,10 @@ CASES = [
     Case("0 times a sum is 0", "aten.mul.Scalar", ((t(1), t(-3)),), "(P(sum)) -> (P(sum))", True, {"other": 0}),
     Case("a slope of 0 makes nan of an infinity", "aten.leaky_relu", ((t(-INF), t(2)),),
          "(P(max)) -> (P(max))", False, {"negative_slope": 0.0}),
-    Case("two pending sums are added", "aten.add.Tensor", ((t(1), t(2)), (t(5), t(-3))),
+    Case("two partial sums are added", "aten.add.Tensor", ((t(1), t(2)), (t(5), t(-3))),
          "(P(sum), P(sum)) -> (P(sum))", True),
     Case("a tensor is added to a sum once", "aten.add.Tensor", ((t(1), t(2)), t(5)), "(P(sum), R) -> (P(sum))", False),
-    Case("a number is added to a pending maximum", "aten.add.Scalar", ((t(-INF, NAN, 3), t(2, 1, 5)),),
+    Case("a number is added to a partial maximum", "aten.add.Scalar", ((t(-INF, NAN, 3), t(2, 1, 5)),),
          "(P(max)) -> (P(max))", True, {"other": 1.5}),
     Case("an infinite number makes nan of a rank's other infinity", "aten.add.Scalar", ((t(-INF), t(2)),),
          "(P(max)) -> (P(max))", False, {"other": INF}),
@@ -92,9 +92,9 @@ CASES = [
          False, {"other": INF}),
     Case("integers wrap under a factor", "aten.mul.Scalar", ((ints(2**62), ints(1)),), "(P(max)) -> (P(max))", False,
          {"other": 2}),
-    Case("a product of two pending sums is no sum of products", "aten.mul.Tensor", ((t(1), t(2)), (t(5), t(3))),
+    Case("a product of two partial sums is no sum of products", "aten.mul.Tensor", ((t(1), t(2)), (t(5), t(3))),
          "(P(sum), P(sum)) -> (P(sum))", False),
-    Case("a product of two pending products is one", "aten.mul.Tensor", ((t(4), t(2)), (t(5), t(3))),
+    Case("a product of two partial products is one", "aten.mul.Tensor", ((t(4), t(2)), (t(5), t(3))),
          "(P(product), P(product)) -> (P(product))", True),
     Case("a quotient passes a sum", "aten.div.Tensor", ((t(1), t(2)), t(4)), "(P(sum), R) -> (P(sum))", True),
     Case("integers are rounded before they are divided", "aten.div.Scalar",
@@ -173,7 +173,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_pending_reduction_passes_where_that_is_exact(case: Case):
+def test_a_partial_reduction_passes_where_that_is_exact(case: Case):
     given, gives = (side.strip("() ").replace("(", " ").replace(")", "") for side in case.row.split("->"))
     kinds = [entry.split()[1] if " " in entry.strip() else None for entry in given.split(",")]
     shares = [operand if isinstance(operand, tuple) else (operand, operand) for operand in case.operands]

@@ -207,14 +207,14 @@ def test_a_sum_may_have_empty_shards_and_a_maximum_may_not():
     assert "(S(0)) -> (P(max))" in rows(rule_of("aten.amax", "5xf32", dim=(0,)), 3)
 
 
-def test_the_major_factor_of_a_compound_dimension_is_divided_evenly_only():
+def test_the_major_factor_of_a_compound_dimension_is_sharded_evenly_only():
     rule = rule_of("aten.view", "4x3xf32", size=(12,))
     assert rule.text().startswith("([r0, r1]) -> ([(r0 r1)])")
     assert "(S(0)) -> (S(0))" in rows(rule, 2)
     assert "(S(0)) -> (S(0))" not in rows(rule, 3)
 
 
-def test_a_factor_that_other_axes_divide_must_divide_evenly_among_all_ranks():
+def test_a_factor_that_other_axes_shard_must_be_even_among_all_ranks():
     rule = rule_of("aten.view", "8x3xf32", size=(24,))
     factor = rule.strategies(2)[1].factor
     assert factor is not None
@@ -222,17 +222,17 @@ def test_a_factor_that_other_axes_divide_must_divide_evenly_among_all_ranks():
     assert "(S(0)) -> (S(0))" not in rows(rule, 2, ShardCounts({factor: 8}))
 
 
-def test_minor_factors_and_factors_without_a_common_divisor_are_not_divided():
+def test_minor_factors_and_factors_without_a_common_divisor_are_not_sharded():
     rule = rule_of("aten.view", "6x4xf32", size=(4, 6))
     assert not any("S" in row for row in rows(rule_of("aten.view", "6x4xf32", size=(3, 8)), 2))
     assert [row for row in rows(rule, 2) if "S" in row] == ["(S(0)) -> (S(0))"]
 
 
-def test_dimensions_of_size_0_and_1_are_not_divided():
+def test_dimensions_of_size_0_and_1_are_not_sharded():
     assert not any("S" in row for row in rows(rule_of("aten.relu", "1x0xf32"), 2))
 
 
-def test_a_number_other_than_zero_is_added_once_so_the_rest_may_not_be_pending():
+def test_a_number_other_than_zero_is_added_once_so_the_rest_may_not_be_partial():
     assert "(P(sum)) -> (P(sum))" not in rows(rule_of("aten.add.Tensor", "4xf32", other=1.0), 2)
     assert "(P(sum)) -> (P(sum))" in rows(rule_of("aten.add.Tensor", "4xf32", other=0), 2)
 
@@ -285,7 +285,7 @@ def test_half_width_softmax_is_computed_in_full_width():
     assert str(pieces[-1].call.results[0]) == "8x6xbf16"
 
 
-def test_a_mean_stays_pending_behind_its_division():
+def test_a_mean_stays_partial_behind_its_division():
     placed = rule_of("aten.mean", "5x4xf32").expansion_layout(0, 2)
     assert placed is not None and placed.results == (Partial("sum"),) and placed.reductions == ()
 

@@ -1,4 +1,4 @@
-"""Rules lift to placements that they have never heard of: the rows, and that ranks which run them are right."""
+"""Rules lift to placements that they have never heard of: the strategies, and that ranks which run them are right."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Mirroring(ShardPlacement):
 
 @attrs.frozen
 class Stretches(ShardPlacement):
-    """A piece of each of `split` equal stretches."""
+    """A chunk of each of `split` equal stretches."""
 
     text: ClassVar[str] = "Stretches({dim}, {split})"
     dim: int
@@ -91,7 +91,7 @@ class Stretches(ShardPlacement):
 
 @attrs.frozen
 class FirstHasAll(ShardPlacement):
-    """The first rank holds everything, so that the others' pieces are empty."""
+    """The first rank holds everything, so that the others' shards are empty."""
 
     text: ClassVar[str] = "FirstHasAll({dim})"
     dim: int
@@ -127,7 +127,7 @@ class Shared(PartialPlacement):
 
 @attrs.frozen
 class Squares(PartialPlacement):
-    """A pending Euclidean norm, which norms leave and take."""
+    """A partial Euclidean norm, which norms leave and take."""
 
     text: ClassVar[str] = "Squares"
 
@@ -154,7 +154,7 @@ class Squares(PartialPlacement):
 
 @attrs.frozen
 class Liar(PartialPlacement):
-    """Adds rows that are none, `kind_of_lie` says which."""
+    """Adds what is no strategy, as `kind_of_lie` says."""
 
     text: ClassVar[str] = "Liar({kind_of_lie})"
     kind_of_lie: str
@@ -254,7 +254,7 @@ CASES = [
         (Mirroring(0)) -> (Mirroring(0))
         (Taken(1, 2)) -> (Taken(1, 6))
         """),
-    # B, S → B·S: the outer part is scaled, the inner part is a piece of every stretch.
+    # B, S → B·S: the outer part is scaled, the inner part is a chunk of every stretch.
     ("aten.view", "6x8xf32", {"size": (48,)}, ["Taken(0, 1)", "Stretches(0, 6)", "Stretches(0, 4)"], """
         (Taken(0, 1)) -> (Taken(0, 8))
         (Taken(1, 1)) -> (Taken(0, 1))
@@ -310,7 +310,7 @@ def test_the_rows_that_plug_ins_get(op: str, operands: str, arguments: dict, tex
     assert added(rule_of(op, operands, **arguments), *texts) == textwrap.dedent(expected).strip().splitlines()
 
 
-def test_lifted_rows_come_after_those_of_the_rule_which_stay_as_they_are():
+def test_lifted_strategies_come_after_those_of_the_rule_which_stay_as_they_are():
     rule = rule_of("aten.mm", "8x6xf32 6x4xf32")
     rows = rule.strategies(2, placements=plugins("Taken(0, 2)", "Shared"))
     own = rule.strategies(2)
@@ -365,7 +365,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert [str(row) for row in further if row.factor is not None] == []
 
 
-def test_what_asks_for_its_place_goes_with_lifted_rows_only_of_what_it_does_not_ask_about():
+def test_what_asks_for_its_place_goes_with_lifted_strategies_only_of_what_it_does_not_ask_about():
     lookup = rule_of("aten.embedding", "16x8xf32 4x3xi64")
     (tokens,) = (
         row
@@ -382,7 +382,7 @@ def test_what_asks_for_its_place_goes_with_lifted_rows_only_of_what_it_does_not_
     assert not any(row.rewrite == "local" for row in pixels.strategies(2, shard_counts([(images, 2)])))
 
 
-def test_an_op_that_stays_whole_on_one_axis_is_not_expanded_for_another():
+def test_an_op_that_stays_unsharded_on_one_axis_is_not_expanded_for_another():
     rule = rule_of("aten.linalg_vector_norm", "8x6x4xf32", dim=(1, 2))
     rows = rule.strategies(2, placements=plugins("Squares"))
     kept = next(row for row in rows if str(row) == "(S(1)) -> (Squares)")
@@ -392,7 +392,7 @@ def test_an_op_that_stays_whole_on_one_axis_is_not_expanded_for_another():
     }  # fmt: skip
 
 
-def test_factors_whose_sizes_arguments_say_stay_whole():
+def test_factors_whose_sizes_arguments_say_stay_unsharded():
     for op, operands, arguments in [
         ("aten.pixel_unshuffle", "1x1x4x4xf32", {"downscale_factor": 2}),
         ("aten.pixel_shuffle", "1x4x2x2xf32", {"upscale_factor": 2}),
@@ -457,7 +457,7 @@ def test_every_lifted_row_gives_what_the_op_gives(number: int, extras: tuple[Pla
 
 @settings(deadline=None, max_examples=60)
 @given(NUMBERS, DEALT, st.sampled_from(((2, 2), (2, 3), (3, 2))), st.data())
-def test_lifted_rows_of_two_axes_that_hold_together_are_right(
+def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     number: int, extras: tuple[Placement, ...], counts: tuple[int, int], data: st.DataObject
 ):
     case = prepared(number)
@@ -475,7 +475,7 @@ def test_lifted_rows_of_two_axes_that_hold_together_are_right(
 
 
 def _fits(case: Case, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
-    """Whether shapes can be held so, which the type check asks beside the rows."""
+    """Return whether shapes can be placed so, which the type check asks beside the strategies."""
     mesh = Mesh({"x": counts[0], "y": counts[1]})
     metas = (*case.rule.call.operands, *case.rule.call.results)
     try:
