@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from xdsl.universe import Universe
+from xdsl.universe import XDSL_UNIVERSE, Universe
 
 from spmdir.passes import PASSES
 from spmdir.passes.options import load_pass, make_pass
@@ -66,7 +66,11 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_THEIRS = XDSL_UNIVERSE.all_passes
+
 UNIVERSE = Universe(
     all_dialects={"spmd": _spmd, "aten": partial(_torch, "aten"), "prims": partial(_torch, "prims")},
-    all_passes={_stock_name(name): partial(_stock_pass, name) for name in PASSES},
+    all_passes={
+        _stock_name(name): partial(_stock_pass, name) for name in PASSES if name not in XDSL_UNIVERSE.all_passes
+    },
 )

@@ -235,6 +235,13 @@ class SizeOfOp(SizeOp):
     name = "spmd.size"
 
 
+@irdl_op_definition
+class SizeFunctionOp(SizeOp):
+    """A function of sizes, as torch.fx calls it; each has a subclass that differs in its name alone."""
+
+    name = "spmd.size_function"
+
+
 FUNCTIONS = {
     **{f"operator.{name}": name for name in ("add", "sub", "mul", "neg", "pow", "floordiv", "mod", "truediv")},
     **{f"torch.sym_{name}": name for name in ("max", "min", "float")},
@@ -250,7 +257,7 @@ SIZE_OPS: dict[str, type[SizeOp]] = {
     "aten.sym_numel": SymNumelOp,
     "spmd.size": SizeOfOp,
     **{
-        name: irdl_op_definition(type("SizeFunctionOp", (SizeOp,), {"name": name, "__doc__": f"{name} of sizes."}))
+        name: type("SizeFunctionOp", (SizeFunctionOp,), {"name": name, "__doc__": f"{name} of sizes."})
         for name in FUNCTIONS
     },
 }

@@ -32,39 +32,14 @@ from spmdir.dialects.collectives import (
     ReduceScatterOp,
     RelayOp,
     SliceOp,
-    SpmdOp,
     WaitOp,
 )
 from spmdir.dialects.halo import FoldOp, HaloOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
 from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
-
-
-@irdl_op_definition
-class ReshardOp(SpmdOp):
-    """`reshard %x : tensor<…> <dp: S(0)>`: the same value in another sharding; lower-reshard picks the collectives."""
-
-    name = "spmd.reshard"
-
-    def check(self, mesh: Mesh | None) -> None:
-        super().check(mesh)
-        if self.target is None:
-            raise VerifyException("a reshard needs a sharding, as in <dp: S(0)>")
-
-
-@irdl_op_definition
-class ConstraintOp(SpmdOp):
-    """`constraint %x : tensor<…> <dp: S(0), tp: ?>`: the user's word on a value; `?` leaves an axis to the compiler."""
-
-    name = "spmd.constraint"
-    MAY_BE_OPEN: ClassVar = True
-
-    def check(self, mesh: Mesh | None) -> None:
-        super().check(mesh)
-        if self.target is None:
-            raise VerifyException("a constraint needs a sharding, as in <dp: S(0), tp: ?>")
 
 
 @irdl_op_definition

@@ -20,8 +20,9 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.names import keep_name
+from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp
+from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decomposed, has_rule
@@ -255,7 +256,7 @@ class GraphBuilder:
             sharding = as_sharding(call.arguments["sharding"], self.mesh)
         except SpmdirError as error:
             raise type(error)(f"constraint '{node.name}': {error.message}", place) from None
-        op = ConstraintOp.build_op(call.operands, call.results, (), [sharding], location=location_attribute(node))
+        op = ConstraintOp.build(call.operands[0], sharding, location_attribute(node))
         return self._append(op, node)[0]
 
     def _append(self, op: Operation, node: fx.Node) -> Any:

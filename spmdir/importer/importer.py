@@ -21,8 +21,8 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name
+from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizesOp, drop_unused
-from spmdir.dialects.spmd import ConstraintOp
 from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import check_import, run_original

@@ -28,8 +28,9 @@ from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import BorderOp
 from spmdir.dialects.names import name_of
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import open_sizes
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
+from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of, signature_name

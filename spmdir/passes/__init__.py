@@ -27,5 +27,8 @@ PASSES: PassTable = {
     "verify-spmd": "spmdir.passes.verify_spmd:VerifySpmdPass",
     "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
     "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
+    "canonicalize": "spmdir.passes.cleanup:Canonicalize",
+    "cse": "spmdir.passes.cleanup:CSE",
+    "dce": "spmdir.passes.cleanup:DCE",
 }
 """The passes of spmdir: first those of a pipeline, in its order, then those that check, print and strip."""

@@ -16,9 +16,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names, distinguish, name_of, take_name
-from spmdir.dialects.spmd import ConstraintOp
+from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 
@@ -102,7 +101,7 @@ def _constrained(value: SSAValue, callee: FuncOp, which: str, index: int, call: 
     annotation = function_attrs(callee, which, index).get("spmd.sharding")
     if annotation is None or annotation.data == sharding_of(value):
         return value
-    constraint = ConstraintOp.build_op([value], [meta_of(value.type)], (), [annotation.data], location=call.location)
+    constraint = ConstraintOp.build(value, annotation.data, call.location)
     take_name(constraint.results[0], value)
     Rewriter.insert_op(constraint, InsertPoint.before(call))
     return constraint.results[0]

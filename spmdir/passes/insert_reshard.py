@@ -16,9 +16,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names
-from spmdir.dialects.spmd import ConstraintOp, ReshardOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
@@ -40,7 +39,7 @@ class _Reshards:
             return value
         key = (value, wanted)
         if key not in self.made:
-            reshard = ReshardOp.build_op([value], [meta_of(value.type)], (), [wanted], None, user.location)
+            reshard = ReshardOp.build(value, wanted, user.location)
             self.names.give(reshard.results[0], value, "reshard")
             Rewriter.insert_op(reshard, InsertPoint.before(user))
             self.made[key] = reshard.results[0]

@@ -32,7 +32,8 @@ from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
 from spmdir.dialects.halo import BORDER_OPS
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of

@@ -21,7 +21,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.spmd import ConstraintOp, ReshardOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import sized_function
@@ -61,13 +61,9 @@ class LowerReshardPass(ModulePass):
 def _origin(op: SpmdOp) -> SSAValue:
     """The value that `op` reshards, earlier reshards looked through; but not those that make it inexact, as asked."""
     value = op.operands[0]
-    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not _is_inexact(value.owner.target):
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not is_inexact(value.owner.target):
         value = value.owner.operands[0]
     return value
-
-
-def _is_inexact(sharding: Sharding | None) -> bool:
-    return sharding is not None and any(placement.error for _, placement in sharding.entries)
 
 
 def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: Topology, names: Names) -> None:
@@ -115,7 +111,7 @@ def _cheapest_tree(
         tree: Tree = {}
         wire, sends, seconds = 0.0, 0, 0.0
         for target in order:
-            starts = (source, *(reached for reached in tree if not _is_inexact(reached)))
+            starts = (source, *(reached for reached in tree if not is_inexact(reached)))
             plans = (plan_reshard(meta.shape, meta.dtype, start, target, mesh, topology) for start in starts)
             plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
             tree.update((step.target, step) for step in plan.steps if step.target not in tree)

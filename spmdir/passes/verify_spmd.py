@@ -17,8 +17,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import sizes_op
-from spmdir.dialects.spmd import ConstantOp, ConstraintOp, ReshardOp
+from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local

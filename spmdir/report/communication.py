@@ -121,7 +121,7 @@ def comm_report(
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.halo import BorderOp
-    from spmdir.dialects.spmd import ReshardOp
+    from spmdir.dialects.reshard_ops import ReshardOp
     from spmdir.dialects.values import global_shape
     from spmdir.passes.propagation.objective import objective_of
 

@@ -1,0 +1,79 @@
+"""The ops that ask for a sharding, `reshard` and `constraint`, and how chains of reshards canonicalize."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from xdsl.ir import Operation, SSAValue
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.traits import HasCanonicalizationPatternsTrait
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.collectives import SpmdOp
+
+
+class LayoutOp(SpmdOp):
+    """Base of the ops whose result is the operand, in the sharding that the op says."""
+
+    @classmethod
+    def build(cls, value: SSAValue, sharding: Sharding, location: Any = None) -> Self:  # type: ignore[override]
+        """Return this op of `value`, a tensor; the result has its type and `sharding`."""
+        return cls.build_op([value], [meta_of(value.type)], (), [sharding], location=location)  # type: ignore[return-value]
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        if self.target is None:
+            raise VerifyException(f"needs a sharding, as in `{self.name} %x : tensor<8x4xf32> <dp: S(0)>`")
+
+
+class ReshardPatterns(HasCanonicalizationPatternsTrait):
+    """How reshards fold; lower-reshard plans from the same origins."""
+
+    @classmethod
+    def get_canonicalization_patterns(cls) -> tuple[RewritePattern, ...]:
+        return FoldReshardToOwnSharding(), FoldReshardOfReshard()
+
+
+@irdl_op_definition
+class ReshardOp(LayoutOp):
+    """`reshard %x : tensor<…> <dp: S(0)>`: the same value in another sharding; lower-reshard picks the collectives."""
+
+    name = "spmd.reshard"
+    traits = traits_def(ReshardPatterns())
+
+
+@irdl_op_definition
+class ConstraintOp(LayoutOp):
+    """`constraint %x : tensor<…> <dp: S(0), tp: ?>`: a user annotation; `?` leaves an axis to the compiler."""
+
+    name = "spmd.constraint"
+    MAY_BE_OPEN: ClassVar = True
+
+
+class FoldReshardToOwnSharding(RewritePattern):
+    """`reshard (x: A) A  ==>  x`."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if isinstance(op, ReshardOp) and op.source is not None and op.source == op.target:
+            rewriter.replace(op, (), [op.operands[0]])
+
+
+class FoldReshardOfReshard(RewritePattern):
+    """`reshard (reshard x B) C  ==>  reshard x C`, where nothing else uses the value in B and B loses no precision."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        inner = op.operands[0].owner
+        if not isinstance(op, ReshardOp) or not isinstance(inner, ReshardOp) or inner.target is None:
+            return
+        if inner.results[0].has_one_use() and not is_inexact(inner.target):
+            op.operands[0] = inner.operands[0]
+            rewriter.notify_op_modified(op)
+
+
+def is_inexact(sharding: Sharding | None) -> bool:
+    """Return whether a placement of `sharding` loses precision, so that only who asks for it gets it."""
+    return sharding is not None and any(placement.error for _, placement in sharding.entries)
