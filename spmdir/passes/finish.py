@@ -12,7 +12,7 @@ from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.names import take_name
-from spmdir.dialects.spmd import ConstraintOp, ReshardOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verification import is_local
