@@ -42,8 +42,17 @@ from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
-from spmdir.search.axis_search import Unsolvable
-from spmdir.search.problem import Given, Node, Offer, Problem, Row, largest_part, parts_of, splits
+from spmdir.search.candidates import Unsolvable
+from spmdir.search.problem import (
+    Annotation,
+    Node,
+    NodeStrategy,
+    Problem,
+    StrategySource,
+    largest_part,
+    parts_of,
+    splits,
+)
 from spmdir.search.solve import Solution, solve
 
 DOUBLE = (F64, COMPLEX_F64)
@@ -57,8 +66,8 @@ _INTERNAL = 0.02
 
 
 @attrs.frozen(cache_hash=True)
-class OpOffer:
-    """The rows of a torch op: its rule's strategies, or replicated if it has no rule.
+class OpStrategies:
+    """The strategies of a torch op: its rule's strategies, or replicated if it has no rule.
 
     Attributes:
         rule: the instantiated rule; compared by identity, since instantiation is memoised.
@@ -79,17 +88,17 @@ class OpOffer:
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     extras: tuple[Placement, ...] = ()
-    _known: dict[object, tuple[Row, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
-    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
+    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
-            return (Row((R,) * self.operands, (R,) * len(self.results)),)
+            return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
         key = (axis if any(self.results) or axis in self.parts else "", count, divided.key)
         if key not in self._known:
-            self._known[key] = self._rows(self.rule, axis, count, divided)
+            self._known[key] = self._strategies(self.rule, axis, count, divided)
         return self._known[key]
 
-    def _rows(self, rule: OpRule, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
+    def _strategies(self, rule: OpRule, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
         fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
         if not fitting and self.sizes:
             divided = divided.over(self._beside(rule, axis))
@@ -100,7 +109,7 @@ class OpOffer:
         if axis in self.parts:
             sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
             fitting = [s for s, size in sizes if splits(size, count, divided.of(s.factor))]
-        return tuple(self._row(s, count, divided) for s in fitting)
+        return tuple(self._strategy(s, count, divided) for s in fitting)
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
         """Whether `strategy` on `axis` gives what the user fixed."""
@@ -118,27 +127,27 @@ class OpOffer:
         for _ in range(len(others)):
             for other in others:
                 offered = rule.strategies(sizes[other], shard_counts(beside), self.extras)
-                rows = [s for s in offered if self._gives(s, other)]
-                if rows:
-                    beside.append((rows[0], sizes[other]))
+                strategies = [s for s in offered if self._gives(s, other)]
+                if strategies:
+                    beside.append((strategies[0], sizes[other]))
                     others.remove(other)
                     break
         return shard_counts(beside)
 
-    def on(self, mesh: Mesh) -> OpOffer:
-        """This offer on a mesh that splits some axes."""
+    def on(self, mesh: Mesh) -> OpStrategies:
+        """This source on a mesh that splits some axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
-    def _row(self, strategy: Strategy, count: int, divided: ShardCounts) -> Row:
+    def _strategy(self, strategy: Strategy, count: int, divided: ShardCounts) -> NodeStrategy:
         if strategy.factor is None or self.rule is None:
-            return Row(strategy.operands, strategy.results)
+            return NodeStrategy(strategy.operands, strategy.results)
         size, before = self.rule.factors[strategy.factor].size, divided.of(strategy.factor)
         fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
         inner = self._inner(strategy.factor) if expands else self._borders(strategy.factor)
         placement = strategy.factor_placement
-        return Row(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, placement)
+        return NodeStrategy(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, placement)
 
     def _idles(self, strategy: Strategy, count: int, divided: ShardCounts) -> bool:
         """Whether a factor is divided among more ranks than it has elements."""
@@ -203,19 +212,19 @@ class PropagatePass(ModulePass):
             _refuse_missing_rules(function, ctx.rules)
         with ir.collector_paused():
             makers, problem, solution = self._decide(function, mesh, ctx.rules)
-            rows = solution.rows
+            strategies = solution.strategies
             note_objective(function, solution.cost)
-            annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), rows)
+            annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), strategies)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
             names = Names(function.body.block)
             for node, maker in enumerate(makers if sizes_op(op) is None else ()):
-                if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in rows.values()):
+                if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in strategies.values()):
                     expand(maker, mesh, ctx.rules, names)
 
     def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:
-        """What makes the nodes of the search, its problem, and what it found: the row of each node on each axis.
+        """What makes the nodes of the search, its problem, and what it found: the strategy of each node on each axis.
 
         Axes are split as the user's shardings do; then also as views would like, if that costs less.
         """
@@ -233,7 +242,7 @@ class PropagatePass(ModulePass):
             with contextlib.suppress(Unsolvable, ShardingError):
                 finer = problem.on(wider)
                 other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
-                if (solution is None or other.cost < solution.cost) and _fits(finer, other.rows):
+                if (solution is None or other.cost < solution.cost) and _fits(finer, other.strategies):
                     return makers, finer, other
         if solution is None:
             assert refused is not None
@@ -254,14 +263,14 @@ def _given_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
 
 
 def _rule(node: Node) -> OpRule | None:
-    return node.offer.rule if isinstance(node.offer, OpOffer) else None
+    return node.source.rule if isinstance(node.source, OpStrategies) else None
 
 
 def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, str], float]:
     """(rule of an op, axis) → the bytes of the values of those ops that it does not divide, or that reshard for it."""
     wishes: dict[tuple[OpRule, str], float] = {}
     for axis in problem.mesh.axis_names:
-        chosen = solution.rows[axis] if solution else ()
+        chosen = solution.strategies[axis] if solution else ()
         moved = _moved(problem, chosen)
         for index, node in enumerate(problem.nodes):
             rule, values = _rule(node), (*node.operands, *node.results)
@@ -272,23 +281,23 @@ def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, s
     return wishes
 
 
-def _moved(problem: Problem, rows: Sequence[Row]) -> set[int]:
+def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
     """The values that some node wants in another placement than they are made in."""
     made, moved = {}, set()
-    for node, row in zip(problem.nodes, rows, strict=False):
-        wanted = zip(node.operands, row.operands, strict=True)
+    for node, strategy in zip(problem.nodes, strategies, strict=False):
+        wanted = zip(node.operands, strategy.operands, strict=True)
         moved.update(value for value, placement in wanted if made[value] != placement)
-        made.update(zip(node.results, row.results, strict=True))
+        made.update(zip(node.results, strategy.results, strict=True))
     return moved
 
 
-def _fits(problem: Problem, rows: Mapping[str, Sequence[Row]]) -> bool:
+def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) -> bool:
     """Whether factors that several sub-axes of one axis divide are divided evenly, as their merged form wants it."""
     mesh = problem.mesh
     for index, node in enumerate(problem.nodes):
         rule = _rule(node)
         by_factor: dict[int, list[str]] = {}
-        for axis, chosen in rows.items():
+        for axis, chosen in strategies.items():
             factor = chosen[index].factor
             if rule is not None and factor is not None:
                 by_factor.setdefault(factor, []).append(axis)
@@ -311,48 +320,48 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     nodes: list[Node] = []
     makers: list[Maker] = []
 
-    def add(maker: Maker, offer: Offer, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
+    def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
-        nodes.append(Node(offer, tuple(values[value] for value in operands), tuple(numbers)))
+        nodes.append(Node(source, tuple(values[value] for value in operands), tuple(numbers)))
         makers.append(maker)
 
     for argument in function.args:
         meta = _meta(argument)
-        offer = Given(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
-        add(argument, offer, (), (argument,))
+        source = Annotation(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
+        add(argument, source, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_offer(op, mesh, rules, flop_bytes, double), op.tensors, op.results)
+            add(op, _op_strategies(op, mesh, rules, flop_bytes, double), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
-            add(op, Given(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
+            add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
-            add(op, Given(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
+            add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        add(index, Given(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
+        add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
     return makers, _with_candidates(Problem(mesh, tuple(metas), tuple(nodes)))
 
 
 def _with_candidates(problem: Problem) -> Problem:
     """`problem` with the plug-in placements that its values may have."""
-    given = [_given_placements(node.offer) for node in problem.nodes]
+    given = [_given_placements(node.source) for node in problem.nodes]
     if not any(map(plugins, given)):
         return problem
     found = candidates(problem, list(map(_rule, problem.nodes)), given)
-    nodes = (attrs.evolve(n, offer=attrs.evolve(n.offer, extras=of_node(n, found))) for n in problem.nodes)  # type: ignore
+    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, extras=of_node(n, found))) for n in problem.nodes)  # type: ignore
     every = plugins(placement for placements in (*given, *found) for placement in placements)
     return attrs.evolve(problem, nodes=tuple(nodes), extras=every)
 
 
-def _given_placements(offer: Offer) -> tuple[Placement, ...]:
+def _given_placements(source: StrategySource) -> tuple[Placement, ...]:
     """What the user gave an op, input, constraint or output."""
-    given = offer.results if isinstance(offer, OpOffer) else (offer.sharding,)  # type: ignore  # a Given
+    given = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
     return tuple(placement for sharding in given if sharding for _, placement in sharding.entries)
 
 
@@ -369,7 +378,7 @@ def _refuse_missing_rules(function: FuncOp, rules: RuleSet) -> None:
             raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))
 
 
-def _op_offer(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double: bool) -> OpOffer:
+def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double: bool) -> OpStrategies:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
@@ -377,7 +386,7 @@ def _op_offer(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double:
     work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     sizes = mesh.axes if any(op.shardings) else ()
-    return OpOffer(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
+    return OpStrategies(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
 
 
 def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:

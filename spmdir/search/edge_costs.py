@@ -1,6 +1,6 @@
-"""What moving each value of a program costs on one mesh axis: the bills that the search adds up.
+"""What moving each value of a program costs on one mesh axis: the edge costs that the search adds up.
 
-Placements are indices into a catalogue here. What a user of a value wishes is a placement's index plus the length of
+Placements are indices into a catalogue here. What a user of a value requests is a placement's index plus the length of
 the catalogue times the number of its sizes: another axis that divides a value for one user and not for another makes
 different sizes.
 """
@@ -20,7 +20,7 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import planned
 from spmdir.reshard.topology import FLAT
-from spmdir.search.problem import Row
+from spmdir.search.problem import NodeStrategy
 from spmdir.search.repeats import Quotient
 
 START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
@@ -69,14 +69,14 @@ def catalogue(extras: tuple[Placement, ...]) -> Catalogue:
     return Catalogue((*EVERYWHERE, *extras))
 
 
-class Bills:
-    """The bills of one axis of `count` ranks, the other axes' rows given.
+class EdgeCosts:
+    """The edge costs of one axis of `count` ranks, the other axes' strategies given.
 
     Attributes:
-        offset: value → {(user, operand index): what its wishes add to a placement's index}.
+        offset: value → {(user, operand index): what its requests add to a placement's index}.
     """
 
-    def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[Row]]):
+    def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[NodeStrategy]]):
         self.shared, self.mesh, self.others = shared, mesh, others
         self.catalogue = catalogue(shared.extras)
         self.width = len(self.catalogue.placements)
@@ -101,14 +101,15 @@ class Bills:
         node, position = self.shared.producer[value]
         whole = float(self.shared.values[value].bytes * self.shared.value_weight[value])
         divides = [
-            (self.mesh.sizes[a], rows[node].results[position].dim is not None) for a, rows in self.others.items()
+            (self.mesh.sizes[a], strategies[node].results[position].dim is not None)
+            for a, strategies in self.others.items()
         ]
         known: dict[tuple[float, float], int] = {}
         offsets = {}
         for user, slot in self.shared.users[value]:
             gathered = reduced = whole
-            for (size, before), rows in zip(divides, self.others.values(), strict=True):
-                after = rows[user].operands[slot].dim is not None
+            for (size, before), strategies in zip(divides, self.others.values(), strict=True):
+                after = strategies[user].operands[slot].dim is not None
                 gathered /= size if after else 1
                 reduced /= size if after or before else 1
             offsets[user, slot] = known.setdefault((reduced, gathered), len(known)) * self.width
@@ -116,29 +117,29 @@ class Bills:
         self.offset.append(offsets)
 
     def of(self, value: int, made: int) -> list[float]:
-        """Wish → bytes to grant it from placement `made`."""
-        bill = self.known[value].get(made)
-        if bill is None:
+        """Return, for each request, the bytes to satisfy it from placement `made`."""
+        per_request = self.known[value].get(made)
+        if per_request is None:
             prices, gathers = self.price[made], self.catalogue.gathers[made]
             start = START_BYTES * self.shared.value_weight[value]
-            bill = [
+            per_request = [
                 p * sizes[g] + start if p else 0.0
                 for sizes in self.sizes[value]
                 for p, g in zip(prices, gathers, strict=True)
             ]
-            self.known[value][made] = bill
-        return bill
+            self.known[value][made] = per_request
+        return per_request
 
-    def cap(self, value: int, bill: Sequence[float], wishes: Collection[int]) -> float:
-        """Bytes to replicate a value, after which every wish is free."""
+    def replicate_bound(self, value: int, per_request: Sequence[float], requests: Collection[int]) -> float:
+        """Return the bytes to replicate a value, after which every request is free."""
         if len(self.sizes[value]) == 1:
-            return bill[0]
-        return max((bill[wish - wish % self.width] for wish in wishes), default=0.0)
+            return per_request[0]
+        return max((per_request[request - request % self.width] for request in requests), default=0.0)
 
-    def grant(self, value: int, made: int, wishes: Collection[int]) -> float:
-        """Bytes to give a value made with placement `made` as all wish: one by one, or all from R."""
-        bill = self.of(value, made)
+    def cost_to_satisfy(self, value: int, made: int, requests: Collection[int]) -> float:
+        """Return the bytes to satisfy all `requests` from placement `made`: one by one, or all from R."""
+        per_request = self.of(value, made)
         direct = 0.0
-        for wish in wishes:
-            direct += bill[wish]
-        return min(direct, self.cap(value, bill, wishes)) if direct else 0.0
+        for request in requests:
+            direct += per_request[request]
+        return min(direct, self.replicate_bound(value, per_request, requests)) if direct else 0.0

@@ -1,7 +1,7 @@
 """What the sharding search decides, as plain tables: values, the nodes that make and use them, what is fixed.
 
-A node offers *rows*: for one mesh axis, the placements it wants its operands in and the placements its results
-get. An op's rows are its rule's strategies; an input, a constraint and an output offer what they can be.
+A node has *strategies*: for one mesh axis, the placements it wants its operands in and the placements its results
+get. An op's strategies are its rule's strategies; an input, a constraint and an output have those that they can be.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spmdir.rules.strategies.strategy import ShardCounts
 
 
 @attrs.frozen
-class Row:
+class NodeStrategy:
     """One choice of a node on one axis.
 
     Attributes:
@@ -62,20 +62,20 @@ def largest_part(placement: Placement, size: int, count: int) -> float:
         return 1.0  # of a size that it cannot divide, which only the order of axes can tell
 
 
-class Offer(Protocol):
-    """Where a node's rows come from; equal offers make nodes interchangeable."""
+class StrategySource(Protocol):
+    """Where a node's strategies come from; equal sources make nodes interchangeable."""
 
     @property
     def work(self) -> float:
         """Bytes on the wire that the whole op's compute is worth."""
         ...
 
-    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
-        """The rows on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
+    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
+        """The strategies on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
         ...
 
-    def on(self, mesh: Mesh) -> Offer:
-        """This offer on a mesh that splits some axes."""
+    def on(self, mesh: Mesh) -> StrategySource:
+        """This source on a mesh that splits some axes."""
         ...
 
 
@@ -84,12 +84,12 @@ class Node:
     """An op, input, constraint or output.
 
     Attributes:
-        offer: its rows.
+        source: its strategies.
         operands: indices of the values it uses.
         results: indices of the values it makes.
     """
 
-    offer: Offer
+    source: StrategySource
     operands: tuple[int, ...]
     results: tuple[int, ...]
 
@@ -114,13 +114,13 @@ class Problem:
         """This problem on a mesh that splits some of its axes."""
         if mesh == self.mesh:
             return self
-        nodes = tuple(attrs.evolve(node, offer=node.offer.on(mesh)) for node in self.nodes)
+        nodes = tuple(attrs.evolve(node, source=node.source.on(mesh)) for node in self.nodes)
         return attrs.evolve(self, mesh=mesh, nodes=nodes)
 
 
 @attrs.frozen(cache_hash=True)
-class Given:
-    """The rows of a value whose sharding the user gave; open axes are free.
+class Annotation:
+    """The strategies of a value whose sharding the user gave; open axes are free.
 
     Attributes:
         meta: the value.
@@ -138,7 +138,7 @@ class Given:
     parts: tuple[str, ...] = ()
     extras: tuple[Placement, ...] = ()
 
-    def rows(self, axis: str, count: int, divided: ShardCounts) -> tuple[Row, ...]:
+    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
         placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
         if not fixed and axis in self.parts:
@@ -146,7 +146,7 @@ class Given:
                 p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, divided.of(p.dim))
             )
         return tuple(
-            Row(
+            NodeStrategy(
                 () if self.role == "input" else (placement,),
                 () if self.role == "output" else (placement,),
                 placement.dim,
@@ -155,7 +155,7 @@ class Given:
             for placement in placements
         )
 
-    def on(self, mesh: Mesh) -> Given:
+    def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
     def _held(self, placement: Placement, count: int, divided: ShardCounts) -> float:

@@ -96,7 +96,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
     ]
     nodes = [
         Node(
-            problem.nodes[node].offer,
+            problem.nodes[node].source,
             tuple(value_class[v] for v in problem.nodes[node].operands),
             tuple(value_class[v] for v in problem.nodes[node].results),
         )
@@ -129,7 +129,7 @@ def _colours(problem: Problem, depth: int) -> list[int]:
             users[value].append((index, slot))
     names: dict[object, int] = {}
     colours = [
-        names.setdefault((node.offer, len(node.operands), len(node.results)), len(names)) for node in problem.nodes
+        names.setdefault((node.source, len(node.operands), len(node.results)), len(names)) for node in problem.nodes
     ]
     kinds = len(names)
     for _ in range(depth):

@@ -1,4 +1,4 @@
-"""The sharding search: picks one row for every node on every axis so that the whole program costs least.
+"""The sharding search: picks one strategy for every node on every axis so that the whole program costs least.
 
 One axis at a time, the others fixed (`axis_search.py`), in rounds. Nodes that cannot be told apart by their
 surroundings share one decision (`repeats.py`), so that repeated layers are decided once.
@@ -22,7 +22,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.plan import plan_reshard
 from spmdir.search.axis_search import AxisSearch
-from spmdir.search.problem import Problem, Row
+from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import Quotient, quotient
 
 DEPTHS = (3, 4)
@@ -34,12 +34,12 @@ class Solution:
     """What the search found.
 
     Attributes:
-        rows: axis → the row of each node.
+        strategies: axis → the strategy of each node.
         cost: of the whole program, in bytes.
         depth: how far surroundings were compared.
     """
 
-    rows: dict[str, list[Row]]
+    strategies: dict[str, list[NodeStrategy]]
     cost: float
     depth: int
 
@@ -53,7 +53,7 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[
         depths: of the comparison of surroundings, to try instead of DEPTHS.
 
     Raises:
-        Unsolvable: what is fixed leaves a node without a row.
+        Unsolvable: what is fixed leaves a node without a strategy.
     """
     tries = {depth: _Try(problem, quotient(problem, depth)) for depth in depths or DEPTHS}
     for one in tries.values():
@@ -65,50 +65,58 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[
             break
     everywhere = range(len(problem.nodes))
     classes = [best.shared.node_class[node] for node in everywhere]
-    return Solution({axis: [rows[part] for part in classes] for axis, rows in best.rows.items()}, best.cost, depth)
+    return Solution(
+        {axis: [strategies[part] for part in classes] for axis, strategies in best.strategies.items()}, best.cost, depth
+    )
 
 
 class _Try:
     """A search over the nodes that are merged in `shared`.
 
     Attributes:
-        rows: axis → the row of each distinct node, the best so far.
+        strategies: axis → the strategy of each distinct node, the best so far.
         cost: what they cost, in bytes.
     """
 
     def __init__(self, problem: Problem, shared: Quotient):
         self.mesh, self.shared = problem.mesh, shared
-        self.rows = {axis: AxisSearch(self.mesh, shared, axis, {}, ()).run(0, None, set()) for axis in self.mesh.sizes}
+        self.strategies = {
+            axis: AxisSearch(self.mesh, shared, axis, {}, ()).run(0, None, set()) for axis in self.mesh.sizes
+        }
         self.cost = math.inf
-        self._now, self._first = self.rows, True
-        self._tried: dict[str, set[tuple[int, Row]]] = {axis: set() for axis in self.mesh.sizes}
+        self._now, self._first = self.strategies, True
+        self._tried: dict[str, set[tuple[int, NodeStrategy]]] = {axis: set() for axis in self.mesh.sizes}
 
     def round(self, effort: int) -> bool:
         """Decide each axis once more; whether anything changed."""
         before, decided = self._now, []
         for axis in self.mesh.sizes:
-            others = {a: rows for a, rows in self._now.items() if a != axis}
+            others = {a: strategies for a, strategies in self._now.items() if a != axis}
             search = AxisSearch(self.mesh, self.shared, axis, others, decided if self._first else others)
             self._now = {**self._now, axis: search.run(effort, self._now[axis], self._tried[axis])}
             decided.append(axis)
         self._first = False
         cost = joint_cost(self.mesh, self.shared, self._now)
         if cost < self.cost:
-            self.rows, self.cost = self._now, cost
+            self.strategies, self.cost = self._now, cost
         return self._now != before
 
 
-def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[Row]]) -> float:
+def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeStrategy]]) -> float:
     """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
     cost, extras = 0.0, bool(shared.extras)
     for part, node in enumerate(shared.nodes):
-        left = math.prod(rows[part].fraction for rows in chosen.values())
-        cost += shared.weight[part] * node.offer.work * left
+        left = math.prod(strategies[part].fraction for strategies in chosen.values())
+        cost += shared.weight[part] * node.source.work * left
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
-        made = _sharding(mesh, {axis: rows[part].results[position] for axis, rows in chosen.items()}, extras)
+        made = _sharding(
+            mesh, {axis: strategies[part].results[position] for axis, strategies in chosen.items()}, extras
+        )
         wanted = {
-            _sharding(mesh, {axis: rows[user].operands[slot] for axis, rows in chosen.items()}, extras): None
+            _sharding(
+                mesh, {axis: strategies[user].operands[slot] for axis, strategies in chosen.items()}, extras
+            ): None
             for user, slot in shared.users[value]
         }
         cost += shared.value_weight[value] * sum(_wire_bytes(meta, made, target, mesh) for target in wanted)

@@ -9,7 +9,8 @@ import pytest
 
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.passes import propagate
-from spmdir.search.problem import Problem, Row
+from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
+from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.solve import Solution
 
 DIVIDING = 0.85
@@ -22,40 +23,41 @@ def decide_at_random(patch: pytest.MonkeyPatch, seed: str) -> None:
 
 
 def random_solution(seed: str) -> Callable[..., Solution]:
-    """Stands for `planner.search.solve`: a random row for every node on every axis.
+    """Stands for `search.solve.solve`: a random strategy for every node on every axis.
 
-    Rows that only pass on a pending reduction are for operands that have it; no value pends by two kinds.
+    Strategies that only pass on a pending reduction are for operands that have it; no value pends by two kinds.
     """
 
     def solve(problem: Problem, *_: object, **__: object) -> Solution:
         choice = random.Random(seed)
-        chosen: dict[str, list[Row]] = {}
+        chosen: dict[str, list[NodeStrategy]] = {}
         for axis, count in problem.mesh.sizes.items():
             held: dict[int, Placement] = {}
-            rows: list[Row] = []
+            strategies: list[NodeStrategy] = []
             for index, node in enumerate(problem.nodes):
                 others = [chosen[other][index] for other in chosen]
-                divided: dict[int, int] = {}
-                for other, row in zip(chosen, others, strict=True):
-                    if row.factor is not None:
-                        divided[row.factor] = divided.get(row.factor, 1) * problem.mesh.sizes[other]
+                divided = shard_counts(zip(others, [problem.mesh.sizes[other] for other in chosen], strict=True))
                 wanted = [held[value] for value in node.operands]
-                offered = [row for row in node.offer.rows(axis, count, divided) if _fits(row, wanted, others)]
-                offered = offered or list(node.offer.rows(axis, count, {}))
-                dividing = [row for row in offered if row.factor is not None]
-                row = choice.choice(dividing if dividing and choice.random() < DIVIDING else offered)
-                held.update(zip(node.results, row.results, strict=True))
-                rows.append(row)
-            chosen[axis] = rows
+                offered = [
+                    strategy
+                    for strategy in node.source.strategies(axis, count, divided)
+                    if _fits(strategy, wanted, others)
+                ]
+                offered = offered or list(node.source.strategies(axis, count, UNSHARDED))
+                dividing = [strategy for strategy in offered if strategy.factor is not None]
+                strategy = choice.choice(dividing if dividing and choice.random() < DIVIDING else offered)
+                held.update(zip(node.results, strategy.results, strict=True))
+                strategies.append(strategy)
+            chosen[axis] = strategies
         return Solution(chosen, 0.0, 0)
 
     return solve
 
 
-def _fits(row: Row, held: list[Placement], others: list[Row]) -> bool:
-    if any(_kind(want) and want != have for want, have in zip(row.operands, held, strict=True)):
+def _fits(strategy: NodeStrategy, held: list[Placement], others: list[NodeStrategy]) -> bool:
+    if any(_kind(want) and want != have for want, have in zip(strategy.operands, held, strict=True)):
         return False
-    mine = (*row.operands, *row.results)
+    mine = (*strategy.operands, *strategy.results)
     kinds = [(_kind(a), _kind(b)) for o in others for a, b in zip(mine, (*o.operands, *o.results), strict=True)]
     return all(a == b for a, b in kinds if a and b)
 

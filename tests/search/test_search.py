@@ -16,9 +16,10 @@ from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.propagate import build_problem
 from spmdir.reshard.axis_price import axis_price
+from spmdir.rules.strategies.strategy import UNSHARDED
 from spmdir.search import solve
 from spmdir.search.edge_costs import START_BYTES
-from spmdir.search.problem import Problem, Row
+from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import quotient
 from spmdir.simulator.simulate import run_single, simulate
 from tests.search.random_programs import Program, programs
@@ -45,28 +46,28 @@ def problem_of(text: str) -> Problem:
     return build_problem(ir.main_function(module), ir.mesh(module), ir.context().rules, FLOP_BYTES)[1]
 
 
-def cost(problem: Problem, rows: Sequence[Row]) -> float:
+def cost(problem: Problem, strategies: Sequence[NodeStrategy]) -> float:
     """The cost of a decision on a mesh of one axis, as docs/propagation.md states it."""
     ((_, count),) = problem.mesh.axes
-    total = sum(node.offer.work * row.fraction for node, row in zip(problem.nodes, rows, strict=True))
-    made, wishes = {}, {value: {} for value in range(len(problem.values))}
-    for node, row in zip(problem.nodes, rows, strict=True):
-        for size, _ in row.inner_bytes:
+    total = sum(node.source.work * strategy.fraction for node, strategy in zip(problem.nodes, strategies, strict=True))
+    made, requests = {}, {value: {} for value in range(len(problem.values))}
+    for node, strategy in zip(problem.nodes, strategies, strict=True):
+        for size, _ in strategy.inner_bytes:
             total += axis_price(Partial("sum"), R, size, count) + START_BYTES
-        made.update(zip(node.results, row.results, strict=True))
-        for value, placement in zip(node.operands, row.operands, strict=True):
-            wishes[value][placement] = None
-    for value, wanted in wishes.items():
+        made.update(zip(node.results, strategy.results, strict=True))
+        for value, placement in zip(node.operands, strategy.operands, strict=True):
+            requests[value][placement] = None
+    for value, wanted in requests.items():
         size = problem.values[value].bytes
-        bills = [axis_price(made[value], placement, size, count) for placement in wanted]
-        one_by_one = sum(bill + START_BYTES for bill in bills if bill)
+        edge_costs = [axis_price(made[value], placement, size, count) for placement in wanted]
+        one_by_one = sum(per_request + START_BYTES for per_request in edge_costs if per_request)
         total += min(one_by_one, axis_price(made[value], R, size, count) + START_BYTES)
     return total
 
 
-def all_decisions(problem: Problem) -> Iterator[Sequence[Row]]:
+def all_decisions(problem: Problem) -> Iterator[Sequence[NodeStrategy]]:
     ((axis, count),) = problem.mesh.axes
-    return itertools.product(*(node.offer.rows(axis, count, {}) for node in problem.nodes))
+    return itertools.product(*(node.source.strategies(axis, count, UNSHARDED) for node in problem.nodes))
 
 
 def small_problems(count: int) -> list[Problem]:
@@ -84,7 +85,7 @@ def small_problems(count: int) -> list[Problem]:
     @given(programs([ONE_AXIS], ops=4, lengths=(4, 64, 256, 1024)))
     def collect(program: Program) -> None:
         problem = problem_of(program.text)
-        decisions = math.prod(len(node.offer.rows("a", 4, {})) for node in problem.nodes)
+        decisions = math.prod(len(node.source.strategies("a", 4, UNSHARDED)) for node in problem.nodes)
         if 20 < decisions < 4000:
             found.append(problem)
 
@@ -95,19 +96,22 @@ def small_problems(count: int) -> list[Problem]:
 def test_small_programs_are_decided_as_well_as_by_trying_everything() -> None:
     optimal = []
     for problem in small_problems(250):
-        best = min(cost(problem, rows) for rows in all_decisions(problem))
-        found = cost(problem, solve.solve(problem).rows["a"])
+        best = min(cost(problem, strategies) for strategies in all_decisions(problem))
+        found = cost(problem, solve.solve(problem).strategies["a"])
         assert found <= 1.5 * best + 1e-6 or len(problem.nodes) > 6
         optimal.append(found <= best + 1e-6)
     assert len(optimal) > 100
     assert sum(optimal) >= 0.95 * len(optimal)
 
 
-def replicated(problem: Problem) -> list[Row]:
+def replicated(problem: Problem) -> list[NodeStrategy]:
     """The decision that replicates whatever may be replicated."""
     ((axis, count),) = problem.mesh.axes
     return [
-        max(node.offer.rows(axis, count, {}), key=lambda row: [*row.operands, *row.results].count(R))
+        max(
+            node.source.strategies(axis, count, UNSHARDED),
+            key=lambda strategy: [*strategy.operands, *strategy.results].count(R),
+        )
         for node in problem.nodes
     ]
 
@@ -116,7 +120,7 @@ def replicated(problem: Problem) -> list[Row]:
 @given(programs([ONE_AXIS], ops=12, lengths=(4, 64, 256, 1024)))
 def test_nothing_costs_more_than_replicating_everything(program: Program) -> None:
     problem = problem_of(program.text)
-    assert cost(problem, solve.solve(problem).rows["a"]) <= cost(problem, replicated(problem)) + 1e-6
+    assert cost(problem, solve.solve(problem).strategies["a"]) <= cost(problem, replicated(problem)) + 1e-6
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=SLOW)
@@ -160,17 +164,17 @@ def test_layers_beyond_those_that_differ_only_weigh_more(depth: int) -> None:
 
 
 def test_every_further_layer_costs_the_same() -> None:
-    costs = [cost(stack(layers), solve.solve(stack(layers)).rows["a"]) for layers in (5, 6, 7, 8)]
+    costs = [cost(stack(layers), solve.solve(stack(layers)).strategies["a"]) for layers in (5, 6, 7, 8)]
     steps = [after - before for before, after in itertools.pairwise(costs)]
     assert steps == pytest.approx([steps[0]] * 3)
 
 
 def test_merging_repeats_loses_nothing_on_a_stack_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = stack(6)
-    merged = cost(problem, solve.solve(problem).rows["a"])
+    merged = cost(problem, solve.solve(problem).strategies["a"])
     monkeypatch.setattr(solve, "DEPTHS", (100,))
     assert len(quotient(problem, 100).nodes) == len(problem.nodes)
-    assert merged == pytest.approx(cost(problem, solve.solve(problem).rows["a"]))
+    assert merged == pytest.approx(cost(problem, solve.solve(problem).strategies["a"]))
 
 
 def test_nodes_of_different_surroundings_are_never_merged() -> None:

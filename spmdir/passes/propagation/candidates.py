@@ -8,7 +8,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import plugins
 from spmdir.rules import OpRule
-from spmdir.search.problem import Given, Node, Problem
+from spmdir.search.problem import Annotation, Node, Problem
 
 MOST = 8
 """A value gets no further candidates from ops once it has as many."""
@@ -20,7 +20,7 @@ Found = list[dict[Placement, None]]
 def candidates(problem: Problem, rules: Sequence[OpRule | None], given: Sequence[Iterable[Placement]]) -> Found:
     """The candidates of each value of `problem`.
 
-    A row of an op's rule that asks for a candidate of one of its values gives the others theirs. Inexact placements
+    A strategy of an op's rule that asks for a candidate of one of its values gives the others theirs. Inexact ones
     are those of no value, since the user alone decides where they are.
 
     Args:
@@ -55,12 +55,12 @@ def of_node(node: Node, found: Found) -> tuple[Placement, ...]:
 
 def _made(node: Node, rule: OpRule | None, found: Found, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
     values, extras = (*node.operands, *node.results), of_node(node, found)
-    if isinstance(node.offer, Given):
+    if isinstance(node.source, Annotation):
         yield from ((value, placement) for value in values for placement in extras)
     counts = sorted(set(mesh.sizes.values())) if extras else ()
-    for rows in (rule.strategies(count, placements=extras) for count in counts) if rule else ():
-        for row in rows:
-            placed = zip(values, (*row.operands, *row.results), strict=True)
+    for strategies in (rule.strategies(count, placements=extras) for count in counts) if rule else ():
+        for strategy in strategies:
+            placed = zip(values, (*strategy.operands, *strategy.results), strict=True)
             held = [(value, placement) for value, placement in placed if plugins([placement])]
             if any(placement in found[value] for value, placement in held):
                 yield from held

@@ -25,7 +25,7 @@ from spmdir.dialects.attributes import meta_of, sharding_attr, shardings_attr
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.rules import OpRule
-from spmdir.search.problem import Row
+from spmdir.search.problem import NodeStrategy
 
 Maker = SSAValue | ValueOp | int
 """What a node of the search stands for: a function argument, an op, or a function result by index."""
@@ -41,7 +41,7 @@ def annotate(
     mesh: Mesh,
     makers: Sequence[Maker],
     rules: Sequence[OpRule | None],
-    rows: Mapping[str, Sequence[Row]],
+    strategies: Mapping[str, Sequence[NodeStrategy]],
 ) -> None:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
 
@@ -49,11 +49,11 @@ def annotate(
         mesh: that of the search, whose axes may be sub-axes.
         makers: what each node of the search stands for.
         rules: the rule of each node that is a torch op.
-        rows: axis → the row of each node.
+        strategies: axis → the strategy of each node.
     """
     outputs = list(ir.terminator(function).operands)
     nodes = [
-        _Node(index, maker, rule, function, outputs, mesh, rows)
+        _Node(index, maker, rule, function, outputs, mesh, strategies)
         for index, (maker, rule) in enumerate(zip(makers, rules, strict=True))
     ]
     orders = _Orders(mesh, nodes)
@@ -90,20 +90,26 @@ class _Node:
         function: FuncOp,
         outputs: Sequence[SSAValue],
         mesh: Mesh,
-        rows: Mapping[str, Sequence[Row]],
+        strategies: Mapping[str, Sequence[NodeStrategy]],
     ):
         self.index, self.maker = index, maker
-        self.rows = {axis: rows[axis][index] for axis in mesh.axis_names}
+        self.strategies = {axis: strategies[axis][index] for axis in mesh.axis_names}
         if isinstance(maker, int):
             results, operands, given = [], [outputs[maker]], [_given(function, "res_attrs", maker)]
         elif isinstance(maker, ValueOp):
             results, operands, given = list(maker.results), list(maker.tensors), list(maker.shardings)
         else:
             results, operands, given = [maker], [], [_given(function, "arg_attrs", maker.index)]  # type: ignore
-        self.results = [(v, {a: row.results[i] for a, row in self.rows.items()}) for i, v in enumerate(results)]
-        self.operands = [(v, {a: row.operands[i] for a, row in self.rows.items()}) for i, v in enumerate(operands)]
+        self.results = [
+            (v, {a: strategy.results[i] for a, strategy in self.strategies.items()}) for i, v in enumerate(results)
+        ]
+        self.operands = [
+            (v, {a: strategy.operands[i] for a, strategy in self.strategies.items()}) for i, v in enumerate(operands)
+        ]
         self.given = [sharding.refined(mesh) for sharding in given if sharding is not None]
-        self.factors: dict[str, int] = {a: row.factor for a, row in self.rows.items() if row.factor is not None}
+        self.factors: dict[str, int] = {
+            a: strategy.factor for a, strategy in self.strategies.items() if strategy.factor is not None
+        }
         self._majors = rule.majors if rule and len(set(self.factors.values())) > 1 else {}
 
     def factor_key(self, _dim: int, axes: Order) -> Key:

@@ -1,0 +1,154 @@
+"""The strategies among which the search of one axis chooses: for each node those that go with the axes fixed before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
+from spmdir.search.edge_costs import EdgeCosts
+from spmdir.search.problem import Node, NodeStrategy
+from spmdir.search.repeats import Quotient
+
+
+@attrs.frozen
+class Candidate:
+    """A strategy with placements as indices and its price, compute included, in bytes."""
+
+    strategy: NodeStrategy
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    cost: float
+
+
+class Unsolvable(Exception):
+    """A node has no strategy on an axis.
+
+    Attributes:
+        node: its index in the problem.
+        axis: the mesh axis.
+    """
+
+    def __init__(self, node: int, axis: str):
+        super().__init__(f"node {node} has no strategy on axis {axis}")
+        self.node, self.axis = node, axis
+
+
+def candidates_of(
+    mesh: Mesh,
+    shared: Quotient,
+    axis: str,
+    others: Mapping[str, Sequence[NodeStrategy]],
+    fixed: Collection[str],
+    edges: EdgeCosts,
+) -> list[list[Candidate]]:
+    """Return the candidates of each distinct node on `axis`; the arguments are those of `AxisSearch`.
+
+    Raises:
+        Unsolvable: a node has none.
+    """
+    finder = _Finder(mesh, shared, axis, others, fixed, edges)
+    return _without_idle(shared, [finder.of(index, node) for index, node in enumerate(shared.nodes)], finder.kind)
+
+
+def _without_idle(
+    shared: Quotient, candidates: list[list[Candidate]], kind: Sequence[str | None]
+) -> list[list[Candidate]]:
+    """Return `candidates` without those that only pass on a partial value which none of their operands can be."""
+    partial: list[set[int]] = [set() for _ in shared.values]
+
+    def is_idle(index: int, candidate: Candidate) -> bool:
+        if candidate.strategy.factor is not None or all(kind[placement] is None for placement in candidate.operands):
+            return False
+        return not any(candidate.operands[slot] in partial[value] for slot, value in shared.uses[index])
+
+    changed = True
+    while changed:
+        changed = False
+        for index, node in enumerate(shared.nodes):
+            for candidate in candidates[index]:
+                if len(candidates[index]) > 1 and is_idle(index, candidate):
+                    continue
+                for value, placement in zip(node.results, candidate.results, strict=True):
+                    if kind[placement] is not None and placement not in partial[value]:
+                        partial[value].add(placement)
+                        changed = True
+    return [[c for c in found if not is_idle(index, c)] or found for index, found in enumerate(candidates)]
+
+
+class _Finder:
+    def __init__(
+        self,
+        mesh: Mesh,
+        shared: Quotient,
+        axis: str,
+        others: Mapping[str, Sequence[NodeStrategy]],
+        fixed: Collection[str],
+        edges: EdgeCosts,
+    ):
+        self.mesh, self.shared, self.axis, self.others, self.edges = mesh, shared, axis, others, edges
+        self.count = mesh.sizes[axis]
+        self.kind, self.index = edges.catalogue.kind, edges.catalogue.index
+        self.fixed = {other: strategies for other, strategies in others.items() if other in fixed}
+        self.lifted = [
+            other
+            for other, strategies in self.fixed.items()
+            if any(strategy.factor_placement is not None for strategy in strategies)
+        ]
+
+    def of(self, index: int, node: Node) -> list[Candidate]:
+        """Return the strategies that go with the fixed axes; those that do not, if what is fixed leaves no others."""
+        divided = shard_counts((strategies[index], self.mesh.sizes[axis]) for axis, strategies in self.fixed.items())
+        return self._strategies(index, node, divided, True) or self._strategies(index, node, UNSHARDED, False)
+
+    def _strategies(self, index: int, node: Node, divided: ShardCounts, strict: bool) -> list[Candidate]:
+        work = (
+            node.source.work * self.shared.weight[index] * math.prod([r[index].fraction for r in self.others.values()])
+        )
+        found = []
+        for strategy in node.source.strategies(self.axis, self.count, divided):
+            operands = tuple([self.index.get(p, -1) for p in strategy.operands])
+            results = tuple([self.index.get(p, -1) for p in strategy.results])
+            if -1 in operands or -1 in results:
+                continue
+            if strict and (self._mixes(index, operands, results) or not self._leaves_lifted(index, node, strategy)):
+                continue
+            inner = 0.0
+            for size, factors in strategy.inner_bytes:
+                shards = math.prod(divided.of(f) for f in factors)
+                inner += self.edges.all_reduce(size / shards)
+            cost = work * strategy.fraction + inner * self.shared.weight[index]
+            found.append(Candidate(strategy, operands, results, cost))
+        if not found and not strict:
+            raise Unsolvable(self.shared.first[index], self.axis)
+        return found
+
+    def _leaves_lifted(self, index: int, node: Node, strategy: NodeStrategy) -> bool:
+        """Return whether the fixed strategies of plug-in placements, which turn on what else is sharded, remain."""
+        for axis in self.lifted:
+            fixed = self.fixed[axis][index]
+            if fixed.factor_placement is None:
+                continue
+            beside = [
+                (strategies[index], self.mesh.sizes[other]) for other, strategies in self.fixed.items() if other != axis
+            ]
+            divided = shard_counts([(strategy, self.count), *beside])
+            if fixed not in node.source.strategies(axis, self.mesh.sizes[axis], divided):
+                return False
+        return True
+
+    def _mixes(self, index: int, operands: tuple[int, ...], results: tuple[int, ...]) -> bool:
+        """Return whether a strategy would mix kinds of partial values on one value."""
+        for which, placed in (("operands", operands), ("results", results)):
+            for position, placement in enumerate(placed):
+                kind = self.kind[placement]
+                if kind is None:
+                    continue
+                for strategies in self.fixed.values():
+                    other = self.kind[self.index[getattr(strategies[index], which)[position]]]
+                    if other is not None and other != kind:
+                        return True
+        return False
