@@ -14,7 +14,15 @@ def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType
     sys.__excepthook__(kind, error, trace)
 
 
-SCRIPTS = ("spmd-check-placement", "spmd-check-rules", "spmd-opt", "spmd-plan", "spmd-run", "spmd-translate")
+SCRIPTS = (
+    "spmd-check-placement",
+    "spmd-check-rules",
+    "spmd-opt",
+    "spmd-plan",
+    "spmd-reduce",
+    "spmd-run",
+    "spmd-translate",
+)
 
 # Only in the process of a tool: a script of ours, or `python -m`, which has not named its module yet.
 if sys.argv and (sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in SCRIPTS):

@@ -1,0 +1,234 @@
+"""What `spmd-reduce` may take away from a program: each step lists single deletions, or smaller forms of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
+
+import attrs
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+from xdsl.rewriter import Rewriter
+
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import ArgumentsAttr, ShardingAttr, ShardingsAttr
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.mesh_op import MeshAttr, MeshOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
+
+Deletion = Callable[[], None]
+"""Takes one thing away from the module for which it was listed."""
+
+
+def declarations(module: ModuleOp) -> list[Deletion]:
+    """List the functions, the mesh and the sizes."""
+    return [partial(Rewriter.erase_op, op) for op in module.body.block.ops]
+
+
+def results(module: ModuleOp) -> list[Deletion]:
+    """List the results of the functions, the last one first."""
+    found = [(function, index) for function in ir.functions(module) for index in range(_count(function))]
+    return [partial(_drop_result, function, index) for function, index in reversed(found)]
+
+
+def ops(module: ModuleOp) -> list[Deletion]:
+    """List the ops, users first; an argument takes the place of a result that is still used."""
+    found = [(function, op) for function in ir.functions(module) for op in function.body.block.ops]
+    return [partial(_drop_op, function, op) for function, op in reversed(found) if isinstance(op, ValueOp)]
+
+
+def arguments(module: ModuleOp) -> list[Deletion]:
+    """List the arguments that nothing uses, the last one first."""
+    found = [
+        (function, value.index) for function in ir.functions(module) for value in function.args if not any(value.uses)
+    ]
+    return [partial(_drop_argument, function, index) for function, index in reversed(found)]
+
+
+def mesh_axes(module: ModuleOp) -> list[Deletion]:
+    """List the axes of the mesh; an axis goes from all shardings and collectives too."""
+    declared = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+    return [partial(_drop_axis, module, op, axis) for op in declared for axis in op.mesh.axis_names]
+
+
+def shardings(module: ModuleOp) -> list[Deletion]:
+    """List the entries of shardings: of arguments, results and ops, one axis each."""
+    found: list[Deletion] = []
+    for function in ir.functions(module):
+        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+            for index in range(count):
+                sharding = function_attrs(function, which, index).get("spmd.sharding")
+                for axis, _ in sharding.data.entries if isinstance(sharding, ShardingAttr) else ():
+                    found.append(partial(_drop_entry, function, which, index, axis))
+    return found
+
+
+def attributes(module: ModuleOp) -> list[Deletion]:
+    """List the attributes of functions, arguments, results and ops, and what passes decided of ops."""
+    found: list[Deletion] = []
+    for function in ir.functions(module):
+        found += [partial(_pop, function.attributes, name) for name in function.attributes]
+        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+            for index in range(count):
+                for name in function_attrs(function, which, index):
+                    found.append(partial(_drop_attribute, function, which, index, name))
+        for op in function.body.block.ops:
+            found += [partial(_pop, op.attributes, name) for name in op.attributes]
+            found += [partial(_pop, op.properties, name) for name in ("needs", "sharding") if name in op.properties]
+    return found
+
+
+STEPS = (declarations, results, ops, arguments, mesh_axes, shardings, attributes)
+"""The steps that delete, in the order in which they are tried."""
+
+
+def smaller(text: str) -> list[Callable[[], Iterator[str]]]:
+    """List, for each number that may be less, what yields the texts in which it is, the smallest number first."""
+    mesh = re.search(r"^spmd\.mesh.*$", text, re.MULTILINE)
+    axes = re.compile(r"(?<== )\d+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
+    dims = {int(dim) for shape in _SHAPE.findall(text) for dim in shape.split("x") if dim.isdecimal()}
+    return [
+        *(partial(_with_axis_sizes, text, *axis.span()) for axis in axes),
+        *(partial(_with_sizes, text, size) for size in sorted(dims, reverse=True)),
+    ]
+
+
+def _with_axis_sizes(text: str, start: int, end: int) -> Iterator[str]:
+    for new in _below(int(text[start:end]), 2):
+        yield f"{text[:start]}{new}{text[end:]}"
+
+
+def _with_sizes(text: str, size: int) -> Iterator[str]:
+    for new in _below(size, 1):
+        yield _with_size(text, size, new)
+
+
+_SHAPE = re.compile(r"(?<=tensor<)(?:[\d?]+x)+")
+_LITERAL = re.compile(r"(?<== )(?:\[[-\d, ]+\]|\d+)(?=[,}])")
+
+
+def _below(size: int, least: int) -> list[int]:
+    """Return the powers of two below `size`."""
+    return [1 << bits for bits in range(size.bit_length()) if least <= 1 << bits < size]
+
+
+def _with_size(text: str, old: int, new: int) -> str:
+    """Return `text` with a size replaced in all tensor types, and in the arguments of ops."""
+
+    def replace(match: re.Match[str]) -> str:
+        return re.sub(rf"(?<![-\d]){old}(?!\d)", str(new), match[0])
+
+    lines = (
+        line if line.startswith("spmd.mesh") else _LITERAL.sub(replace, _SHAPE.sub(replace, line))
+        for line in text.splitlines(keepends=True)
+    )
+    return "".join(lines)
+
+
+def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
+    del entries[name]
+
+
+def _count(function: FuncOp) -> int:
+    return len(function.function_type.outputs.data)
+
+
+def _without(entries: ArrayAttr[DictionaryAttr] | None, index: int) -> ArrayAttr[DictionaryAttr] | None:
+    return entries and ArrayAttr([*entries.data[:index], *entries.data[index + 1 :]])
+
+
+def _retype(function: FuncOp) -> None:
+    outputs = [value.type for value in ir.terminator(function).operands]
+    function.function_type = FunctionType.from_lists([value.type for value in function.args], outputs)
+
+
+def _drop_result(function: FuncOp, index: int) -> None:
+    last = ir.terminator(function)
+    last.operands = [value for at, value in enumerate(last.operands) if at != index]
+    function.res_attrs = _without(function.res_attrs, index)
+    _retype(function)
+
+
+def _drop_argument(function: FuncOp, index: int) -> None:
+    function.body.block.erase_arg(function.args[index])
+    function.arg_attrs = _without(function.arg_attrs, index)
+    _retype(function)
+
+
+def _drop_op(function: FuncOp, op: Operation) -> None:
+    for result in op.results:
+        if not any(result.uses):
+            continue
+        held = [DictionaryAttr(function_attrs(function, "arg_attrs", index)) for index in range(len(function.args))]
+        sharding = sharding_of(result)
+        held.append(DictionaryAttr({} if sharding is None else {"spmd.sharding": ShardingAttr(sharding)}))
+        argument = function.body.block.insert_arg(result.type, len(function.args))
+        argument.name_hint = result.name_hint
+        result.replace_all_uses_with(argument)
+        function.arg_attrs = ArrayAttr(held)
+    Rewriter.erase_op(op)
+    _retype(function)
+
+
+def _set_attribute(function: FuncOp, which: str, index: int, name: str, value: Attribute | None) -> None:
+    count = len(function.args) if which == "arg_attrs" else _count(function)
+    entries = [function_attrs(function, which, at) for at in range(count)]
+    entries[index].pop(name, None)
+    if value is not None:
+        entries[index][name] = value
+    function.properties[which] = ArrayAttr([DictionaryAttr(entry) for entry in entries])
+
+
+def _drop_attribute(function: FuncOp, which: str, index: int, name: str) -> None:
+    _set_attribute(function, which, index, name, None)
+
+
+def _drop_entry(function: FuncOp, which: str, index: int, axis: str) -> None:
+    sharding = function_attrs(function, which, index)["spmd.sharding"].data
+    kept = Sharding([entry for entry in sharding.entries if entry[0] != axis], sharding.mesh)
+    _set_attribute(function, which, index, "spmd.sharding", ShardingAttr(kept))
+
+
+def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
+    mesh = mesh_op.mesh
+    kept = tuple(entry for entry in mesh.axes if entry[0] != axis)
+    inside = mesh.intra_node and tuple(name for name in mesh.intra_node if name != axis)
+    mesh_op.declared = MeshAttr(attrs.evolve(mesh, axes=kept, intra_node=inside))
+    for function in ir.functions(module):
+        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+            for index in range(count):
+                sharding = function_attrs(function, which, index).get("spmd.sharding")
+                if isinstance(sharding, ShardingAttr):
+                    value = ShardingAttr(_off_axis(sharding.data, axis))
+                    _set_attribute(function, which, index, "spmd.sharding", value)
+        for op in list(function.body.block.ops):
+            if isinstance(op, ValueOp):
+                _drop_axis_of_op(op, axis)
+
+
+def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
+    for name in ("sharding", "needs"):
+        held = op.properties.get(name)
+        if isinstance(held, ShardingsAttr):
+            op.properties[name] = ShardingsAttr(tuple(s and _off_axis(s, axis) for s in held.data))
+    if not isinstance(op, Collective) or not op.spec.names_axes:
+        return
+    kept = tuple(name for name in op.axes if _root(name) != axis)
+    if kept:
+        op.properties["arguments"] = ArgumentsAttr(tuple(sorted({**op.argument, "axes": kept}.items())))
+    else:
+        op.results[0].replace_all_uses_with(op.operands[0])
+        Rewriter.erase_op(op)
+
+
+def _off_axis(sharding: Sharding, axis: str) -> Sharding:
+    return Sharding([entry for entry in sharding.entries if _root(entry[0]) != axis], sharding.mesh)
+
+
+def _root(axis: str) -> str:
+    """Return the axis of which `axis` is a sub-axis, or itself."""
+    return axis.partition("(")[0]

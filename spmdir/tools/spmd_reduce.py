@@ -1,0 +1,150 @@
+"""`spmd-reduce`: make a program that shows a failure as small as it gets."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from io import BytesIO, TextIOWrapper
+from typing import Any
+
+from spmdir.core.errors import SpmdirError, did_you_mean
+from spmdir.plugins import load_plugins
+from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
+
+_DESCRIPTION = (
+    "Reduce a program while a test holds: drop functions, results, ops, arguments, axes and shardings, shrink sizes."
+)
+_EXAMPLES = """\
+examples:
+  spmd-reduce in.mlir --run 'spmd-opt --propagate --localize' --expect-error 'run .* before'
+  spmd-reduce in.mlir --run 'spmd-run --check' --expect-error 'output 0'
+  spmd-reduce in.mlir --run 'spmd-opt --fuse-collectives' --expect-output 'spmd.all_to_all' -o small.mlir
+  spmd-reduce in.mlir --test './is-interesting.sh {}'
+
+A tool of spmdir that --run names runs in this process, in milliseconds, and its arguments, such as passes, are reduced
+too; a --test command is of interest if its exit status is 0. The program comes on stdin, or in a file where the command
+says {}. Every program that is tried reads and verifies, unless the input does not verify.
+"""
+_TOOLS = ("spmd-opt", "spmd-run", "spmd-translate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    load_plugins(options.load_plugin)
+    text, file = read_text(options.input)
+    _check(options)
+    from spmdir.tools.reduction import Candidate, reduce
+
+    arguments = tuple(shlex.split(options.run)) if options.run else ()
+    if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:
+        found = arguments[0] if arguments else ""
+        raise SpmdirError(
+            f"--run cannot run '{found}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(found, _TOOLS)}"
+        )
+    test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
+    found = reduce(Candidate(text, arguments), lambda one: test(one.text, one.arguments), options.timeout, file)
+    ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
+    lines = [one.count("\n") for one in (text, found.candidate.text)]
+    print(f"remark: {lines[1]} of {lines[0]} lines are left, {found.probes} tries{ending}", file=sys.stderr)
+    if options.run:
+        print(f"remark: {shlex.join(found.candidate.arguments)}", file=sys.stderr)
+    write_text(options.output, found.candidate.text)
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """Return the options of the tool."""
+    parser = ArgumentParser(
+        "spmd-reduce",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser.add_plugins()
+    parser.add_argument("--test", metavar="COMMAND", help="a shell command; exit status 0 says: of interest")
+    parser.add_argument("--run", metavar="COMMAND", help="a tool of spmdir with arguments, to run in this process")
+    parser.add_argument("--expect-error", metavar="REGEX", help="with --run: it fails, and stderr has a match")
+    parser.add_argument("--expect-output", metavar="REGEX", help="with --run: it succeeds, and stdout has a match")
+    parser.add_argument("--timeout", type=_seconds, default=math.inf, metavar="S", help="stop after S seconds")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time; expected seconds, as in 60")
+    return seconds
+
+
+def _check(options: argparse.Namespace) -> None:
+    if (options.test is None) == (options.run is None):
+        raise SpmdirError("expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
+    expected = [one for one in (options.expect_error, options.expect_output) if one is not None]
+    if len(expected) != int(options.run is not None):
+        raise SpmdirError("--run needs one of --expect-error REGEX and --expect-output REGEX, --test neither")
+    for text in expected:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise SpmdirError(f"'{text}' is no regular expression: {error}") from None
+
+
+def _run_test(error: str | None, output: str | None) -> Callable[[str, Sequence[str]], bool]:
+    def test(text: str, arguments: Sequence[str]) -> bool:
+        status, stdout, stderr = in_process(arguments, text)
+        if error is not None:
+            return status != 0 and re.search(error, stderr) is not None
+        return status == 0 and re.search(output or "", stdout) is not None
+
+    return test
+
+
+def in_process(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
+    """Return exit status, stdout and stderr of a tool in this process, with `text` on its stdin."""
+    tool, *rest = arguments
+    run = import_module(f"spmdir.tools.{tool.replace('-', '_')}").main
+    stdin, sys.stdin = sys.stdin, TextIOWrapper(BytesIO(text.encode()))
+    try:
+        return captured(lambda: run(rest))
+    except SystemExit as stopped:
+        return int(stopped.code or 0), "", ""
+    finally:
+        sys.stdin = stdin
+
+
+def _command_test(options: argparse.Namespace) -> Callable[[str, Sequence[str]], bool]:
+    limit = options.timeout if math.isfinite(options.timeout) else None
+
+    def test(text: str, _: Sequence[str]) -> bool:
+        with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            command = options.test.replace("{}", shlex.quote(file.name))
+            given: dict[str, Any] = {"input": text.encode(), "capture_output": True}
+            try:
+                done = subprocess.run(command, shell=True, check=False, timeout=limit, **given)
+            except subprocess.TimeoutExpired:
+                return False
+        return done.returncode == 0
+
+    return test
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,145 @@
+"""`spmd-reduce` leaves what a failure needs, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spmdir.core.errors import SpmdirError
+from spmdir.dialects import ir
+from spmdir.tools.reduction import Candidate, reduce
+from spmdir.tools.spmd_reduce import main
+
+MLP = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @mlp(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.name = "x"},
+               %w1: tensor<8x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+               %w2: tensor<32x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
+    -> (tensor<16x8xf32>, tensor<16x32xf32>) {
+  %0 = aten.mm(%x, %w1) : tensor<16x32xf32>
+  %1 = aten.gelu(%0) : tensor<16x32xf32> <dp: S(0), tp: P(sum)>
+  %2 = aten.mm(%1, %w2) : tensor<16x8xf32>
+  %3 = aten.neg(%1) : tensor<16x32xf32>
+  return %2, %3 : tensor<16x8xf32>, tensor<16x32xf32>
+}
+"""
+GELU = """spmd.mesh @mesh <tp = 2>
+
+func.func @mlp(%0: tensor<1x1xf32>) {
+  %1 = aten.gelu(%0) : tensor<1x1xf32> <tp: P(sum)>
+  return
+}
+"""
+
+
+def reduced(tmp_path: Path, text: str, *options: str) -> str:
+    """Return what is left of `text`."""
+    source, target = tmp_path / "in.mlir", tmp_path / "out.mlir"
+    source.write_text(text)
+    assert main([str(source), "-o", str(target), *options]) == 0
+    return target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("run", "left"),
+    [
+        ("spmd-opt --propagate --insert-reshard --lower-reshard", "spmd-opt --propagate"),
+        ("spmd-opt -p 'propagate{effort=1},insert-reshard'", "spmd-opt -p 'propagate{effort=1}'"),
+    ],
+)
+def test_program_and_pipeline_are_what_the_error_needs(tmp_path, capsys, run: str, left: str) -> None:
+    assert reduced(tmp_path, MLP, "--run", run, "--expect-error", "no strategy of its rule gives") == GELU
+    assert capsys.readouterr().err.splitlines()[1] == f"remark: {left}"
+
+
+def test_a_program_that_succeeds_is_reduced_by_its_output(tmp_path) -> None:
+    found = reduced(tmp_path, MLP.replace("tp: P(sum)", "tp: S(1)"), "--run", "spmd-opt", "--expect-output", "aten.neg")
+    assert found == "func.func @mlp(%1: tensor<1x1xf32>) {\n  %3 = aten.neg(%1) : tensor<1x1xf32>\n  return\n}\n"
+
+
+@pytest.mark.parametrize("command", ["grep -q aten.mm {}", "grep -q aten.mm"])
+def test_a_command_reads_a_file_or_stdin(tmp_path, command: str) -> None:
+    found = reduced(tmp_path, MLP, "--test", command)
+    assert [line.strip() for line in found.splitlines() if "aten" in line] == [
+        "%0 = aten.mm(%x, %w1) : tensor<1x1xf32>"
+    ]
+
+
+def test_an_axis_goes_from_collectives_and_functions_that_nothing_needs_go(tmp_path) -> None:
+    text = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @used(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) -> tensor<8x8xf32> {
+  %a = spmd.all_gather %x on [dp] dim 0 : tensor<8x8xf32> <tp: S(1)>
+  %b = spmd.all_gather %a on [tp] dim 1 : tensor<8x8xf32> <>
+  return %b : tensor<8x8xf32>
+}
+
+func.func @other(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  return %x : tensor<8x8xf32>
+}
+"""
+    found = reduced(tmp_path, text, "--run", "spmd-opt", "--expect-output", r"all_gather .* on .tp.")
+    assert (
+        found
+        == """spmd.mesh @mesh <tp = 2>
+
+func.func @used(%a: tensor<1x1xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+  %b = spmd.all_gather %a on [tp] dim 1 : tensor<1x1xf32> <>
+  return
+}
+"""
+    )
+
+
+def test_an_input_that_does_not_verify_is_reduced_to_what_does_not(tmp_path) -> None:
+    text = MLP.replace("dp: S(0), tp: P(sum)", "dp: S(0), dp: S(1)").replace("<dp: S(0), dp: S(1)>", "<pp: S(0)>")
+    found = reduced(tmp_path, text, "--run", "spmd-opt", "--expect-error", "pp")
+    assert "%1 = aten.gelu(%0) : tensor<1x1xf32> <pp: S(0)>" in found
+    assert len(found.splitlines()) <= 6
+
+
+def test_candidates_verify_and_the_result_is_the_same_each_time() -> None:
+    def is_interesting(candidate: Candidate) -> bool:
+        ir.parse(candidate.text)
+        tried.append(candidate.text)
+        return "aten.neg" in candidate.text
+
+    runs = []
+    for _ in range(2):
+        tried: list[str] = []
+        found = reduce(Candidate(MLP), is_interesting, timeout=60)
+        assert found.finished
+        assert found.probes == len(tried) - 1
+        runs.append((found.candidate.text, tuple(tried)))
+    assert runs[0] == runs[1]
+
+
+def test_what_was_found_is_kept_when_time_is_up() -> None:
+    found = reduce(Candidate(MLP), lambda candidate: True, timeout=0)
+    assert not found.finished
+    assert found.candidate.text == ir.print_ir(ir.parse(MLP))
+
+
+def test_a_program_that_is_not_of_interest_is_an_error() -> None:
+    with pytest.raises(SpmdirError, match="does not pass the test"):
+        reduce(Candidate(MLP), lambda candidate: False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "error: expected one of --test COMMAND and --run COMMAND"),
+        (("--test", "true", "--run", "spmd-opt"), "error: expected one of --test COMMAND and --run COMMAND"),
+        (("--run", "spmd-opt"), "error: --run needs one of --expect-error REGEX and --expect-output REGEX"),
+        (("--run", "spmd-opt", "--expect-error", "("), "error: '(' is no regular expression"),
+        (("--run", "spmd-ran", "--expect-error", "x"), "did you mean 'spmd-run'?"),
+        (("--test", "true", "--timeout", "soon"), "'soon' is no time; expected seconds, as in 60"),
+        (("--run", "spmd-opt", "--expect-error", "x"), "does not pass the test; expected one that does"),
+    ],
+)
+def test_wrong_options_are_errors(tmp_path, capsys, options: tuple[str, ...], message: str) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text(MLP)
+    assert main([str(source), *options]) == 1
+    assert message in capsys.readouterr().err
