@@ -1,8 +1,8 @@
 """Plug-ins: one loader of `.rules`, `.rewrites` and `.py` files, modules and installed packages.
 
 A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
-class: each `ModulePass` is a pass, each `Topology` a machine; `PLUGIN_FILES` lists further files. A function
-`register(context)` is called with each IR context that passes run in, and may add conditions of rewrites to it.
+class: each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites;
+`PLUGIN_FILES` lists further files. A function `register(context)` is called with each IR context that passes run in.
 Placements and collectives are known to the whole process once they are loaded, since texts are read without a
 pipeline. All else holds only in the pipelines that are given the plug-in.
 """

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
     from spmdir.dialects.syntax.context import IRContext
-    from spmdir.passes.fusion.rewrite_text import Rewrite
+    from spmdir.passes.fusion.rewrite_conditions import Test
+    from spmdir.passes.fusion.terms import Rewrite
 
 STANDARD = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
 """The standard pipeline, from an imported program to the program of one rank."""
@@ -171,6 +172,14 @@ class Pipeline:
         return tuple(rewrite for file in files for rewrite in parse_rewrites(file.text, file.path))
 
     @functools.cached_property
+    def _plugin_conditions(self) -> dict[str, Test]:
+        if all(plugin.module is None for plugin in self.plugins):
+            return {}
+        from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
+
+        return {one.name: one for plugin in self.plugins for one in plugin.values(RewriteCondition)}
+
+    @functools.cached_property
     def _topologies(self) -> dict[str, Topology]:
         return {one.name: one for plugin in self.plugins for one in plugin.values(Topology)}
 
@@ -186,6 +195,7 @@ class Pipeline:
 
         context = ir.context()
         context.rules, context.rewrites = self.rules, self._plugin_rewrites
+        context.conditions.update(self._plugin_conditions)
         for plugin in self.plugins:
             plugin.register(context)
         return context
@@ -224,7 +234,7 @@ class Pipeline:
         wanted = {step.name for step in self.steps if step.name not in self.passes}
         found = [plugin for plugin in installed_plugins() if not wanted.isdisjoint(plugin.passes)]
         object.__setattr__(self, "plugins", (*self.plugins, *found))
-        for memo in ("passes", "_extended", "_plugin_rewrites", "_topologies"):
+        for memo in ("passes", "_extended", "_plugin_rewrites", "_plugin_conditions", "_topologies"):
             self.__dict__.pop(memo, None)
 
     def _completed(self, step: Step) -> Step:

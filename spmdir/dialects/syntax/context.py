@@ -52,7 +52,7 @@ class IRContext(Context):
     Attributes:
         rules: the rules of the torch ops; the packaged ones unless set.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
-        conditions: name → `RewriteCondition` of plug-ins, which rewrites may ask of `f` beside the built-in ones.
+        conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
     """
 
     rewrites: tuple[Any, ...] = ()

@@ -20,7 +20,7 @@ from spmdir.passes.fusion.benefit import FREE, RewriteCost, change, cost_of_node
 from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
 from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes, replace
-from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
+from spmdir.passes.fusion.rewrite_conditions import Test
 from spmdir.passes.fusion.terms import Rewrite
 from spmdir.passes.fusion.trace import Attempt, attempt_of
 from spmdir.rules import RuleSet
@@ -52,14 +52,14 @@ class Engine:
         mesh: the mesh of the module, whose types are global.
         rules: the rules of its ops.
         names: the names of its values.
-        conditions: the conditions of rewrites by name.
+        conditions: the tests of the conditions by name.
         on_attempt: called with each match of a rewrite and what became of it; None if nobody asks.
     """
 
     mesh: Mesh
     rules: RuleSet
     names: Names
-    conditions: Mapping[str, RewriteCondition]
+    conditions: Mapping[str, Test]
     on_attempt: Callable[[Attempt], None] | None = None
 
     def apply(self, rewrite: Rewrite, root: ValueOp) -> list[SSAValue]:
@@ -107,6 +107,6 @@ class Engine:
                 return f"condition '{one} != {other}' fails: both are {value}"
         for condition in rewrite.conditions:
             function, rule = found.function, builder.rule
-            if isinstance(function, AtenOp) and rule and not self.conditions[condition.name].test(function, rule):
+            if isinstance(function, AtenOp) and rule and not self.conditions[condition.name](function, rule):
                 return f"condition 'f {condition.name}' fails for {function.name}"
         return None

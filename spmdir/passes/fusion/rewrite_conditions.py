@@ -34,6 +34,9 @@ class RewriteCondition:
     name: str
     test: Test
 
+    def __call__(self, op: AtenOp, rule: OpRule) -> bool:
+        return self.test(op, rule)
+
 
 def condition(name: str) -> Callable[[Test], RewriteCondition]:
     """Return a decorator that makes the condition `name` of a test."""
@@ -52,11 +55,11 @@ def keeps_dtype(op: AtenOp, rule: OpRule) -> bool:
     return len({meta.dtype for meta in (*op.call().operands, *op.metas) if meta}) == 1
 
 
-CONDITIONS: Mapping[str, RewriteCondition] = {one.name: one for one in (is_cheap, keeps_dtype)}
+CONDITIONS: Mapping[str, Test] = {one.name: one for one in (is_cheap, keeps_dtype)}
 """Condition, the words after `f` → its test."""
 
 
-def check_conditions(rewrites: Iterable[Rewrite], known: Mapping[str, RewriteCondition]) -> None:
+def check_conditions(rewrites: Iterable[Rewrite], known: Mapping[str, Test]) -> None:
     """Raise ParseError, located, if a rewrite has a condition that is not in `known`."""
     for asked in (asked for rewrite in rewrites for asked in rewrite.conditions):
         if asked.name not in known:
