@@ -45,7 +45,7 @@ def _main(argv: Sequence[str]) -> int:
     load_plugins(options.load_plugin)
     text, file = read_text(options.input)
     _check(options)
-    from spmdir.tools.reduction import Candidate, reduce
+    from spmdir.tools.reducer import Candidate, reduce
 
     arguments = tuple(shlex.split(options.run)) if options.run else ()
     if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:

@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.tools.reduction import Candidate, reduce
+from spmdir.tools.reducer import Candidate, reduce
 from spmdir.tools.spmd_reduce import main
 
 MLP = """spmd.mesh @mesh <dp = 2, tp = 4>

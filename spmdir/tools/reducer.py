@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.tools.reduction_steps import STEPS, Deletion, smaller
+from spmdir.tools.reducer_steps import STEPS, Deletion, smaller
 
 
 @attrs.frozen
