@@ -24,7 +24,7 @@ from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_text import read_rewrites
 from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
-from spmdir.passes.fusion.trace import Attempt
+from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
 from spmdir.passes.preconditions import sized_function
 
@@ -69,8 +69,8 @@ class FuseCollectivesPass(ModulePass):
         for attempt in attempts:
             print(attempt, file=sys.stderr)
         if without := sorted(own - matched):
-            where = location_of(ir.main_function(op))
-            print(f"{where}: remark: no op has the form of the left side of {', '.join(without)}", file=sys.stderr)
+            text = f"no op has the form of the left side of {', '.join(without)}"
+            print(remark(text, location_of(ir.main_function(op))), file=sys.stderr)
 
     def run(self, context: IRContext, module: ModuleOp, on_attempt: Callable[[Attempt], None] | None = None) -> None:
         """Rewrite `module` in place.

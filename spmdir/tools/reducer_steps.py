@@ -8,7 +8,7 @@ from functools import partial
 
 import attrs
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 from xdsl.rewriter import Rewriter
 
@@ -38,7 +38,7 @@ def results(module: ModuleOp) -> list[Deletion]:
 def ops(module: ModuleOp) -> list[Deletion]:
     """List the ops, users first; an argument takes the place of a result that is still used."""
     found = [(function, op) for function in ir.functions(module) for op in function.body.block.ops]
-    return [partial(_drop_op, function, op) for function, op in reversed(found) if isinstance(op, ValueOp)]
+    return [partial(_drop_op, function, op) for function, op in reversed(found) if not isinstance(op, ReturnOp)]
 
 
 def arguments(module: ModuleOp) -> list[Deletion]:

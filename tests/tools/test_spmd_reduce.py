@@ -76,6 +76,11 @@ func.func @used(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 }
 
 func.func @other(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %y = func.call @third(%x) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %y : tensor<8x8xf32>
+}
+
+func.func @third(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   return %x : tensor<8x8xf32>
 }
 """

@@ -44,12 +44,16 @@ class Attempt:
     def __str__(self) -> str:
         outcome = "applied" if self.applied else "does not pay"
         text = f"{outcome}: {_costs(self.before, self.after)}" if self.before and self.after else self._reasons()
-        prefix = f"{self.location}: " if self.location else ""
-        return f"{prefix}remark: {self.rewrite} at {self.root}: {text}"
+        return remark(f"{self.rewrite} at {self.root}: {text}", self.location)
 
     def _reasons(self) -> str:
         more = len(self.reasons) - REASONS_SHOWN
         return "; or ".join(self.reasons[:REASONS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def remark(text: str, location: Location | None) -> str:
+    """Return `text` as a diagnostic that is no error."""
+    return f"{location}: remark: {text}" if location else f"remark: {text}"
 
 
 def attempt_of(
