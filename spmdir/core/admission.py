@@ -32,7 +32,7 @@ SENTENCES = {
     "collective": "sends data between ranks; collectives are ops of spmd, which the passes insert",
     "effect": "is there for its side effect, and the IR has only values",
     "internal": "is one of torch's internal ops, which no model calls",
-    "layout": "depends on how memory is laid out, of which the IR says nothing",
+    "layout": "depends on the memory layout, which the IR does not have",
     "uninitialised": "gives memory that nothing has written, so that ranks would disagree on it",
     "placement": "says where a tensor is, which each rank decides for itself",
     "random": "draws random numbers, of which torch's tags do not tell, so that ranks could draw others",
@@ -83,7 +83,7 @@ EXCEPTIONS = {
     "nested": "aten._nested_* aten.nested_* aten.to_padded_tensor",
     "autograd": "aten._add_batch_dim aten._fw_primal* aten._make_dual* aten._remove_batch_dim aten._unpack_dual",
 }
-"""Reason → the ops of the listed namespaces that it holds of, although their schemas look harmless."""
+"""Reason → the ops of the listed namespaces that it is true of, although their schemas look harmless."""
 
 STATISTICS: dict[str, tuple[int, str | None]] = {
     **dict.fromkeys(["aten.batch_norm", "aten.native_batch_norm", "aten._batch_norm_impl_index"], (3, "training")),
@@ -128,18 +128,18 @@ _FILES = re.compile(r"file|path|url")
 
 
 def exception(name: str) -> str:
-    """The reason to reject an op whose schema is harmless; "" if there is none."""
+    """Return the reason to reject an op whose schema is harmless; "" if there is none."""
     globs = ((reason, glob) for reason, text in EXCEPTIONS.items() for glob in text.split())
     return next((reason for reason, glob in globs if fnmatchcase(name, glob)), "")
 
 
 def names_file(argument: str) -> bool:
-    """Whether a string argument of that name names a file."""
+    """Return whether a string argument of that name names a file."""
     return bool(_FILES.search(argument))
 
 
 def sentence(name: str, reason: str) -> str:
-    """What is said of op `name`, rejected for `reason`, with what to use instead where there is such."""
+    """Return what is said of op `name`, rejected for `reason`, with what to use instead where there is such."""
     kind, *words = reason.split(" ")
     twin = functional(name) if kind == "writes" else None
     hint = f"; expected a functional op{f': use {twin}' if twin else ''}" if kind == "writes" else ""
@@ -181,7 +181,7 @@ def why_not(name: str) -> str | None:
 
 
 def functional(name: str) -> str | None:
-    """The op that gives what op `name` writes: `aten.relu` for `aten.relu_`; None if there is none."""
+    """Return the op that gives what op `name` writes: `aten.relu` for `aten.relu_`; None if there is none."""
     namespace, base, *overload = name.split(".")
     stem = f"{namespace}.{base.removesuffix('_')}"
     wanted = [overload[0].removesuffix("_out"), overload[0].rpartition("_")[0]] if overload else []
@@ -190,7 +190,7 @@ def functional(name: str) -> str | None:
 
 
 def _nearest(name: str) -> str:
-    """What to say of the ops that a name, which is none, may have been meant for."""
+    """Return what to say of the ops that a name, which is none, may have been meant for."""
     admitted = [line.partition(" ")[0] for line in _lines() if _reason(line) == ""]
     overloads = [found for found in admitted if found.startswith(f"{name}.")]
     if overloads:
@@ -200,7 +200,7 @@ def _nearest(name: str) -> str:
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """What the table says of an op, "" for nothing against it; nothing if it does not list the op."""
+    """Yield what the table says of an op, "" for nothing against it; nothing if it does not list the op."""
     lines = _lines()
     for index in range(bisect_left(lines, name), len(lines)):
         line = lines[index]

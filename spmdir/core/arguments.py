@@ -1,4 +1,4 @@
-"""What public functions accept, declared beside them and checked before they begin."""
+"""Types and forms of the arguments of public functions, declared beside them and checked on entry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @attrs.frozen
 class Kind:
-    """What an argument is to be.
+    """A kind of argument.
 
     Attributes:
-        holds: whether a value is one.
-        expected: what the error says of it.
+        holds: whether a value is of the kind.
+        expected: what the error message expects.
     """
 
     holds: Callable[[Any], bool]
@@ -35,12 +35,12 @@ class Kind:
 
     @property
     def optional(self) -> Kind:
-        """This kind, or None."""
+        """Return this kind, or None."""
         return Kind(lambda value: value is None or self.holds(value), f"{self.expected}, or None")
 
 
 def instance(*types: type, expected: str) -> Kind:
-    """The instances of `types`."""
+    """Return the kind of the instances of `types`."""
     return Kind(lambda value: isinstance(value, types), expected)
 
 
@@ -49,21 +49,21 @@ def _is_named(value: Any) -> bool:
 
 
 def keyed(expected: str) -> Kind:
-    """Mappings from names."""
+    """Return the kind of mappings from names."""
     return Kind(_is_named, expected)
 
 
 def many(kind: Kind, expected: str) -> Kind:
-    """Lists and tuples of `kind`."""
+    """Return the kind of lists and tuples of `kind`."""
     return Kind(lambda value: isinstance(value, (list, tuple)) and all(map(kind.holds, value)), expected)
 
 
 TEXT = instance(str, expected="a text")
 FLAG = instance(bool, expected="True or False")
-WHOLE = instance(Integral, expected="a whole number")
+INTEGER = instance(Integral, expected="an integer")
 SEED = Kind(
     lambda value: isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
-    "a whole number of 64 bits",
+    "an integer of 64 bits",
 )
 CALLABLE = Kind(callable, "a function")
 PATH = instance(str, os.PathLike, expected="the path of a file")

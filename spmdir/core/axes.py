@@ -18,29 +18,29 @@ _AXIS = re.compile(r"([A-Za-z_]\w*)(?:\(([1-9]\d{0,17})\)([1-9]\d{0,17}))?", re.
 
 @lru_cache(maxsize=4096)
 def axis_part(text: str) -> tuple[str, int, int] | None:
-    """`tp(2)4` → ("tp", 2, 4); `tp` → ("tp", 1, 0), where 0 is the whole size; None for other text."""
+    """Return ("tp", 2, 4) for `tp(2)4`, ("tp", 1, 0) for `tp`, where 0 stands for its full size; None if malformed."""
     match = _AXIS.fullmatch(text)
     return (match[1], int(match[2] or 1), int(match[3] or 0)) if match else None
 
 
 def is_axis(text: str) -> bool:
-    """Whether `text` can name a mesh axis or a sub-axis."""
+    """Return whether `text` can name a mesh axis or a sub-axis."""
     return axis_part(text) is not None
 
 
 def is_part(axis: str) -> bool:
-    """Whether `axis` names a sub-axis."""
+    """Return whether `axis` names a sub-axis."""
     return "(" in axis
 
 
 def axis_order(axis: str) -> tuple[str, int]:
-    """A sort key: by name, the outer sub-axes of one axis first."""
+    """Return a sort key: by name, the outer sub-axes of one axis first."""
     name, outer, _ = axis_part(axis) or (axis, 1, 0)
     return name, outer
 
 
 def overlapping(axes: Iterable[str]) -> tuple[str, str] | None:
-    """Two of `axes` that have ranks of one axis in common, or split it in ways that do not go together."""
+    """Return two of `axes` that have ranks of one axis in common, or split it in ways that do not go together."""
     ends: dict[str, tuple[str, int]] = {}
     for axis in sorted(axes, key=axis_order):
         name, outer, size = axis_part(axis) or (axis, 1, 0)

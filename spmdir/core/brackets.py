@@ -6,7 +6,7 @@ _CLOSING = {"<": ">", "{": "}", "(": ")", "[": "]"}
 
 
 def scan_balanced(text: str, start: int) -> int:
-    """The end of the bracketed text that opens at `start`, strings skipped; -1 if it never closes."""
+    """Return the end of the bracketed text that opens at `start`, strings skipped; -1 if it never closes."""
     stack, position = [], start
     while position < len(text):
         character = text[position]
@@ -25,7 +25,7 @@ def scan_balanced(text: str, start: int) -> int:
 
 
 def split_entries(text: str) -> list[str]:
-    """Top-level parts of `a, <b, c>, d(e, f), [g, h]`."""
+    """Return top-level parts of `a, <b, c>, d(e, f), [g, h]`."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "<([") - (character in ">)]")

@@ -12,7 +12,7 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.intervals import Ranges, length, select
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement, held_length, piece_lengths
+from spmdir.core.placement.base import Placement, ShardPlacement, shard_length, shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.tensor import TensorMeta
 
@@ -29,14 +29,14 @@ class SizeOperand:
 
 @attrs.frozen(cache_hash=True)
 class Local:
-    """An integer that each rank computes for itself: the length, offset or end of its piece of a dimension.
+    """An integer that each rank computes for itself: the length, offset or end of its shard of a dimension.
 
-    Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements cut by dp, each piece then by
-    tp, as `torch.chunk` cuts; the end is the offset behind the last element. `plus` and `times` give
+    Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements sharded by dp, each shard then
+    by tp, as `torch.chunk` does; the end is the offset behind the last element. `plus` and `times` give
     `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
 
     Attributes:
-        cuts: how each axis cuts, if not all as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
+        placements: of each axis, if not all are as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
     """
 
     kind: str
@@ -44,47 +44,54 @@ class Local:
     axes: tuple[str, ...]
     times: int = 1
     plus: int = 0
-    cuts: tuple[Placement, ...] = ()
+    placements: tuple[Placement, ...] = ()
 
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
-        """The value on the rank at `coordinate`."""
+        """Return the value on the rank at `coordinate`."""
         if self.kind == "size":
             own = self.extent
-            for axis, cut in self._divided:
-                assert isinstance(cut, ShardPlacement)
-                own = held_length(cut, own, mesh.sizes[axis], coordinate[axis])
+            for axis, placement in self._sharded:
+                assert isinstance(placement, ShardPlacement)
+                own = shard_length(placement, own, mesh.sizes[axis], coordinate[axis])
             return own * self.times + self.plus
-        held: Ranges = ((0, self.extent),)
-        for axis, cut in self._divided:
-            assert isinstance(cut, ShardPlacement)
-            held = select(held, cut.ranges(length(held), mesh.sizes[axis], coordinate[axis]))
-        if len(held) != 1:
-            raise UnsupportedError(f"{self} is no one number on a rank that holds {list(held)}; reshard to S first")
-        return held[0][self.kind == "end"] * self.times + self.plus
+        ranges: Ranges = ((0, self.extent),)
+        for axis, placement in self._sharded:
+            assert isinstance(placement, ShardPlacement)
+            ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
+        if len(ranges) != 1:
+            raise UnsupportedError(
+                f"{self} is not one number on a rank with the ranges {list(ranges)}; reshard to S first"
+            )
+        return ranges[0][self.kind == "end"] * self.times + self.plus
 
     def is_even(self, mesh: Mesh) -> bool:
-        """Whether all ranks have the same size."""
-        return len(piece_lengths(tuple((cut, mesh.sizes[axis]) for axis, cut in self._divided), self.extent)) == 1
+        """Return whether all ranks have the same size."""
+        placements = tuple((placement, mesh.sizes[axis]) for axis, placement in self._sharded)
+        return len(shard_lengths(placements, self.extent)) == 1
 
     @property
-    def _divided(self) -> Iterator[tuple[str, Placement]]:
-        """Each axis, and how it cuts."""
-        return zip(self.axes, self.cuts or (Shard(0),) * len(self.axes), strict=True)
+    def _sharded(self) -> Iterator[tuple[str, Placement]]:
+        """Return each axis with its placement."""
+        return zip(self.axes, self.placements or (Shard(0),) * len(self.axes), strict=True)
 
     @property
-    def undivided(self) -> int:
-        """The value where one rank holds all elements."""
+    def unsharded(self) -> int:
+        """Return the value for the unsharded dimension."""
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def __str__(self) -> str:
-        axes = (f"{axis}: {cut}" for axis, cut in zip(self.axes, self.cuts, strict=True)) if self.cuts else self.axes
+        axes = (
+            (f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True))
+            if self.placements
+            else self.axes
+        )
         text = f"{self.kind}({', '.join([str(self.extent), *axes])})"
         text += f" * {self.times}" if self.times != 1 else ""
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
 
 
 Literal = int | float | complex | bool | str | None | DType | Local | SizeOperand | tuple["Literal", ...]
-"""What a non-tensor argument can be; lists are tuples."""
+"""Values of non-tensor arguments; lists are tuples."""
 
 
 Arguments = tuple[tuple[str, Literal], ...]
@@ -92,7 +99,7 @@ Arguments = tuple[tuple[str, Literal], ...]
 
 
 def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
-    """`arguments` with what `sizes` has in the place of each operand that is a size."""
+    """Return `arguments` with the entries of `sizes` in place of the operands that are sizes."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -126,12 +133,12 @@ class Call:
 
     @cached_property
     def argument(self) -> dict[str, Literal]:
-        """Schema name → literal."""
+        """Return schema name → literal."""
         return dict(self.arguments)
 
     @cached_property
     def slots(self) -> tuple[int | tuple[int | None, ...] | None, ...]:
-        """Per tensor argument of the schema: the operand's index, None, or a tuple of these for a list."""
+        """Return for each tensor argument of the schema: the operand's index, None, or a tuple of these for a list."""
         if self.structure is None:
             return tuple(range(len(self.operands)))
         numbers = iter(range(len(self.operands)))

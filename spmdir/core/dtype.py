@@ -55,12 +55,12 @@ class DType:
 
     @property
     def real(self) -> DType:
-        """The element type of the real part; for types that are not complex the type itself."""
+        """Return the element type of the real part; for types that are not complex the type itself."""
         return _REAL.get(self, self)
 
     @property
     def complex(self) -> DType:
-        """The complex type that torch promotes this type to."""
+        """Return the complex type that torch promotes this type to."""
         return self if self.is_complex else COMPLEX_F64 if self == F64 else COMPLEX_F32
 
     def __str__(self) -> str:

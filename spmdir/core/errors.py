@@ -1,4 +1,4 @@
-"""Every refusal of spmdir: one exception family, one message form."""
+"""Errors of spmdir: one exception family, one message form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Location:
 
 
 def place(data: bytes, position: int, file: str) -> Location:
-    """The place of a byte in the file that holds `data`."""
+    """Return the place of a byte in the file that holds `data`."""
     before = data[:position]
     return Location(file, before.count(b"\n") + 1, position - before.rfind(b"\n"))
 
@@ -32,7 +32,7 @@ SHOWN = 60
 
 
 class SpmdirError(Exception):
-    """A refusal that a user can act on; prints as `file:line:col: error: message`.
+    """An error that a user can act on; prints as `file:line:col: error: message`.
 
     Attributes:
         message: what was found, what was expected, what to do.
@@ -45,7 +45,7 @@ class SpmdirError(Exception):
         super().__init__(message)
 
     def about(self, subject: str, location: Location | None) -> SpmdirError:
-        """This refusal with what it is about in front, at `location` unless it has a place of its own."""
+        """Return this error with what it is about in front, at `location` unless it has a place of its own."""
         return type(self)(f"'{subject}': {self.message}", self.location or location)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class RuleError(SpmdirError):
 
 
 class UnsupportedError(SpmdirError):
-    """A program that cannot be partitioned exactly, so it is refused."""
+    """A program that cannot be partitioned exactly."""
 
 
 class CheckError(SpmdirError):
@@ -89,7 +89,7 @@ CLASSES: dict[str, type[SpmdirError]] = {
 
 
 class SpmdirErrors(SpmdirError):
-    """Several refusals found in one run, printed one a line."""
+    """Several errors found in one run, printed one a line."""
 
     def __init__(self, errors: list[SpmdirError]):
         super().__init__(errors[0].message, errors[0].location)
@@ -140,12 +140,12 @@ def require_type(name: str, value: object, expected: type | tuple[type, ...], ex
 
 
 def wrong_argument(name: str, value: object, expected: str) -> SpmdirError:
-    """The error of a `value` given for argument `name` where `expected` was asked for."""
+    """Return the error of a `value` given for argument `name` where `expected` was asked for."""
     return SpmdirError(f"{name} is {shown(value)} of type {type(value).__name__}; expected {expected}")
 
 
 def shown(value: object) -> str:
-    """The beginning of how Python writes `value`, on one line."""
+    """Return the beginning of how Python writes `value`, on one line."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # numbers of thousands of digits have none, and what a user's class does is not known
@@ -154,7 +154,7 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
+    """Return `; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
     import difflib  # 5 ms, and only wrong input needs it
 
     nearest = difflib.get_close_matches(found, list(known), n=1)

@@ -1,4 +1,4 @@
-"""Pieces of one dimension: ranges of positions, in the order in which a rank holds them."""
+"""Intervals of one dimension: ranges of positions, in the local order of a rank."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Range = tuple[int, int]
 """(start, end) of positions."""
 
 Ranges = tuple[Range, ...]
-"""What a rank holds of a dimension, in its local order; ranges do not overlap, and adjacent ones are one."""
+"""The positions of a dimension on one rank, in local order; ranges do not overlap, and adjacent ones are merged."""
 
 
 def chunk(size: int, count: int, index: int) -> tuple[int, int]:
-    """Offset and length of piece `index` of `size` elements in `count` pieces, as `torch.chunk` cuts them.
+    """Return offset and length of chunk `index` of `size` elements in `count` chunks, as `torch.chunk` makes them.
 
-    Every piece has ceil(size / count) elements until the elements run out; later pieces are shorter or empty.
+    Every chunk has ceil(size / count) elements until the elements run out; later chunks are shorter or empty.
     """
     step = -(-size // count)
     offset = min(index * step, size)
@@ -26,11 +26,11 @@ def chunk(size: int, count: int, index: int) -> tuple[int, int]:
 
 
 Run = tuple[int, int, int]
-"""(first rank, number of ranks, length of what each of them holds)."""
+"""(first rank, number of ranks, local length of each)."""
 
 
 def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
-    """The runs of equal lengths among `count` chunks of `size` elements, as `chunk` gives them: at most three."""
+    """Return the runs of equal length among the `count` chunks that `chunk` makes of `size` elements: at most 3."""
     step = -(-size // count)
     full, rest = divmod(size, step) if step else (0, 0)
     runs = ((0, full, step), (full, bool(rest), rest), (full + bool(rest), count - full - bool(rest), 0))
@@ -38,7 +38,7 @@ def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
 
 
 def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:
-    """The runs among `count` ranks of which each holds, of every (times, runs), `times` what these say."""
+    """Return the runs of `count` ranks whose length is the sum, over (times, runs), of `times` that in `runs`."""
     changes: dict[int, int] = {}
     for times, runs in several:
         before = 0
@@ -53,7 +53,7 @@ def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tup
 
 
 def have_same_chunks(size: int, a: Sequence[int], b: Sequence[int]) -> bool:
-    """Return whether cutting `size` elements into `a` chunks, each of these into `a[1]` and so on, is doing so by `b`.
+    """Return whether `size` elements in `a[0]` chunks, each in `a[1]` chunks and so on, are chunked as by `b`.
 
     Chunks without elements do not count.
     """
@@ -65,19 +65,19 @@ def have_same_chunks(size: int, a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
-    """Length of a chunk that is not empty → how many there are."""
+    """Return the length of each chunk that is not empty → how many there are."""
     lengths = {size: 1}
     for count in counts:
-        held: dict[int, int] = {}
+        found: dict[int, int] = {}
         for extent, times in lengths.items():
             for _, chunks, own in chunk_runs(extent, count):
-                held[own] = held.get(own, 0) + chunks * times
-        lengths = held
+                found[own] = found.get(own, 0) + chunks * times
+        lengths = found
     return {own: times for own, times in lengths.items() if own}
 
 
 def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(length, number) of neighbouring chunks of one length that are not empty."""
+    """Yield (length, number) of neighbouring chunks of one length that are not empty."""
     for own, several in itertools.groupby(_repeated_runs(size, counts), key=lambda run: run[0]):
         yield own, sum(number for _, number in several)
 
@@ -112,12 +112,12 @@ def joined(ranges: Iterable[Range]) -> Ranges:
 
 
 def length(ranges: Ranges) -> int:
-    """The number of positions."""
+    """Return the number of positions."""
     return sum(end - start for start, end in ranges)
 
 
 def select(ranges: Ranges, positions: Ranges) -> Ranges:
-    """The ranges of the whole that `positions` in what `ranges` hold, laid end to end, stand for."""
+    """Return the global ranges of the local `positions` of a rank that has `ranges`."""
     if len(ranges) == 1:
         offset = ranges[0][0]
         return tuple((start + offset, end + offset) for start, end in positions)
@@ -133,7 +133,7 @@ def select(ranges: Ranges, positions: Ranges) -> Ranges:
 
 
 def common(a: Ranges, b: Ranges) -> Ranges:
-    """The positions that both hold, ascending."""
+    """Return the positions in both `a` and `b`, ascending."""
     if len(a) == 1 and len(b) == 1:
         start, end = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
         return ((start, end),) if start < end else ()
@@ -150,7 +150,7 @@ def common(a: Ranges, b: Ranges) -> Ranges:
 
 
 def union(*several: Ranges) -> Ranges:
-    """The positions that any holds, ascending."""
+    """Return the positions in any of `several`, ascending."""
     found: list[Range] = []
     for start, end in sorted(pair for ranges in several for pair in ranges):
         if found and start <= found[-1][1]:
@@ -161,10 +161,10 @@ def union(*several: Ranges) -> Ranges:
 
 
 def positions(part: Ranges, ranges: Ranges) -> Ranges:
-    """Where `part` stands in what `ranges` hold, laid end to end: the inverse of `select`.
+    """Return the local positions of the global ranges `part` on a rank that has `ranges`: the inverse of `select`.
 
     Raises:
-        ValueError: `ranges` do not hold all of `part`.
+        ValueError: `part` is not inside `ranges`.
     """
     if len(ranges) == 1:
         low, high = ranges[0]
@@ -172,13 +172,13 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
             return tuple((start - low, end - low) for start, end in part)
         raise ValueError(f"{part} is not inside {ranges}")
     offsets = itertools.accumulate((high - low for low, high in ranges), initial=0)
-    pieces = zip(ranges, offsets, strict=False)
-    held = sorted((low, high, offset - low) for (low, high), offset in pieces if low < high)
+    placed = zip(ranges, offsets, strict=False)
+    shifts = sorted((low, high, offset - low) for (low, high), offset in placed if low < high)
     found: list[Range] = []
     for start, end in part:
-        at = bisect_right(held, start, key=lambda piece: piece[0]) - 1
+        at = bisect_right(shifts, start, key=lambda shift: shift[0]) - 1
         while start < end:
-            low, high, shift = held[at] if 0 <= at < len(held) else (end, end, 0)
+            low, high, shift = shifts[at] if 0 <= at < len(shifts) else (end, end, 0)
             if not low <= start < high:
                 raise ValueError(f"{part} is not inside {ranges}")
             found.append((start + shift, min(end, high) + shift))
@@ -187,10 +187,10 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
 
 
 def scaled(ranges: Ranges, inner: int) -> Ranges:
-    """`ranges` where each position stands for `inner` of them."""
+    """Return `ranges` where each position stands for `inner` of them."""
     return tuple((start * inner, end * inner) for start, end in ranges)
 
 
 def tiled(ranges: Ranges, extent: int, outer: int) -> Ranges:
-    """`ranges` of `extent` positions in each of `outer` stretches of that length."""
+    """Return `ranges` of `extent` positions in each of `outer` blocks of that length."""
     return joined((start + at * extent, end + at * extent) for at in range(outer) for start, end in ranges)

@@ -48,7 +48,7 @@ class LiteralError(ValueError):
 
 
 def print_literal(value: Literal) -> str:
-    """The canonical text of one literal."""
+    """Return the canonical text of one literal."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -66,7 +66,7 @@ def print_literal(value: Literal) -> str:
 
 
 def print_arguments(arguments: Iterable[tuple[str, Literal]]) -> str:
-    """`{name = literal, …}`."""
+    """Return `{name = literal, …}`."""
     return "{" + ", ".join(f"{name} = {print_literal(value)}" for name, value in arguments) + "}"
 
 
@@ -146,22 +146,26 @@ def _local(token: str, start: int) -> Local:
     assert match
     extent, *parts = split_entries(match[2]) or [""]
     axes = tuple(part.partition(":")[0].strip() for part in parts)
-    cuts = [part.partition(":")[2] for part in parts]
-    if not extent.isdecimal() or not all(map(is_axis, axes)) or (any(cuts) and not all(cuts)):
-        raise LiteralError(f"found {token}, expected {match[1]}(extent, axis, …) or …(extent, axis: cut, …)", start)
+    texts = [part.partition(":")[2] for part in parts]
+    if not extent.isdecimal() or not all(map(is_axis, axes)) or (any(texts) and not all(texts)):
+        raise LiteralError(
+            f"found {token}, expected {match[1]}(extent, axis, …) or …(extent, axis: placement, …)", start
+        )
     try:
-        placements = tuple(map(parse_placement, filter(None, cuts)))
+        placements = tuple(map(parse_placement, filter(None, texts)))
     except SpmdirError as error:
         raise LiteralError(error.message, start) from None
     if not all(isinstance(placement, ShardPlacement) for placement in placements):
-        raise LiteralError(f"found {token}, expected cuts of a dimension, as in {match[1]}(8, tp: S(0))", start)
+        raise LiteralError(
+            f"found {token}, expected placements that shard a dimension, as in {match[1]}(8, tp: S(0))", start
+        )
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
     return Local(match[1], int(extent), axes, int(match[3] or 1), plus, placements)
 
 
 @lru_cache(maxsize=65536)
 def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
-    """`{name = literal, …}` → pairs sorted by name.
+    """Parse `{name = literal, …}` into pairs sorted by name.
 
     Raises:
         LiteralError: the text is malformed or names an argument twice.

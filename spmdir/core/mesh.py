@@ -22,7 +22,7 @@ def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[s
         return tuple((str(axis), operator.index(size)) for axis, size in pairs)
     except (TypeError, ValueError):
         raise ShardingError(
-            f"a mesh cannot have the axes {shown(value)}; expected names and whole sizes, as in "
+            f"a mesh cannot have the axes {shown(value)}; expected names and integer sizes, as in "
             'Mesh({"dp": 2, "tp": 4})'
         ) from None
 
@@ -65,7 +65,7 @@ class Mesh:
         axes: (name, size) pairs, the outermost axis first.
         name: the symbol of the mesh in the textual IR.
         intra_node: the axes whose ranks sit inside one node; None when all do.
-        root: the mesh whose axes this one splits into sub-axes, as `refine` does; None for a mesh of whole axes.
+        root: the mesh whose axes this one splits into sub-axes, as `refine` does; None for a mesh without sub-axes.
 
     Raises:
         ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
@@ -100,7 +100,7 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Axis name → size, in mesh order. Sub-axes can be looked up too."""
+        """Return axis name → size, in mesh order. Sub-axes can be looked up too."""
         return _ByAxis(self.axes, self)
 
     @cached_property
@@ -109,17 +109,17 @@ class Mesh:
 
     @cached_property
     def world_size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return math.prod(size for _, size in self.axes)
 
     @cached_property
     def _strides(self) -> dict[str, int]:
-        """Axis name → the ranks from one index along it to the next."""
+        """Return axis name → the ranks from one index along it to the next."""
         later = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
         return dict(zip(reversed(self.axis_names), later, strict=False))
 
     def _part(self, axis: str) -> tuple[str, int, int]:
-        """(whole axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
+        """Return (root axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
 
         An axis of one rank, as in a mesh that stands for one device, has sub-axes of one rank.
         """
@@ -135,7 +135,7 @@ class Mesh:
         return name, outer, size
 
     def require(self, axis: str) -> None:
-        """Raise ShardingError unless the mesh has `axis`, whole or as a sub-axis."""
+        """Raise ShardingError unless the mesh has `axis` as an axis or a sub-axis."""
         if axis in self.sizes:
             return
         try:
@@ -154,7 +154,7 @@ class Mesh:
             ) from None
 
     def refine(self, axes: Iterable[str]) -> Mesh:
-        """This mesh with those axes split of which `axes` names sub-axes; itself if there are none.
+        """Return this mesh with those axes split of which `axes` names sub-axes; itself if there are none.
 
         Every axis that `axes` names is then one axis of the mesh or a row of adjacent ones: its `parts`.
 
@@ -169,12 +169,12 @@ class Mesh:
             return self.root.refine([*parts, *self.axis_names])
         return _refined(self, tuple(sorted(parts)))
 
-    def whole(self, axis: str) -> str:
-        """The axis of which `axis` is a sub-axis, or itself."""
+    def root_axis(self, axis: str) -> str:
+        """Return the axis of which `axis` is a sub-axis, or itself."""
         return self._part(axis)[0]
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """The axes of this mesh that make up `axis`, the major first; none if it is part of one rank."""
+        """Return the axes of this mesh that make up `axis`, the major first; none if it is part of one rank."""
         if axis in self.sizes:
             return (axis,)
         part = self._part(axis)
@@ -195,7 +195,7 @@ class Mesh:
         return found
 
     def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """`axes`, nested major first, with adjacent sub-axes named as one, by the axis itself if they are all of it."""
+        """Return `axes`, nested major first, with adjacent sub-axes merged, into the axis itself if complete."""
         merged: list[str] = []
         for axis in axes:
             joined = self.join(merged[-1], axis) if merged else None
@@ -206,7 +206,7 @@ class Mesh:
         return tuple(merged)
 
     def join(self, *axes: str) -> str | None:
-        """The one axis or sub-axis that `axes`, nested major first, make up; None if they are no such row."""
+        """Return the one axis or sub-axis that `axes`, nested major first, make up; None if they are no such row."""
         root = self.root or self
         try:
             (name, outer, size), *rest = map(root._part, axes)
@@ -219,26 +219,26 @@ class Mesh:
         return name if size == root.sizes[name] else f"{name}({outer}){size}"
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Axis name → index of `rank` along it. Sub-axes can be looked up too."""
+        """Return axis name → index of `rank` along it. Sub-axes can be looked up too."""
         return _coordinate(self, rank)
 
     def rank(self, coordinate: Mapping[str, int]) -> int:
-        """The rank at `coordinate`: the inverse of `coordinate`."""
+        """Return the rank at `coordinate`: the inverse of `coordinate`."""
         return sum(index * self._strides[axis] for axis, index in coordinate.items())
 
     def group_size(self, axes: Iterable[str]) -> int:
-        """The number of ranks that differ only along `axes`."""
+        """Return the number of ranks that differ only along `axes`."""
         return math.prod(self.sizes[axis] for axis in axes)
 
     def index(self, rank: int, axes: Iterable[str]) -> int:
-        """Position of `rank` in its group over `axes`, the first axis major."""
+        """Return position of `rank` in its group over `axes`, the first axis major."""
         position, coordinate = 0, self.coordinate(rank)
         for axis in axes:
             position = position * self.sizes[axis] + coordinate[axis]
         return position
 
     def group(self, rank: int, axes: Iterable[str]) -> tuple[int, ...]:
-        """The ranks that differ from `rank` only along `axes`, ordered by `index`."""
+        """Return the ranks that differ from `rank` only along `axes`, ordered by `index`."""
         axes = tuple(axes)
         fine = self.refine(axes)
         free = [part for axis in axes for part in fine.parts(axis)]
@@ -279,24 +279,24 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
-    cuts: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
+    ends_of: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
     for axis in parts:
         mesh.require(axis)
         name, outer, size = mesh._part(axis)
-        cuts[name] |= {outer, outer * size}
+        ends_of[name] |= {outer, outer * size}
     axes: list[tuple[str, int]] = []
     split: dict[str, list[str]] = {}
     for name, size in mesh.axes:
-        ends = sorted(cuts[name])
+        ends = sorted(ends_of[name])
         for outer, end in itertools.pairwise(ends):
             if end % outer:
                 raise ShardingError(
                     f"axis '{name}' of {size} ranks is split after {outer} and after {end}, of which neither divides "
                     "the other; split it in ways that go together"
                 )
-        pieces = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
-        pieces = pieces if len(pieces) > 1 else [(name, size)]
-        axes += pieces
-        split[name] = [axis for axis, _ in pieces]
+        parts_of = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
+        parts_of = parts_of if len(parts_of) > 1 else [(name, size)]
+        axes += parts_of
+        split[name] = [axis for axis, _ in parts_of]
     intra = None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in split[axis])
     return Mesh(axes, mesh.name, intra, mesh)

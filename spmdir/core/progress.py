@@ -1,4 +1,4 @@
-"""What long work says of itself while it runs, to whom a tool has asked for it."""
+"""Progress messages of long computations, shown where a tool asks for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", defau
 
 
 def say(text: str, *values: object) -> None:
-    """Tell what is being done, `text` with `values` in its braces; nobody may listen, and then it costs nothing."""
+    """Report progress: `text` formatted with `values`; free where no tool listens."""
     show = _SHOW.get()
     if show is not None:
         show(text.format(*values) if values else text)
@@ -18,7 +18,7 @@ def say(text: str, *values: object) -> None:
 
 @contextmanager
 def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
-    """Inside, `show` gets what `say` is told."""
+    """Pass what `say` is told inside the context to `show`."""
     token = _SHOW.set(show)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The sharding of one tensor: which mesh axes hold it how, in nesting order."""
+"""The sharding of one tensor: the placement along each mesh axis, in nesting order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spmdir.core.placement.base import (
     ShardPlacement,
     check_partition,
     parse_placement,
-    piece_lengths,
+    shard_lengths,
 )
 from spmdir.core.placement.standard import R, plugins
 
@@ -45,7 +45,10 @@ def _mesh_name(given: str) -> str:
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
-    """Sharded dimensions ascending with their axes in nesting order, then the other placements by axis name."""
+    """Return the entries in canonical order.
+
+    Sharded dimensions come ascending with their axes in nesting order, then the other placements by axis name.
+    """
     entries = [(axis, placement) for axis, placement in entries if type(placement) is not _REPLICATED]
     axes = [axis for axis, _ in entries]
     if len(set(axes)) != len(axes):
@@ -61,8 +64,8 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
 class Sharding:
     """Mesh axis → placement; an axis that is not listed is replicated.
 
-    The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` cuts by tp, then
-    each piece by dp. Entries are canonical, so equal shardings are equal values with one text; where sub-axes
+    The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` shards by tp, then
+    each shard by dp. Entries are canonical, so equal shardings are equal values with one text; where sub-axes
     occur, once they are `merged`.
 
     Attributes:
@@ -84,7 +87,7 @@ class Sharding:
         return self._placements.get(axis, R)
 
     def dim_axes(self, dim: int) -> tuple[str, ...]:
-        """The axes that divide `dim`, major first."""
+        """Return the axes that shard `dim`, major first."""
         return self._axes_by_dim.get(dim, ())
 
     @cached_property
@@ -95,32 +98,34 @@ class Sharding:
                 found[placement.dim] = (*found.get(placement.dim, ()), axis)
         return found
 
-    def cuts(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
-        """How the axes that divide `dim` do so and among how many ranks each, major first."""
+    def dim_placements(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
+        """Return (placement, number of ranks) of each axis that shards `dim`, major first."""
         return tuple([(self._placements[axis], mesh.sizes[axis]) for axis in self.dim_axes(dim)])
 
     @cached_property
     def partial(self) -> tuple[tuple[str, str], ...]:
-        """(axis, op) of the pending reductions."""
+        """Return (axis, op) of the partial placements."""
         return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, PartialPlacement))
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The kinds of the pending reductions, and of the trait "other"; those of one kind commute."""
+        """Return the kinds of the partial placements, and of the trait "other"; those of one kind commute."""
         return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
     def open_axes(self) -> tuple[str, ...]:
-        """The axes left to the compiler."""
+        """Return the axes left to the compiler."""
         return tuple(axis for axis, p in self.entries if p.trait == "open")
 
     @cached_property
     def _is_checked(self) -> bool:
-        """Whether shapes are to be looked at: plug-ins may ask for certain ones, and their ranges must partition."""
+        """Return whether shapes are to be looked at: plug-ins may ask for certain ones, and their ranges must
+        partition.
+        """
         return bool(plugins(placement for _, placement in self.entries))
 
     def replace(self, axis: str, placement: Placement) -> Sharding:
-        """This sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
+        """Return this sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
         if axis in self._placements:
             entries = [(a, placement if a == axis else p) for a, p in self.entries]
         else:
@@ -128,7 +133,10 @@ class Sharding:
         return Sharding(entries, self.mesh)
 
     def along(self, axis: str, mesh: Mesh) -> Placement | None:
-        """The placement along `axis`, which sub-axes of it or an axis that it is part of may have; None if several."""
+        """Return the placement along `axis`, which sub-axes of it or an axis that it is part of may have.
+
+        None if several.
+        """
         if axis in self._placements:
             return self._placements[axis]
         try:
@@ -140,7 +148,7 @@ class Sharding:
         return found.pop() if len(found) == 1 else None
 
     def refined(self, mesh: Mesh) -> Sharding:
-        """This sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
+        """Return this sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
 
         Raises:
             ShardingError: a placement is another one on sub-axes.
@@ -150,12 +158,12 @@ class Sharding:
         for axis, placement in self.entries:
             if not placement.splits and len(mesh.parts(axis)) > 1:
                 raise ShardingError(
-                    f"{placement} on axis '{axis}' is not the same on sub-axes of it; move the whole axis"
+                    f"{placement} on axis '{axis}' is not the same on sub-axes of it; reshard the axis itself"
                 )
         return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
 
     def merged(self, mesh: Mesh) -> Sharding:
-        """This sharding with adjacent sub-axes of one placement as one, by whole axes where they are whole."""
+        """Return this sharding with adjacent sub-axes of one placement merged."""
         if not any(is_part(axis) for axis, _ in self.entries):
             return self
         entries: list[tuple[str, Placement]] = []
@@ -169,31 +177,31 @@ class Sharding:
         return Sharding(entries, self.mesh)
 
     def local_ranges(self, dim: int, size: int, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
-        """What the rank at `coordinate` holds of dimension `dim` with `size` elements, in its local order."""
+        """Return the ranges of dimension `dim` with `size` elements on the rank at `coordinate`, in local order."""
         axes = self.dim_axes(dim)
-        return held_ranges(self.cuts(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
+        return shard_ranges(self.dim_placements(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
 
     def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of what the rank at `coordinate` holds of a tensor with global `shape`."""
+        """Return the local shape of a tensor with global `shape` on the rank at `coordinate`."""
         shape = tuple(shape)
         for axis, placement in self.entries:
             shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
         return shape
 
     def local_shapes(self, shape: Iterable[int], mesh: Mesh) -> frozenset[tuple[int, ...]]:
-        """Return the shapes of what ranks hold of a tensor with global `shape`, each once."""
+        """Return the local shapes of a tensor with global `shape` on all ranks, each once."""
         shapes = frozenset([tuple(shape)])
         for axis, placement in self.entries:
             count = mesh.sizes[axis]
-            shapes = frozenset(itertools.chain.from_iterable(placement.local_shapes(held, count) for held in shapes))
+            shapes = frozenset(itertools.chain.from_iterable(placement.local_shapes(local, count) for local in shapes))
         return shapes
 
     def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
-        """How much of dimension `dim` with `size` elements the ranks hold."""
-        return piece_lengths(self.cuts(dim, mesh), size)
+        """Return the local sizes of dimension `dim` with `size` elements, each once."""
+        return shard_lengths(self.dim_placements(dim, mesh), size)
 
     def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
-        """Whether all ranks hold as much of dimension `dim` with `size` elements."""
+        """Return whether dimension `dim` with `size` elements has the same local size on all ranks."""
         return len(self.lengths(dim, size, mesh)) == 1
 
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
@@ -204,9 +212,9 @@ class Sharding:
         shapes = {shape}
         for axis, placement in self.entries:
             count = mesh.sizes[axis]
-            for held in shapes:
-                _check_holding(placement, held, count)
-            shapes = {local for held in shapes for local in placement.local_shapes(held, count)}
+            for shape in shapes:
+                _check_layout(placement, shape, count)
+            shapes = {local for shape in shapes for local in placement.local_shapes(shape, count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
@@ -224,27 +232,27 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
             raise ShardingError(f"<{sharding}> is to be written <{sharding.merged(mesh)}>")
         if placement.dim is not None and rank is not None and placement.dim >= rank:
             raise ShardingError(
-                f"{placement} on axis '{axis}' divides dimension {placement.dim} of a tensor of rank {rank}; "
+                f"{placement} on axis '{axis}' shards dimension {placement.dim} of a tensor of rank {rank}; "
                 f"expected a dimension below {rank}"
             )
     if len(sharding.kinds) > 1:
         raise ShardingError(
-            f"pending reductions of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
-            "reduce one before the other arises"
+            f"partial values of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
+            "reduce one before the other is made"
         )
 
 
 @lru_cache(maxsize=65536)
-def held_ranges(cuts: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
-    """What the rank at `indices` along the axes of `cuts` holds of `size` elements."""
-    held: Ranges = ((0, size),)
-    for (placement, count), index in zip(cuts, indices, strict=True):
-        held = select(held, placement.ranges(length(held), count, index))
-    return joined(held)
+def shard_ranges(placements: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
+    """Return the ranges of `size` elements that the rank at `indices` along the axes of `placements` has."""
+    ranges: Ranges = ((0, size),)
+    for (placement, count), index in zip(placements, indices, strict=True):
+        ranges = select(ranges, placement.ranges(length(ranges), count, index))
+    return joined(ranges)
 
 
 def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
-    """`dp: S(0), tp: P(sum)` → its sharding; the empty text is replicated.
+    """Parse `dp: S(0), tp: P(sum)`; the empty text is replicated.
 
     Raises:
         ParseError: the text is no sharding.
@@ -265,7 +273,8 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
 
 
 def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
-    """A sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh order.
+    """Return a sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh
+    order.
 
     Args:
         rank: of the tensor, if known; DTensor placements may then count dimensions from the end.
@@ -297,11 +306,11 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     return result
 
 
-def _check_holding(placement: Placement, shape: tuple[int, ...], count: int) -> None:
+def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> None:
     try:
         placement.check(shape, count)
     except SpmdirError as error:
-        # Declarations raise any refusal; what tries shardings takes it for that of a sharding.
+        # Declarations may raise any SpmdirError; callers that try shardings expect a ShardingError.
         raise ShardingError(error.message, error.location) from None
     if isinstance(placement, ShardPlacement):
         check_partition(placement, shape[placement.dim], count)

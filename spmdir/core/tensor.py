@@ -51,7 +51,7 @@ class SizedMeta(TensorMeta):
 
 
 def sized_meta(sizes: tuple[int | Size, ...], hints: Mapping[str, int], dtype: DType | str) -> TensorMeta:
-    """A tensor of `sizes`, with the examples that `hints` give for the symbols."""
+    """Return a tensor of `sizes`, with the examples that `hints` give for the symbols."""
     if not any(map(is_symbolic, sizes)):
         return TensorMeta(sizes, dtype)  # type: ignore[arg-type]
     return SizedMeta(tuple(evaluate(size, hints) for size in sizes), dtype, sizes)

@@ -14,7 +14,7 @@ _INDENT = 80
 
 
 def read_toml(text: str, file: str) -> dict[str, Any]:
-    """What `text` says.
+    """Return what `text` says.
 
     Raises:
         ParseError: it is no TOML. LimitError: it is nested too deeply.
@@ -27,7 +27,7 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
-    """Where `value` stands behind `key`, or else where `key` stands, or the table in which it is."""
+    """Return where `value` stands behind `key`, or else where `key` stands, or the table in which it is."""
     table, _, last = key.rpartition(".")
     for name in filter(None, (key, last, table)):
         start = text.find(name)
@@ -42,7 +42,7 @@ def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
 
 
 def _is_key(text: str, start: int, end: int) -> bool:
-    """Whether what stands from `start` to `end` of a TOML text begins its line, and an equals sign or ] follows."""
+    """Return whether `text[start:end]` is a key: it begins a line, and an equals sign or ] follows."""
     before = text[max(text.rfind("\n", 0, start), start - _INDENT) + 1 : start]
     after = text[end : end + _INDENT].lstrip("\"' \t")
     return not before.strip("[\"' \t\r") and after.startswith(("=", "]"))

@@ -13,7 +13,7 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.arguments import FLAG, TEXT, WHOLE, accepts, instance
+from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
 from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
@@ -48,7 +48,7 @@ def context() -> IRContext:
     return ctx
 
 
-@accepts(text=instance(str, expected="the text of a module"), filename=TEXT, first_line=WHOLE, verify_module=FLAG)
+@accepts(text=instance(str, expected="the text of a module"), filename=TEXT, first_line=INTEGER, verify_module=FLAG)
 def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_module: bool = True) -> ModuleOp:
     """The module that `text` spells, verified.
 

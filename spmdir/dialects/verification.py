@@ -59,7 +59,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     else:
         sharding.check_shape(mesh, meta.shape)
     for axis, placement in sharding.entries:
-        if not placement.holds(meta.dtype):
+        if not placement.supports(meta.dtype):
             what = "reduction" if placement.trait == "partial" else "placement"
             raise ShardingError(f"{placement} on axis '{axis}' is no {what} of {meta.dtype} values")
 

@@ -153,7 +153,10 @@ class _Run(Entrywise):
         return _Run(body, self).run(*args[len(args) - count :])
 
     def _is_composable(self, node: fx.Node) -> bool:
-        """Whether torch can write through `node`; a view that strides say must be the first, of a contiguous tensor."""
+        """Return whether torch can write through `node`.
+
+        A view that strides say must be the first, of a contiguous tensor.
+        """
         source = self.values.get(node.args[0]) if node.target is _aten.as_strided.default else None  # type: ignore
         return source is None or (source.root is None and source.layout.is_line)
 
@@ -174,7 +177,7 @@ class _Run(Entrywise):
 
 
 def _tells(node: fx.Node) -> bool:
-    """Whether the schema of what a node calls says that results share memory with arguments."""
+    """Return whether the schema of what a node calls says that results share memory with arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
@@ -212,7 +215,7 @@ def mode_of_symbols(held: Sequence[Any]) -> FakeTensorMode | None:
 
 
 def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
-    """The layout that the input `node` is left in: its new elements are told in its own shape."""
+    """Return the layout that the input `node` is left in: its new elements are told in its own shape."""
     before, after = run.values[node].layout, layout_of(value)
     if after is not None and before.storage == after.storage and before.has_size_of(after):
         return after
@@ -225,7 +228,7 @@ def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
 
 
 def like(value: Any) -> Any:
-    """An empty tensor of the shape and strides of `value`; what is no tensor stays."""
+    """Return an empty tensor of the shape and strides of `value`; what is no tensor stays."""
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -371,7 +374,7 @@ def _within(node: fx.Node) -> UnsupportedError:
 
 
 def _maker(node: Any) -> fx.Node:
-    """The call that gives what `node` is, or is an item of."""
+    """Return the call that gives what `node` is, or is an item of."""
     while node.target is operator.getitem:
         node = node.args[0]
     return node

@@ -19,7 +19,8 @@ Slice = tuple[int, int, int, int]
 def slices(
     self: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
 ) -> tuple[tuple[int, ...], list[Slice]] | None:
-    """A shape of `self`, and the slices, one dimension after the other, that give what `as_strided` does, in its order.
+    """Return a shape of `self`, and the slices, one dimension after the other, that give what `as_strided` does, in its
+    order.
 
     None if there are none, as where elements repeat or lie in another order, or if sizes are symbolic.
     """
@@ -38,7 +39,7 @@ def slices(
 
 
 def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) -> list[Slice] | None:
-    """Those of a contiguous tensor of `shape` that give the (length, stride) pairs `wanted` from `offset` on."""
+    """Return those of a contiguous tensor of `shape` that give the (length, stride) pairs `wanted` from `offset` on."""
     left, found = list(wanted), []
     for dim, extent in enumerate(shape):
         unit = math.prod(shape[dim + 1 :])
@@ -55,13 +56,13 @@ def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) 
 
 
 def _is_line(self: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether `self` is contiguous, and all numbers are known."""
+    """Return whether `self` is contiguous, and all numbers are known."""
     known = all(type(number) is int for number in (*self.shape, *size, *stride))
     return known and self.is_contiguous() and not self.storage_offset()
 
 
 def _places(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """The position in a contiguous tensor of each element of a part that is said by strides."""
+    """Return the position in a contiguous tensor of each element of a part that is said by strides."""
     places = _ATEN.full.default([], offset, dtype=torch.int64, device=self.device)
     for length, step in zip(size, stride, strict=True):
         places = places.unsqueeze(-1) + torch.arange(length, device=self.device) * step

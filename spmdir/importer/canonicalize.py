@@ -32,7 +32,7 @@ def _cast(call: Bound, node: fx.Node) -> Bound | None:
 
 
 def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]:
-    """The call as `name` with the sizes of its result, which may have been -1 or implied."""
+    """Return the call as `name` with the sizes of its result, which may have been -1 or implied."""
 
     def rewrite(call: Bound, node: fx.Node) -> Bound | None:
         (result,) = call.results
@@ -46,7 +46,9 @@ def _sized(name: str, argument: str) -> Callable[[Bound, fx.Node], Bound | None]
 
 
 def _from_nothing(name: str) -> Callable[[Bound, fx.Node], Bound]:
-    """The factory `name`: an operand that only says of what type and where the result is, and strides, are dropped."""
+    """Return the factory `name`: an operand that only says of what type and where the result is, and strides, are
+    dropped.
+    """
 
     def rewrite(call: Bound, _: fx.Node) -> Bound:
         (result,) = call.results
@@ -82,7 +84,7 @@ def _numel(value: Any) -> Any:
 
 
 def _is_contiguous(value: Any) -> bool:
-    """Whether a tensor is so at all sizes; to ask torch would bind the sizes to what they happen to be."""
+    """Return whether a tensor is so at all sizes; to ask torch would bind the sizes to what they happen to be."""
     sizes, strides = _layout(value)
     if all(type(number) is int for number in (*sizes, *strides)):
         return value.is_contiguous()
@@ -90,7 +92,7 @@ def _is_contiguous(value: Any) -> bool:
 
 
 def _as_strided_scatter(call: Bound, node: fx.Node) -> Bound:
-    """What is scattered into all of a contiguous tensor replaces it."""
+    """Return what is scattered into all of a contiguous tensor replaces it."""
     source, written, result = _operand(node), _operand(node, 1), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
     part = source.as_strided(call.arguments["size"], call.arguments["stride"], offset)
@@ -113,7 +115,7 @@ def _contiguous(call: Bound, _: fx.Node) -> Bound:
 
 
 def _einsum(call: Bound, _: fx.Node) -> Bound:
-    """The equation with its result, and with letters for what stands behind an ellipsis."""
+    """Return the equation with its result, and with letters for what stands behind an ellipsis."""
     equation = str(call.arguments["equation"]).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     ranks = [len(meta_of(operand.type).shape) for operand in call.operands]  # type: ignore[union-attr]

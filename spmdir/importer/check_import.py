@@ -153,7 +153,7 @@ def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> No
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors have the same elements, signs of zeros included; one NaN is like another."""
+    """Return whether two tensors have the same elements, signs of zeros included; one NaN is like another."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     first, second = plain_tensor(first), plain_tensor(second)

@@ -29,7 +29,7 @@ def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None
 
 
 def _of_gradient(sharding: str) -> str:
-    """What is pending is replicated: to leave a gradient pending that is whole, or divided, saves nothing."""
+    """Return what is pending is replicated: to leave a gradient pending that is whole, or divided, saves nothing."""
     return str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
 
 
@@ -59,7 +59,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
-        """The samples stand along a new first dimension."""
+        """Return the samples stand along a new first dimension."""
         entries = parse_sharding(sharding).entries
         behind = [(axis, p if p.dim is None else attrs.evolve(p, dim=p.dim + 1)) for axis, p in entries]
         return _Transformed.apply(x.movedim(in_dims[0], 0), str(Sharding(behind))), 0  # type: ignore

@@ -27,7 +27,7 @@ _SAID = ("stack_trace", "nn_module_stack")
 
 
 def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
-    """The graph that torch puts in the place of a call, and its placeholders' arguments.
+    """Return the graph that torch puts in the place of a call, and its placeholders' arguments.
 
     None if some piece has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as they
     are, since other ops would draw others.
@@ -62,12 +62,12 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
 
 
 def has_rule(name: str, rules: RuleSet) -> bool:
-    """Whether the op `name` has a rule, or is said by one that has."""
+    """Return whether the op `name` has a rule, or is said by one that has."""
     return name in rules.records or name in REWRITES
 
 
 def _calls(graph: fx.Graph) -> list[fx.Node]:
-    """The calls that what the graph returns depends on; checks of numbers are not among them."""
+    """Return the calls that what the graph returns depends on; checks of numbers are not among them."""
     live = {node for node in graph.nodes if node.op == "output"}
     for node in reversed(graph.nodes):
         if node in live:

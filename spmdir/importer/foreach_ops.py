@@ -25,25 +25,25 @@ _PREFIXES = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
 
 
 def works_on_lists(target: Any) -> bool:
-    """Whether `target` is an op that does one thing to all tensors of a list."""
+    """Return whether `target` is an op that does one thing to all tensors of a list."""
     if not str(target).startswith(_PREFIXES):
         return False
     return any(str(argument.type) == "List[Tensor]" for argument in target._schema.arguments)
 
 
 def is_known(target: Any) -> bool:
-    """Whether `entrywise` has the op on lists `target`."""
+    """Return whether `entrywise` has the op on lists `target`."""
     functional = _functional(target)
     return functional in WRITTEN or str(functional).startswith("aten._foreach_")
 
 
 def is_written(target: Any) -> bool:
-    """Whether what stands for `target` is written here, by ops that may round in another way."""
+    """Return whether what stands for `target` is written here, by ops that may round in another way."""
     return works_on_lists(target) and _functional(target) in WRITTEN
 
 
 def entrywise(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
-    """The functional form of each op on lists among `targets` → the same by ops on entries."""
+    """Return the functional form of each op on lists among `targets` → the same by ops on entries."""
     ops = dict.fromkeys(_functional(target) for target in targets if works_on_lists(target) and is_known(target))
     return {op: WRITTEN.get(op) or partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
 
@@ -92,7 +92,7 @@ def _unscale(self: Tensors, found_inf: Tensor, inv_scale: Tensor) -> tuple[list[
 
 
 def _updating(update: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Lists]:
-    """The update of one parameter as that of a list of them, for gradients of a loss scaled by `grad_scale`.
+    """Return the update of one parameter as that of a list of them, for gradients of a loss scaled by `grad_scale`.
 
     Where `found_inf` is 1 everything stays as it was. Halves are updated in f32, as the kernels do, and a learning rate
     that is a tensor counts in double precision, as one that is a number does.

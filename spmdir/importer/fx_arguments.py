@@ -68,7 +68,7 @@ def _role(type_: Any) -> str:
 
 @cache
 def op_name(overload: Any) -> str:
-    """The IR's name of an overload: `default` left out."""
+    """Return the IR's name of an overload: `default` left out."""
     return str(overload).removesuffix(".default")
 
 

@@ -121,7 +121,7 @@ class GraphBuilder:
         return self._call(node, target, args, kwargs)
 
     def _pieces(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
-        """The ops in the place of one that has no rule; None if it runs replicated."""
+        """Return the ops in the place of one that has no rule; None if it runs replicated."""
         name, place = op_name(node.target), node_location(node)
         if name == _CONSTRAIN or reason_against(node.target):
             return None
@@ -135,7 +135,7 @@ class GraphBuilder:
         return pieces
 
     def _number(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
-        """What a node computes of sizes; an op says so."""
+        """Return what a node computes of sizes; an op says so."""
         place, target = node_location(node), node.target
         if isinstance(node.meta["val"], torch.SymBool):
             raise UnsupportedError(
@@ -169,7 +169,7 @@ class GraphBuilder:
         return value
 
     def constant(self, node: fx.Node, value: Tensor) -> SSAValue:
-        """A `spmd.constant` of the tensor that `node` stands for."""
+        """Return a `spmd.constant` of the tensor that `node` stands for."""
         if not is_small(value):
             raise UnsupportedError(
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
@@ -270,7 +270,7 @@ class GraphBuilder:
 
 
 def _function_name(target: Any) -> str:
-    """The name of a function of numbers in the IR, as `operator.mul`."""
+    """Return the name of a function of numbers in the IR, as `operator.mul`."""
     if isinstance(target, torch._ops.OpOverload):
         return op_name(target)
     module = getattr(target, "__module__", "").removeprefix("_") or ""
@@ -288,7 +288,7 @@ def _resolve(argument: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """A Python function of numbers, such as `operator.mul` on sizes."""
+    """Return a Python function of numbers, such as `operator.mul` on sizes."""
     target: Any = node.target
     value = node.meta.get("val")
     arguments = _resolve(node.args, values)
@@ -321,7 +321,7 @@ def _data_dependent(node: fx.Node, name: str, place: Location | None) -> Unsuppo
 
 
 def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable) -> TensorMeta:
-    """Shape and element type of what a node computes.
+    """Return shape and element type of what a node computes.
 
     Raises:
         UnsupportedError: a size depends on data, or the IR has no such tensors.

@@ -56,7 +56,7 @@ def import_fx(
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
 ) -> ModuleOp:
-    """The module of a traced program, with the user's shardings on its arguments and results.
+    """Return the module of a traced program, with the user's shardings on its arguments and results.
 
     Parameters, buffers and inputs become function arguments; small tensors outside the state dict become
     constants, numbers are specialised, code that no output needs is dropped, mutations become further results.
@@ -106,7 +106,7 @@ def _module(
     out_shardings: Sequence[object] | None,
     missing_rule: str,
 ) -> tuple[ModuleOp, bool]:
-    """The module before views are folded, and whether no op is replaced by others."""
+    """Return the module before views are folded, and whether no op is replaced by others."""
     with collector_paused():
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
@@ -161,7 +161,7 @@ Returned = list[tuple[Output, Any]]
 
 
 def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any]) -> Returned:
-    """Each output with its value: user outputs in order, then mutations."""
+    """Return each output with its value: user outputs in order, then mutations."""
     for entry in program.inputs:
         if entry.node in values:
             keep_name(values[entry.node], _value_name(entry))
@@ -185,7 +185,7 @@ def _value_name(entry: Input) -> str:
 
 
 def _positions(program: Program) -> list[int | None]:
-    """The place of each argument among the user inputs."""
+    """Return the place of each argument among the user inputs."""
     user = [entry.node for entry in program.inputs if entry.kind in ("input", "literal")]
     place = {node: index for index, node in enumerate(user)}
     return [place.get(entry.node) for entry in program.inputs if entry.is_argument]
@@ -198,7 +198,9 @@ def _result_shardings(
     given: dict[Input, Sharding | None],
     mesh: Mesh,
 ) -> list[Sharding | None]:
-    """What each result is wanted in: what the user said, else what the input has whose new value or gradient it is."""
+    """Return what each result is wanted in: what the user said, else what the input has whose new value or gradient it
+    is.
+    """
     count = sum(output.kind == "output" for output, _ in returned)
     if out_shardings is not None and len(out_shardings) != count:
         raise ShardingError(

@@ -11,7 +11,7 @@ from spmdir.torch_interop.schemas import is_mutable, is_random
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a node may take numbers from the stream that all random ops share, so that later ones get others."""
+    """Return whether a node may take numbers from the random stream that all random ops share."""
     if is_random(node.target):
         return node.kwargs.get("generator") is None
     return any(map(draws, inner_nodes(node)))

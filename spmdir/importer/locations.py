@@ -42,7 +42,7 @@ def _relative(file: str) -> str:
 
 
 def node_location(node: fx.Node) -> Location | None:
-    """The source line of a node, for messages."""
+    """Return the source line of a node, for messages."""
     return source_line(node.meta.get("stack_trace"))
 
 

@@ -33,7 +33,7 @@ class Input:
 
     @property
     def is_argument(self) -> bool:
-        """Whether it becomes an argument of the function."""
+        """Return whether it becomes an argument of the function."""
         return self.kind in ("parameter", "buffer", "input")
 
 
@@ -69,7 +69,7 @@ class Program:
 
 
 def is_small(value: Any) -> bool:
-    """Whether `value` is a real tensor that can stand in the text as a constant."""
+    """Return whether `value` is a real tensor that can stand in the text as a constant."""
     real = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
     real = real and not is_functorch_wrapped_tensor(value)  # as transforms leave behind in exported programs
     return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES

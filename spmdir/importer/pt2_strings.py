@@ -106,7 +106,7 @@ def _is_target(text: str) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether `text` is arithmetic on symbols and numbers, and small."""
+    """Return whether `text` is arithmetic on symbols and numbers, and small."""
     if len(text) > 5000 or _depth(text) > _MAX_DEPTH or not _ARITHMETIC.fullmatch(text):
         return False
     try:
@@ -139,7 +139,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def _is_small(node: ast.AST) -> bool:
-    """Whether a number may stand in an expression with powers, of which four may be stacked."""
+    """Return whether a number may stand in an expression with powers, of which four may be stacked."""
     return not (isinstance(node, ast.Constant) and isinstance(node.value, int)) or abs(node.value) <= 64
 
 
@@ -152,7 +152,10 @@ def _depth(text: str) -> int:
 
 
 def _is_tree(text: str) -> bool:
-    """Whether a tree of inputs consists of Python's own containers with plain keys; names of arguments are names."""
+    """Return whether a tree of inputs consists of Python's own containers with plain keys.
+
+    Names of arguments are names.
+    """
     if _depth(text) > _MAX_DEPTH * 2:
         return False
     try:

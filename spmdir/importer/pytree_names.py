@@ -16,7 +16,7 @@ Names = tuple[str, ...]
 
 
 def argument_names(graph: fx.Graph) -> list[Names]:
-    """The names of each placeholder, the best first; none for an argument that is itself a leaf.
+    """Return the names of each placeholder, the best first; none for an argument that is itself a leaf.
 
     The list is empty if the graph remembers no pytrees.
     """
@@ -33,7 +33,7 @@ def argument_names(graph: fx.Graph) -> list[Names]:
 
 
 def result_names(graph: fx.Graph) -> list[Names]:
-    """The names of each output, the best first; none where only positions lead to it."""
+    """Return the names of each output, the best first; none where only positions lead to it."""
     info = getattr(graph._codegen, "pytree_info", None)
     if info is None or info.out_spec is None:
         return []

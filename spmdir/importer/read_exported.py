@@ -25,7 +25,7 @@ MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 
 
 def read_exported(exported: torch.export.ExportedProgram) -> Program:
-    """The program of `torch.export`, with its parameters and buffers by FQN.
+    """Return the program of `torch.export`, with its parameters and buffers by FQN.
 
     Raises:
         UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
@@ -53,7 +53,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
 
 
 def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with all aliases told that writes depend on."""
+    """Return the program with all aliases told that writes depend on."""
     held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
     module = with_explicit_aliases(exported.graph_module, held)
     if module is exported.graph_module:
@@ -67,7 +67,7 @@ def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> to
 
 
 def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
-    """The program with all that it draws as further outputs, and their number: torch would drop what has no use."""
+    """Return the program with its random draws as further outputs, which torch would drop, and their number."""
     if not any(map(draws, exported.graph.nodes)):
         return exported, 0
     module, drawn = _exposed(exported.graph_module)
@@ -82,7 +82,7 @@ def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.Ex
 
 
 def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """A copy that also returns what it draws, inner graphs included, and these values."""
+    """Return a copy that also returns what it draws, inner graphs included, and these values."""
     graph, copies = fx.Graph(), {}
     returned: Any = graph.graph_copy(module.graph, copies)
     drawn: list[fx.Node] = []
@@ -116,7 +116,8 @@ def _item(source: fx.Node, index: int) -> fx.Node:
 
 
 def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
-    """The graph of a program, a copy without the tokens that order its checks if it has any; then nothing uses these.
+    """Return the graph of a program, a copy without the tokens that order its checks if it has any; then nothing uses
+    these.
 
     Raises:
         UnsupportedError: tokens order other side effects.
@@ -138,7 +139,7 @@ def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
 
 
 def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
-    """The inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
+    """Return the inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
     tied: dict[int, list[Input]] = {}
     for entry in inputs:
         if entry.names[0] in state:

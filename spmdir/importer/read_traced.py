@@ -27,7 +27,7 @@ _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
 
 
 def read_traced(module: fx.GraphModule, example_inputs: Sequence[Any] | None) -> Program:
-    """The program of a GraphModule.
+    """Return the program of a GraphModule.
 
     Raises:
         UnsupportedError: its nodes have no shapes and there are no example inputs.
@@ -57,7 +57,7 @@ def _user_input(node: fx.Node, path: Names) -> Input:
 
 
 def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
-    """The module with its own tensors as its first placeholders, a copy if it has any, and what these are."""
+    """Return the module with its own tensors as its first placeholders, a copy if it has any, and what these are."""
     if all(node.op != "get_attr" for node in module.graph.nodes):
         return module, []
     state = {name for name in module.state_dict() if not _CAPTURED.fullmatch(name)}
@@ -114,7 +114,7 @@ def _ensure_values(
 
 
 def _lacks_value(node: fx.Node) -> bool:
-    """An item of a tuple needs no value of its own, and what nothing uses needs none at all."""
+    """Return an item of a tuple needs no value of its own, and what nothing uses needs none at all."""
     asked = node.op == "placeholder" or (node.op == "call_function" and node.target is not operator.getitem)
     return asked and bool(node.users) and "val" not in node.meta
 

@@ -21,7 +21,8 @@ _PUT = torch.ops.aten.index_put.default
 
 
 def needs_retrace(module: fx.GraphModule) -> bool:
-    """Whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these otherwise.
+    """Return whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these
+    otherwise.
 
     Raises:
         UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
@@ -44,12 +45,12 @@ def needs_retrace(module: fx.GraphModule) -> bool:
 
 
 def is_exact(module: fx.GraphModule) -> bool:
-    """Whether what is imported for each op is this op, or one that gives the same bits."""
+    """Return whether what is imported for each op is this op, or one that gives the same bits."""
     return not any(is_written(node.target) for node in calls(module))
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Op of the graph, in functional form → the same by simpler ops, for a trace.
+    """Return op of the graph, in functional form → the same by simpler ops, for a trace.
 
     These are ops on lists, puts by a mask, and parts that are said by strides.
     """

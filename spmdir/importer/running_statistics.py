@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 
 
 def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether this call changes its running statistics in place."""
+    """Return whether this call changes its running statistics in place."""
     _, switch = STATISTICS.get(op_name(target), (0, ""))
     if switch == "":
         return False

@@ -56,11 +56,11 @@ class SymbolTable:
 
     @property
     def hints(self) -> Mapping[str, int]:
-        """Name → example."""
+        """Return name → example."""
         return self._hints
 
     def number(self, value: Any, what: str, place: Location | None) -> Number:
-        """A number of torch's as one of the IR; `what` it belongs to stands in errors.
+        """Return a number of torch's as one of the IR; `what` it belongs to stands in errors.
 
         Raises:
             UnsupportedError: it depends on data, or the IR cannot say it.
@@ -75,12 +75,12 @@ class SymbolTable:
         return self._convert(value.node.expr, lambda: f"{what} has the size {value}", place)
 
     def meta(self, value: Tensor, dtype: DType, what: str, place: Location | None) -> TensorMeta:
-        """Shape and element type of a tensor whose sizes are not all known."""
+        """Return shape and element type of a tensor whose sizes are not all known."""
         sizes: Any = tuple(self.number(size, what, place) for size in value.shape)
         return sized_meta(sizes, self._hints, dtype)
 
     def hint(self, value: Number) -> int | float:
-        """The example of a number."""
+        """Return the example of a number."""
         return evaluate(value, self._hints)
 
     def _convert(self, expression: Any, what: Callable[[], str], place: Location | None) -> Number:
@@ -114,7 +114,7 @@ class SymbolTable:
         return self._names[expression]
 
     def sizes(self) -> Sizes:
-        """What the graph leaves open, with the ranges and conditions that the trace relies on.
+        """Return what the graph leaves open, with the ranges and conditions that the trace relies on.
 
         Raises:
             UnsupportedError: it relies on something that the IR cannot say.
@@ -141,7 +141,7 @@ class SymbolTable:
         return Sizes(symbols, tuple(kept))
 
     def _guards(self) -> Iterator[Any]:
-        """What torch found out about sizes and relied on."""
+        """Yield what torch found out about sizes and relied on."""
         for environment in self._environments:
             yield from (environment.replace(guard.expr) for guard in environment.guards)
         for node in self._graph.nodes:
@@ -209,7 +209,7 @@ def _narrow(ranges: Ranges, found: Condition) -> None:
 
 
 def _implied(found: Condition, ranges: Ranges) -> bool:
-    """Whether the ranges of sizes alone make a condition hold."""
+    """Return whether the ranges of sizes alone make a condition hold."""
     difference = apply("sub", found.left, found.right)
     if not isinstance(difference, Size):
         return False
@@ -227,5 +227,5 @@ def _implied(found: Condition, ranges: Ranges) -> bool:
 
 
 def numbers(values: Iterable[Any]) -> bool:
-    """Whether all of `values` are numbers, known or not."""
+    """Return whether all of `values` are numbers, known or not."""
     return all(is_symbolic(value) or type(value) in (int, float) for value in values)

@@ -27,7 +27,7 @@ def input_shardings(
     metas: Sequence[TensorMeta],
     mesh: Mesh,
 ) -> list[Sharding | None]:
-    """The sharding of each argument; None where it is left open.
+    """Return the sharding of each argument; None where it is left open.
 
     A key is a name, `input:N`, or a glob over names; an exact key beats a glob, a later glob an earlier one. A
     value of None leaves the argument open, against an earlier glob. A glob that shards leaves tensors
@@ -72,7 +72,7 @@ def _unknown(
 def _find(
     key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
 ) -> tuple[list[int], bool]:
-    """The arguments that a key means, and whether it names them exactly."""
+    """Return the arguments that a key means, and whether it names them exactly."""
     position = _POSITION.fullmatch(key)
     if position:
         return [i for i, p in enumerate(positions) if p == int(position[1])], True
@@ -108,7 +108,7 @@ def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str) -> Sharding
 def output_sharding(
     value: object, meta: TensorMeta, mesh: Mesh, index: int, inputs: Mapping[str, Sharding | None]
 ) -> Sharding | None:
-    """The sharding that `out_shardings[index]` asks for; `like:NAME` is the sharding of an input.
+    """Return the sharding that `out_shardings[index]` asks for; `like:NAME` is the sharding of an input.
 
     Args:
         inputs: every name of every argument → its sharding.

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.arguments import SIZES, WHOLE, accepts
+from spmdir.core.arguments import INTEGER, SIZES, accepts
 from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
@@ -54,7 +54,7 @@ STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
 """Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
-@accepts(module=MODULE, rank=WHOLE, sizes=SIZES, pipeline=PIPELINE)
+@accepts(module=MODULE, rank=INTEGER, sizes=SIZES, pipeline=PIPELINE)
 def lower_to_fx(
     module: ModuleOp,
     rank: int = 0,
@@ -62,7 +62,7 @@ def lower_to_fx(
     sizes: Mapping[str, int] | None = None,
     pipeline: Pipeline | str | None = None,
 ) -> fx.GraphModule:
-    """The program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
+    """Return the program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
 
     Args:
         module: at any stage after import; the passes that it still needs are run on a copy.
@@ -90,7 +90,7 @@ def lower_to_fx(
 def emit(
     module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName, ignore_shardings: bool = False
 ) -> fx.GraphModule:
-    """The graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
+    """Return the graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
 
     Raises:
         SpmdirError: an op is unknown to torch or a collective is impossible; located.
@@ -189,7 +189,7 @@ class _Emitter:
         self.checked.add(call)
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
-        """Shape and element type of this rank's piece; None inside a local form, where the IR does not tell."""
+        """Return shape and element type of this rank's piece; None inside a local form, where the IR does not tell."""
         meta = meta_of(value.type)
         if meta is None or DYNAMIC in global_shape(value, self.mesh):
             return None
@@ -236,7 +236,7 @@ class _Emitter:
         return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
 
     def device(self) -> Any:
-        """The device of the inputs, for ops without operands; CPU if there are no inputs."""
+        """Return the device of the inputs, for ops without operands; CPU if there are no inputs."""
         first = next((node for node in self.graph.nodes if node.op == "placeholder"), None)
         if first is None:
             return torch.device("cpu")
@@ -278,7 +278,7 @@ class _Emitter:
         return [self.constant(torch_constant(str(op.argument["value"]), meta.shape, meta.dtype))]
 
     def constant(self, value: torch.Tensor | Positions) -> fx.Node:
-        """A constant of the program; equal positions are one."""
+        """Return a constant of the program; equal positions are one."""
         key = value if isinstance(value, Positions) else id(value)
         if key not in self.constant_names:
             self.constant_names[key] = name = f"constant_{len(self.constants)}"
@@ -333,13 +333,13 @@ def _filled(slot: Any, operands: list[fx.Node]) -> Any:
 
 
 def _identifier(name: str) -> str:
-    """A Python identifier like `name`."""
+    """Return a Python identifier like `name`."""
     name = re.sub(r"\W", "_", name)
     return f"_{name}" if name[:1].isdigit() or not name else name
 
 
 def _meta(op: ValueOp) -> dict[str, Any]:
-    """What tools show of an fx node's origin, from the op's location."""
+    """Return what tools show of an fx node's origin, from the op's location."""
     location = location_of(op)
     if location is None:
         return {}

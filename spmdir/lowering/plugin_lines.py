@@ -11,7 +11,10 @@ from spmdir.core.placement.standard import Placement
 
 
 def failing_line(placements: Iterable[Placement], error: BaseException | None = None) -> Location | None:
-    """The last line that `error` went through in a file that declares one of `placements`; else that of a class."""
+    """Return the last line that `error` went through in a file that declares one of `placements`.
+
+    Else that of a class.
+    """
     files = dict(_declarations(placements))
     for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else ()):
         if frame.filename in files:
@@ -20,7 +23,7 @@ def failing_line(placements: Iterable[Placement], error: BaseException | None = 
 
 
 def first_line(error: Exception) -> str:
-    """What `error` says; messages of torch go on for many lines."""
+    """Return what `error` says; messages of torch go on for many lines."""
     return str(error).partition("\n")[0]
 
 

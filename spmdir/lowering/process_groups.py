@@ -25,17 +25,17 @@ AXES = "mesh_axes"
 
 
 def symbolic_group(axes: tuple[str, ...]) -> str:
-    """The name of the group over `axes` where there are no processes: `mesh:dp,tp`."""
+    """Return the name of the group over `axes` where there are no processes: `mesh:dp,tp`."""
     return _PREFIX + ",".join(axes)
 
 
 def symbolic_axes(name: str) -> tuple[str, ...] | None:
-    """The axes of a name made by `symbolic_group`; None for any other name."""
+    """Return the axes of a name made by `symbolic_group`; None for any other name."""
     return tuple(name.removeprefix(_PREFIX).split(",")) if name.startswith(_PREFIX) else None
 
 
 def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
-    """The groups of a torch DeviceMesh, which must be `mesh`, as this process knows them.
+    """Return the groups of a torch DeviceMesh, which must be `mesh`, as this process knows them.
 
     Raises:
         ShardingError: axis names, sizes or the order of ranks differ.
@@ -55,7 +55,8 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
 
 
 def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...]) -> Any:
-    """The process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be `mesh`.
+    """Return the process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be
+    `mesh`.
 
     DeviceMesh knows the groups of whole axes. Those of sub-axes are made once and kept with it; every rank asks for
     groups in the same order, so that the ranks of each meet in making it.
@@ -125,7 +126,7 @@ def connect(program: Any, device_mesh: Any) -> None:
 
 
 def device_rank(device_mesh: Any) -> int:
-    """The row-major position of this process in a torch DeviceMesh.
+    """Return the row-major position of this process in a torch DeviceMesh.
 
     Raises:
         ShardingError: the process is not in the mesh.

@@ -68,7 +68,7 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
 
 
 def _differing(answers: list[Results], said: Results) -> int | None:
-    """The first result that is as the IR says on no device; None if all are so on some device."""
+    """Return the first result that is as the IR says on no device; None if all are so on some device."""
     if len(answers[0]) != len(said):
         return 0
     for index, meta in enumerate(said):
@@ -82,7 +82,10 @@ def _differing(answers: list[Results], said: Results) -> int | None:
 def _results(
     target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], device: str, text: str
 ) -> Results | None:
-    """What `target` gives; None where torch cannot tell without the data. Ops of repeated layers are asked once."""
+    """Return what `target` gives; None where torch cannot tell without the data.
+
+    Ops of repeated layers are asked once.
+    """
     with _unlogged(), fake_tensor.FakeTensorMode():
         try:
             outputs = target(*_tensors(args, device), **{name: _tensors(value, device) for name, value in kwargs})

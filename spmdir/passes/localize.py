@@ -70,7 +70,7 @@ def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Loc
     if sharding.is_even(dim, size, mesh):
         return size // mesh.group_size(axes)
     cuts = tuple(sharding[axis] for axis in axes)
-    return Local("size", size, axes, cuts=() if all(isinstance(cut, Shard) for cut in cuts) else cuts)
+    return Local("size", size, axes, placements=() if all(isinstance(cut, Shard) for cut in cuts) else cuts)
 
 
 def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
@@ -199,7 +199,7 @@ def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], me
     starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
     for meta, sharding in zip(rule.call.operands, (sharding.refined(fine) for sharding in held), strict=True):
         for dim, size in enumerate(meta.shape):
-            mark_runs(size, zip(sharding.dim_axes(dim), sharding.cuts(dim, fine), strict=True), starts)
+            mark_runs(size, zip(sharding.dim_axes(dim), sharding.dim_placements(dim, fine), strict=True), starts)
         for axis, placement in sharding.entries:
             if placement.trait == "other":
                 starts[axis].update(enumerated(placement, fine.sizes[axis]))

@@ -276,7 +276,7 @@ def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, s
             rule, values = _rule(node), (*node.operands, *node.results)
             settled = bool(chosen) and chosen[index].factor is not None and moved.isdisjoint(values)
             if rule is not None and not settled:
-                key = rule, problem.mesh.whole(axis)
+                key = rule, problem.mesh.root_axis(axis)
                 wishes[key] = wishes.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
     return wishes
 
@@ -303,7 +303,7 @@ def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) ->
                 by_factor.setdefault(factor, []).append(axis)
         for factor, axes in by_factor.items():
             assert rule is not None
-            kin = len({mesh.whole(axis) for axis in axes}) < len(axes)
+            kin = len({mesh.root_axis(axis) for axis in axes}) < len(axes)
             if kin and rule.factors[factor].size % mesh.group_size(axes):
                 return False
     return True

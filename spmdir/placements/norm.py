@@ -45,7 +45,7 @@ class Norm(PartialPlacement):
         whole = self.collect(weights)
         return [tensor * (weight / whole) for weight in weights]
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         # Squares of f16 overflow at 256.
         return dtype in (F64, F32, BF16)
 

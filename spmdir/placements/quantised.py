@@ -39,7 +39,7 @@ class Quantised(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return Partial("sum").distribute(tensor, count, noise)
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return dtype in (F64, F32, F16, BF16)
 
     def edges(self) -> Iterable[Edge]:

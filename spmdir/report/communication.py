@@ -153,7 +153,7 @@ def comm_report(
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
             by_kind[kind] = by_kind.get(kind, Share()) + share
-            whole = {mesh.whole(axis) for axis in used}
+            whole = {mesh.root_axis(axis) for axis in used}
             axes = tuple(axis for axis in mesh.axis_names if axis in whole)
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share

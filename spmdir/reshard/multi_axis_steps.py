@@ -11,7 +11,7 @@ from typing import TypeVar
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ENUMERATED, edge_between, piece_lengths
+from spmdir.core.placement.base import ENUMERATED, edge_between, shard_lengths
 from spmdir.core.placement.standard import Partial
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
@@ -97,7 +97,7 @@ _NO_PERMUTATION = (
 
 def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
     """Return whether both sides cut a dimension by S into the same chunks, and every rank keeps its length."""
-    sides = [tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target)]
+    sides = [tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)]
     outer, middle = _without_shared(*sides)
     _, middle = _without_shared(*(cuts[::-1] for cuts in middle))
     counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in middle]
@@ -108,7 +108,7 @@ def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, s
         mark_runs(size, cuts, starts)
     points = (dict(zip(starts, point, strict=True)) for point in itertools.product(*starts.values()))
     return all(cut_length(size, sides[0], at) == cut_length(size, sides[1], at) for at in points) and all(
-        have_same_chunks(own, *counts) for own in piece_lengths(tuple(cut for _, cut in outer), size)
+        have_same_chunks(own, *counts) for own in shard_lengths(tuple(cut for _, cut in outer), size)
     )
 
 

@@ -18,9 +18,9 @@ import attrs
 
 from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ENUMERATED, piece_lengths
+from spmdir.core.placement.base import ENUMERATED, shard_lengths
 from spmdir.core.placement.standard import Shard
-from spmdir.core.sharding import Sharding, held_ranges
+from spmdir.core.sharding import Sharding, shard_ranges
 from spmdir.reshard.runs import cut_length, mark_runs
 
 POINTS = 256
@@ -65,7 +65,9 @@ class _Dim:
 
     @staticmethod
     def of(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> _Dim:
-        before, after = (tuple(zip(side.dim_axes(dim), side.cuts(dim, mesh), strict=True)) for side in (source, target))
+        before, after = (
+            tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)
+        )
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
         alike = len(list(pairs))
         return _Dim(size, before[:alike], before[alike:], after[alike:])
@@ -81,7 +83,7 @@ class _Dim:
     def is_even(self) -> bool:
         """Whether both sides cut what `shared` leaves into chunks of one length each."""
         sides = [math.prod(count for _, (_, count) in cuts) for cuts in (self.before, self.after)]
-        extents = piece_lengths(tuple(cut for _, cut in self.shared), self.size)
+        extents = shard_lengths(tuple(cut for _, cut in self.shared), self.size)
         chunks = all(isinstance(placement, Shard) for _, (placement, _) in (*self.before, *self.after))
         return chunks and all(extent % side == 0 for extent in extents for side in sides)
 
@@ -208,7 +210,7 @@ def _met(dim: _Dim, at: Mapping[str, int], agreeing: bool) -> tuple[int, int, in
 
 
 def _held(cuts: _Cuts, size: int, at: Mapping[str, int]) -> Any:
-    return held_ranges(tuple(cut for _, cut in cuts), size, tuple(at[axis] for axis, _ in cuts))
+    return shard_ranges(tuple(cut for _, cut in cuts), size, tuple(at[axis] for axis, _ in cuts))
 
 
 def _classes(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_Class, ...] | None:

@@ -157,8 +157,8 @@ def _steps(
     if fine is not None:
         steps = _search(shape, itemsize, source.refined(fine), target.refined(fine), fine, topology, collectives)
         return tuple(_merged(step, mesh) for step in steps)
-    split = {mesh.whole(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
-    between = Sharding([(axis, p) for axis, p in source.entries if mesh.whole(axis) not in split], source.mesh)
+    split = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
+    between = Sharding([(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split], source.mesh)
     halves = [(source, between), (between, target)]
     return tuple(step for a, b in halves for step in _steps(shape, itemsize, a, b, mesh, topology, collectives))
 

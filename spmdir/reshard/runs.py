@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import enumerated, held_length, runs_of
+from spmdir.core.placement.base import enumerated, runs_of, shard_length
 from spmdir.core.sharding import Sharding
 
 
@@ -28,7 +28,7 @@ def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Ma
 def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], at: Mapping[str, int]) -> int:
     """Return how much of `size` elements the rank at `at` holds; axes that it does not name are at 0."""
     for axis, (placement, count) in cuts:
-        size = held_length(placement, size, count, at.get(axis, 0))
+        size = shard_length(placement, size, count, at.get(axis, 0))
     return size
 
 
@@ -42,7 +42,7 @@ def representatives(axes: Sequence[str], mesh: Mesh, shape: Sequence[int], *shar
     for sharding in shardings:
         for dim, size in enumerate(shape):
             axes_here = sharding.dim_axes(dim)
-            mark_runs(size, zip(axes_here, sharding.cuts(dim, mesh), strict=True), starts)
+            mark_runs(size, zip(axes_here, sharding.dim_placements(dim, mesh), strict=True), starts)
         for axis, placement in sharding.entries:
             if not placement.splits and axis not in axes:
                 starts[axis].update(enumerated(placement, mesh.sizes[axis]))

@@ -158,5 +158,5 @@ class OpRule(RuleInstance):
             value: gives a rank's integers; by default those of a rank that has everything.
         """
         return localize(
-            self, self.rules, axes, operands or self.call.operands, value or (lambda local: local.undivided)
+            self, self.rules, axes, operands or self.call.operands, value or (lambda local: local.unsharded)
         )

@@ -27,7 +27,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.simulator.distribution import held_piece
+from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import arrange_outputs
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
@@ -211,5 +211,5 @@ def _own_piece(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> Ten
     parameter = isinstance(tensor, nn.Parameter)
     if parameter and not sharding.entries:
         return tensor
-    piece = held_piece(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
+    piece = local_tensor(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(piece, tensor.requires_grad) if parameter else piece

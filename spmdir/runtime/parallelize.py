@@ -34,7 +34,7 @@ from spmdir.runtime.digests import program_digest
 from spmdir.runtime.failures import failing_node, is_collective, run_failure
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.signature import Argument, Result, Signature
-from spmdir.simulator.distribution import held_piece
+from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import check_memory, check_tensor, solve_shapes
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random
@@ -187,7 +187,7 @@ class Parallel:
                 f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
                 f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
             )
-        shard = tensor if self._local_inputs else held_piece(tensor, sharding, self.mesh, self.rank)
+        shard = tensor if self._local_inputs else local_tensor(tensor, sharding, self.mesh, self.rank)
         return shard.to(self.device)
 
     def _apart(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:

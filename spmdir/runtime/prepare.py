@@ -26,7 +26,7 @@ from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
 from spmdir.runtime.parallelize import Parallel, broadcast_first, lowered
 from spmdir.runtime.signature import Argument, Signature, keep_places, read_signature
-from spmdir.simulator.distribution import held_piece
+from spmdir.simulator.distribution import local_tensor
 
 
 def parallelize(
@@ -111,7 +111,7 @@ def parallelize(
         name_groups(graph, mesh, device_mesh, timeout)
         for a in signature.held if sync_state else []:
             whole = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
-            held[a.name].detach().copy_(held_piece(whole, a.sharding, mesh, rank))
+            held[a.name].detach().copy_(local_tensor(whole, a.sharding, mesh, rank))
     ranks.agreed = tuple(examples.items())
     return Parallel(
         module if examples else program,
@@ -210,7 +210,7 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
 
 def _own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
     """The shard in storage of its own, so that the whole can be freed."""
-    shard = held_piece(tensor.detach(), sharding, mesh, rank).to(device)
+    shard = local_tensor(tensor.detach(), sharding, mesh, rank).to(device)
     shard = shard.clone(memory_format=torch.contiguous_format)
     return nn.Parameter(shard, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shard
 

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.arguments import TEXT, WHOLE, accepts, instance, keyed
+from spmdir.core.arguments import INTEGER, TEXT, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.placement.standard import Placement, R, Shard
@@ -46,7 +46,7 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
 @accepts(
     program=instance(ExportedProgram, expected="what torch.export.export gives"),
     styles=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
-    rank=WHOLE,
+    rank=INTEGER,
     axis=TEXT.optional,
     pipeline=PIPELINE,
 )

@@ -177,4 +177,4 @@ class Annotation:
             extra.check(self.meta.shape, count)
         except SpmdirError:
             return False
-        return extra.holds(self.meta.dtype) and (extra.trait == "shard" or self.role == "constraint")
+        return extra.supports(self.meta.dtype) and (extra.trait == "shard" or self.role == "constraint")

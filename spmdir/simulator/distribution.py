@@ -1,7 +1,7 @@
-"""What every rank holds of a global tensor, and the global tensor from what the ranks hold.
+"""Local tensors of all ranks from a global tensor, and the global tensor from these.
 
-Both follow the placements' reference semantics, axis by axis: shards in nesting order, then pending reductions and
-what plug-ins hold otherwise, then copies.
+Both follow the placements' reference semantics, axis by axis: shards in nesting order, then partial values and
+other layouts of plug-ins, then copies.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
-_ADDENDS = 64
+_MOST_RANKS = 64
 """So many times noise may be added to an element, or taken from it, before it can become infinite."""
 
 
 def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a source of noise for `Placement.distribute`: of each element's size, of the type and device of the data.
 
-    Sums with noise then round as the element does, however large the others are, and stay finite over up to `_ADDENDS`
-    ranks. Zeros, infinities and NaN get noise of the size of the least other element. Truth values get noise around
-    zero, whose sign decides.
+    Sums with noise then round as the element does, however large the others are, and stay finite over up to
+    `_MOST_RANKS` ranks. Zeros, infinities and NaN get noise of the size of the smallest other element. Truth values
+    get noise around zero, whose sign decides.
     """
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
         size = tensor.detach().to("cpu", wide).abs()
         usual = size.isfinite() & (size > 0)
         size = size.where(usual, size[usual].min() if usual.any() else 1.0)
-        room = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _ADDENDS
+        room = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _MOST_RANKS
         values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).clamp(-2, 2) / 2
         return (values * size.minimum(room)).to(tensor.device, tensor.dtype)
 
@@ -51,34 +51,34 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
 def distribute(
     tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, noise: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What each rank holds of `tensor`; `noise` hides the value of pending reductions.
+    """Return the local tensor of each rank; `noise` makes partial values that differ from the value.
 
     Raises:
-        SpmdirError: values of this type, or these values, cannot be held so.
+        SpmdirError: values of this type, or these values, cannot be laid out so.
     """
     dtype = DTYPES_OF_TORCH.get(tensor.dtype)
     if dtype is None:
         known = ", ".join(map(str, DTYPES_OF_TORCH))
         raise UnsupportedError(f"values of type {tensor.dtype} have no element type in the IR; expected one of {known}")
     for axis, placement in sharding.entries:
-        if not placement.holds(dtype):
-            raise UnsupportedError(f"values of type {dtype} cannot be held as {placement} on axis '{axis}'")
+        if not placement.supports(dtype):
+            raise UnsupportedError(f"values of type {dtype} cannot be laid out as {placement} on axis '{axis}'")
     mesh = refinement(mesh, sharding)
-    held: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
+    found: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
     for axis, placement in _axes(sharding, mesh):
-        held = {
-            (*where, (axis, index)): piece
-            for where, whole in held.items()
-            for index, piece in enumerate(_declared(placement, placement.distribute, whole, mesh.sizes[axis], noise))
+        found = {
+            (*where, (axis, index)): shard
+            for where, outer in found.items()
+            for index, shard in enumerate(_declared(placement, placement.distribute, outer, mesh.sizes[axis], noise))
         }
-    by_point = {frozenset(where): piece for where, piece in held.items()}
+    by_point = {frozenset(where): shard for where, shard in found.items()}
     return [by_point[frozenset(mesh.coordinate(rank).items())] for rank in range(mesh.world_size)]
 
 
-def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
-    """What `rank` holds of `tensor`, alone among the ranks: a view where its axes only divide.
+def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
+    """Return the local tensor of one rank: a view where its axes only shard.
 
-    A pending reduction is laid out without noise, so that every rank finds its addend for itself.
+    Partial values are made without noise, so that every rank computes its own alone.
     """
     mesh = refinement(mesh, sharding)
     coordinate = mesh.coordinate(rank)
@@ -91,35 +91,35 @@ def held_piece(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) 
     return tensor
 
 
-def collect(pieces: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> torch.Tensor:
-    """The global tensor that the ranks hold as `sharding`.
+def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> torch.Tensor:
+    """Return the global tensor from the local ones of all ranks.
 
     Raises:
-        SpmdirError: ranks that hold copies disagree beyond rounding.
+        SpmdirError: copies differ between ranks beyond rounding.
     """
     mesh = refinement(mesh, sharding)
     axes = _axes(sharding, mesh)
     names = [axis for axis, _ in axes]
-    held = {tuple(mesh.coordinate(rank)[axis] for axis in names): piece for rank, piece in enumerate(pieces)}
+    found = {tuple(mesh.coordinate(rank)[axis] for axis in names): shard for rank, shard in enumerate(shards)}
     while axes:
         axis, placement = axes.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        for where in sorted(held):
-            groups.setdefault(where[:-1], []).append(held[where])
+        for where in sorted(found):
+            groups.setdefault(where[:-1], []).append(found[where])
         for group in groups.values():
             _check_copies(group, axis, placement)
-        held = {where: _declared(placement, placement.collect, group) for where, group in groups.items()}
-    return held[()]
+        found = {where: _declared(placement, placement.collect, group) for where, group in groups.items()}
+    return found[()]
 
 
 def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
-    """Every axis of the mesh with its placement, in the order of distribution."""
+    """Return every axis of the mesh with its placement, in the order of distribution."""
     placed = dict(sharding.entries)
     return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
 
 
 def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
-    """What a method of a placement gives."""
+    """Return what a method of a placement gives."""
     try:
         return method(*arguments)
     except SpmdirError:

@@ -89,7 +89,7 @@ def _seed(text: str) -> int:
     except ValueError:
         seed = None
     if seed is None or not -(2**63) <= seed < 2**64:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no seed; expected a whole number of 64 bits")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no seed; expected an integer of 64 bits")
     return seed
 
 

@@ -47,29 +47,32 @@ class Layout:
 
     @property
     def is_open(self) -> bool:
-        """Whether sizes or strides are symbolic."""
+        """Return whether sizes or strides are symbolic."""
         return any(map(is_open, (*self.size, *self.stride, self.offset)))
 
     @property
     def count(self) -> int:
-        """How many elements it has; sizes are known."""
+        """Return how many elements it has; sizes are known."""
         return math.prod(self.size)
 
     @property
     def last(self) -> int:
-        """The place of the last element in memory."""
+        """Return the place of the last element in memory."""
         return self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
 
     @cached_property
     def places(self) -> Tensor:
-        """The place in memory of each element, flat, in order."""
+        """Return the place in memory of each element, flat, in order."""
         found = torch.full((), self.offset)
         for n, step in zip(self.size, self.stride, strict=True):
             found = found.unsqueeze(-1) + torch.arange(n) * step
         return found.flatten()
 
     def order(self) -> list[int] | None:
-        """The dimensions from the outermost in memory to the innermost; None if there are gaps or common elements."""
+        """Return the dimensions from the outermost in memory to the innermost.
+
+        None if there are gaps or common elements.
+        """
         order = sorted(range(len(self.size)), key=lambda d: (-self.stride[d], self.size[d] == 1))
         expected = 1
         for dim in reversed(order):
@@ -81,11 +84,11 @@ class Layout:
 
     @property
     def is_line(self) -> bool:
-        """Whether the elements lie in memory in their order, from its start."""
+        """Return whether the elements lie in memory in their order, from its start."""
         return not self.is_open and not self.offset and self.order() == list(range(len(self.size)))
 
     def repeats(self) -> bool:
-        """Whether two positions may be one element of memory."""
+        """Return whether two positions may be one element of memory."""
         if self.is_open:
             return any(plain(step) == 0 and plain(n) != 1 for n, step in zip(self.size, self.stride, strict=True))
         if not self.count:
@@ -98,7 +101,7 @@ class Layout:
         return False
 
     def meets(self, other: Layout) -> bool:
-        """Whether some element of memory may be in both; they have one memory."""
+        """Return whether some element of memory may be in both; they have one memory."""
         if self.is_open or other.is_open or self.dtype != other.dtype or self == other:
             return True
         if not self.count or not other.count or self.last < other.offset or other.last < self.offset:
@@ -113,7 +116,7 @@ def _numbers(layout: Layout) -> list[Any]:
 
 
 def layout_of(value: object) -> Layout | None:
-    """The layout of a tensor; None for what has no strides."""
+    """Return the layout of a tensor; None for what has no strides."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
         return None
     storage = value.untyped_storage()._cdata

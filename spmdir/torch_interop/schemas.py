@@ -106,7 +106,7 @@ def judge(name: str, schema: Any) -> str:
 
 
 def _innermost(type_: Any) -> str:
-    """The type that lists and optional values of type `type_` are of, without the path of a class."""
+    """Return the type that lists and optional values of type `type_` are of, without the path of a class."""
     while type_.kind() in ("OptionalType", "ListType"):
         type_ = type_.getElementType()
     return str(type_).rpartition(".")[2].replace(" ", "")

@@ -10,12 +10,12 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_open(value: object) -> bool:
-    """Whether `value` is a number of torch's that is not known when tracing."""
+    """Return whether `value` is a number of torch's that is not known when tracing."""
     return isinstance(value, _SYMBOLIC)
 
 
 def plain(value: Any) -> Any:
-    """A number of torch's, where it is open as what it is made of: comparing these asks nothing of torch.
+    """Return a number of torch's, where it is open as what it is made of: comparing these asks nothing of torch.
 
     To compare open numbers themselves would make torch take their examples for what they always are.
     """

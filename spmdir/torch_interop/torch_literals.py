@@ -22,7 +22,10 @@ def schema(op: torch._ops.OpOverload) -> tuple[tuple[str, str, bool], ...]:
 
 
 def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
-    """A literal of the IR as an argument of schema type `type_`; `evaluate` gives per-rank integers their value."""
+    """Return a literal of the IR as an argument of schema type `type_`.
+
+    `evaluate` gives per-rank integers their value.
+    """
     if isinstance(value, tuple):
         return [torch_literal(item, type_, evaluate) for item in value]
     if isinstance(value, Local):
@@ -38,7 +41,7 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
 
 
 def torch_constant(data: str, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-    """The tensor of an `spmd.constant`: row-major little-endian bytes as hexadecimal text."""
+    """Return the tensor of an `spmd.constant`: row-major little-endian bytes as hexadecimal text."""
     if not data:
         return torch.empty(shape, dtype=TORCH_DTYPES[dtype])
     return torch.frombuffer(bytearray.fromhex(data), dtype=TORCH_DTYPES[dtype]).reshape(shape)

@@ -75,7 +75,7 @@ def test_arguments_are_sorted_by_name() -> None:
         ("{x = 1", "", "found the end, expected ','"),
         ("{x = complex(1)}", "complex", "complex(real, imaginary)"),
         ("{x = size(dp)}", "size", "expected size(extent, axis"),
-        ("{x = size(8, tp: P(sum))}", "size", "of a dimension, as in size(8, tp: S(0))"),
+        ("{x = size(8, tp: P(sum))}", "size", "that shard a dimension, as in size(8, tp: S(0))"),
         ("{x = @}", "@", "found '@'"),
     ],
 )

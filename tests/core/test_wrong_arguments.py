@@ -27,8 +27,8 @@ def imported(**given: Any) -> Any:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "axes that are a list of sizes": (lambda: spmdir.Mesh([2, 4]), r"axes \[2, 4\]; expected names and whole sizes"),
-    "a size that is no whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and whole sizes"),
+    "axes that are a list of sizes": (lambda: spmdir.Mesh([2, 4]), r"axes \[2, 4\]; expected names and integer sizes"),
+    "a size that is no whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and integer sizes"),
     "an axis that no sharding can name": (lambda: spmdir.Mesh({"dp-1": 2}), "'dp-1' has a name that text cannot give"),
     "a mesh that is a dict": (
         lambda: imported(mesh={"dp": 2}),
@@ -55,7 +55,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a size that is a number": (lambda: spmdir.lower_to_fx(imported(), sizes={0: 8}), "name of a size is 0"),  # type: ignore
     "a size of half an element": (lambda: spmdir.lower_to_fx(imported(), sizes={"s0": 0.5}), "size 's0' is 0.5"),  # type: ignore
     "sizes of a program that has none": (lambda: spmdir.simulate(imported(), [X], sizes={"s0": 4}), "no size 's0'"),
-    "a rank that is a text": (lambda: spmdir.lower_to_fx(imported(), "0"), "rank is '0' of type str; expected a whole"),  # type: ignore
+    "a rank that is a text": (
+        lambda: spmdir.lower_to_fx(imported(), "0"),
+        "rank is '0' of type str; expected an int",
+    ),  # type: ignore
     "a device mesh that is a mesh": (lambda: spmdir.lower_to_fx(imported(), 0, MESH), "expected a torch DeviceMesh"),
     "a shape with a negative size": (
         lambda: spmdir.plan_reshard((-1, 4), "f32", "", "", MESH),
@@ -71,7 +74,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "entries that are a text": (lambda: spmdir.Sharding("dp: S(0)"), "entries 'dp: S.0.'; expected pairs"),  # type: ignore
     "rules that are a number": (lambda: spmdir.load_rules(0), "path is 0 of type int; expected the path"),  # type: ignore
     "a topology that is a number": (lambda: spmdir.comm_report(imported(), 0), "topology is 0 .*one of flat"),  # type: ignore
-    "a seed that is a text": (lambda: spmdir.simulate(imported(), [X], seed="x"), "seed is 'x' .*a whole number"),  # type: ignore
+    "a seed that is a text": (lambda: spmdir.simulate(imported(), [X], seed="x"), "seed is 'x' .*an integer"),  # type: ignore
     "operands of a shape that is a text": (
         lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
         "expected one such as TensorMeta",

@@ -22,7 +22,7 @@ import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
-from spmdir.simulator.distribution import held_piece
+from spmdir.simulator.distribution import local_tensor
 
 ROOT = Path(__file__).parents[2]
 MESH = Mesh({"dp": 2, "tp": 4})
@@ -106,7 +106,7 @@ def test_a_ranks_program_compiles_and_is_what_it_is_uncompiled(device, alone_of_
     device_mesh = init_device_mesh(device, tuple(MESH.sizes.values()), mesh_dim_names=MESH.axis_names)
     program = spmdir.lower_to_fx(module, device_mesh=device_mesh)
     arguments = ir.main_function(module).args
-    pieces = [held_piece(t, sharding_of(a), MESH, 0).clone() for t, a in zip(tensors, arguments, strict=True)]
+    pieces = [local_tensor(t, sharding_of(a), MESH, 0).clone() for t, a in zip(tensors, arguments, strict=True)]
     compiled = torch.compile(program, backend=sizes.backend, fullgraph=True)
     for found, expected in zip(compiled(*pieces), program(*pieces), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)

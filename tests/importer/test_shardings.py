@@ -76,7 +76,7 @@ REFUSED = {
     "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which matches no input.*; its inputs are args_0"),
     "position": ({"input:7": "tp: S(0)"}, None, r"'input:7', but the program has 2 tensor inputs"),
     "axis": ({"a.weight": "ep: S(0)"}, None, r"sharding of 'a.weight' \(4x6xf32\): .*'ep'"),
-    "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' divides dimension 1"),
+    "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' shards dimension 1"),
     "text": ({"a.bias": "tp S(1)"}, None, r"sharding of 'a.bias'.*'tp S\(1\)' is no part of a sharding"),
     "count of outputs": ({}, ["dp: S(0)"], r"out_shardings has 1 entries; the program has 3 outputs"),
     "literal output": ({}, [None, None, "dp: S(0)"], r"out_shardings\[2\] is given for an output that is no tensor: 3"),

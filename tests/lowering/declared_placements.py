@@ -66,7 +66,7 @@ class Root(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced.sqrt() / self.scale
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
@@ -111,7 +111,7 @@ class Thirds(PartialPlacement):
     def before(self, piece: Any) -> Any:
         return piece.mul_(3)
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:

@@ -21,7 +21,7 @@ from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.ranges import Positions, take
-from spmdir.simulator.distribution import collect, distribute, held_piece
+from spmdir.simulator.distribution import collect, distribute, local_tensor
 from spmdir.simulator.lockstep import run_lockstep
 from spmdir.simulator.simulate import run_single, simulate
 from tests.lowering import declared_placements as declared
@@ -233,7 +233,7 @@ def test_regular_ranges_are_views_and_one_copy() -> None:
 )
 def test_a_rank_alone_finds_what_it_holds(text: str) -> None:
     mesh, sharding, x = Mesh({"a": 2, "b": 3}), parse_sharding(text), torch.rand(11, 5)
-    pieces = [held_piece(x, sharding, mesh, rank) for rank in range(mesh.world_size)]
+    pieces = [local_tensor(x, sharding, mesh, rank) for rank in range(mesh.world_size)]
     torch.testing.assert_close(collect(pieces, sharding, mesh), x)
     for piece, wanted in zip(pieces, distribute(x, sharding, mesh, torch.zeros_like), strict=True):
         assert torch.equal(piece, wanted)

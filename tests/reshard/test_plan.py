@@ -199,7 +199,7 @@ def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, targe
     [
         ("a: P(sum), b: P(max)", "", ShardingError, "do not commute"),
         ("a: ?", "", ShardingError, "a reshard cannot have ? on axis 'a'"),
-        ("", "a: S(2)", ShardingError, "divides dimension 2 of a tensor of rank 2"),
+        ("", "a: S(2)", ShardingError, "shards dimension 2 of a tensor of rank 2"),
         ("z: S(0)", "", ShardingError, "axis 'z' is not in mesh"),
         ("a: Q", "", ParseError, "unknown placement"),
         (Sharding([("a", Shard(0))], mesh="other"), "", ShardingError, "is on mesh @other; expected mesh @mesh"),

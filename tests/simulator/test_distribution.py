@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
-from spmdir.simulator.distribution import collect, distribute, held_piece, random_like
+from spmdir.simulator.distribution import collect, distribute, local_tensor, random_like
 from tests.lowering.collective_programs import shardings
 
 MESH = Mesh({"a": 2, "b": 3})
@@ -46,7 +46,7 @@ def test_collect_undoes_distribute(sharding, shape, dtype):
 def test_a_rank_alone_finds_a_piece_that_fits_those_of_the_others(op):
     x = values(torch.float64, (5, 4))
     for sharding in shardings(MESH, 2, (op,)):
-        pieces = [held_piece(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
+        pieces = [local_tensor(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
         torch.testing.assert_close(collect(pieces, sharding, MESH), x)
         if not sharding.partial:
             for piece, expected in zip(pieces, distribute(x, sharding, MESH, noise()), strict=True):
@@ -62,7 +62,7 @@ def test_truth_values_are_hidden_by_noise_and_found_again(op):
 
 
 def test_a_pending_sum_of_truth_values_is_refused():
-    with pytest.raises(UnsupportedError, match=r"values of type i1 cannot be held as P\(sum\) on axis 'a'"):
+    with pytest.raises(UnsupportedError, match=r"values of type i1 cannot be laid out as P\(sum\) on axis 'a'"):
         distribute(values(torch.bool, (4,)), parse_sharding("a: P(sum)"), MESH, noise())
 
 

@@ -142,8 +142,8 @@ def test_inputs_that_no_memory_holds_are_refused_at_their_function(tmp_path, cap
 @pytest.mark.parametrize(
     ("option", "text", "message"),
     [
-        ("--seed", "99999999999999999999", "is no seed; expected a whole number of 64 bits"),
-        ("--seed", "9" * 5000, "… is no seed; expected a whole number of 64 bits"),
+        ("--seed", "99999999999999999999", "is no seed; expected an integer of 64 bits"),
+        ("--seed", "9" * 5000, "… is no seed; expected an integer of 64 bits"),
         ("--seed", "x", "'x' is no seed"),
         ("--tolerance", "nan", "'nan' is no tolerance; expected a number from 0 on"),
         ("--tolerance", "-1", "'-1' is no tolerance; expected a number from 0 on"),

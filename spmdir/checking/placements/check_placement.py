@@ -126,7 +126,7 @@ def _of_value(placement: Placement, path: str | None) -> Verdict:
 
 
 def _try(law: Law, placement: Placement, path: str | None) -> tuple[int, SpmdirError | None]:
-    """The number of examples, and what is wrong with the last of them."""
+    """Return the number of examples, and what is wrong with the last of them."""
     count, example, fault, raised = 0, Example(), None, None
     try:
         for example in law.examples(placement):
@@ -155,7 +155,7 @@ def _name(placement: Placement) -> str:
 
 
 def _place(kind: type, path: str | None, error: Exception | None = None) -> Location | None:
-    """The line of the file at `path`, or of the class's own, that raised `error`; else that of the class."""
+    """Return the line of the file at `path`, or of the class's own, that raised `error`; else that of the class."""
     try:
         source, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):

@@ -12,7 +12,10 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def difference(found: Any, right: Any, limit: float) -> str | None:
-    """How `found` differs from `right`: bit for bit where `limit` is 0, else by more than it; None if it does not."""
+    """Return how `found` differs from `right`: bit for bit where `limit` is 0, else by more than it.
+
+    None if it does not.
+    """
     if not isinstance(found, torch.Tensor):
         return f"is a {type(found).__name__}; expected a tensor"
     if found.dtype != right.dtype or found.shape != right.shape:

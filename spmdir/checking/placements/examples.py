@@ -22,7 +22,7 @@ FLOATS = (F64, F32, F16, BF16)
 
 
 def layouts(placement: Placement) -> Iterator[Example]:
-    """Numbers of ranks and shapes that a placement takes, without element types."""
+    """Yield numbers of ranks and shapes that a placement takes, without element types."""
     numbers = _numbers(placement)
     for count in dict.fromkeys((*COUNTS, *(len(n) for n in tuples(placement) if n))):
         for shape in _shapes(placement, numbers):
@@ -32,7 +32,7 @@ def layouts(placement: Placement) -> Iterator[Example]:
 
 def tensors(placement: Placement) -> Iterator[Example]:
     """`layouts` with an element type that the placement holds: each in turn, and all for one even shape."""
-    held = [dtype for dtype in DTYPES if placement.holds(dtype)]
+    held = [dtype for dtype in DTYPES if placement.supports(dtype)]
     for at, example in enumerate(layouts(placement)):
         chosen = held if math.prod(example.shape or ()) >= 24 else held[at % len(held) :][:1]
         for dtype in chosen:
@@ -41,13 +41,13 @@ def tensors(placement: Placement) -> Iterator[Example]:
 
 def specials(placement: Placement) -> Iterator[Example]:
     """`layouts` of floating elements with NaN, infinities and negative zeros."""
-    held = [dtype for dtype in FLOATS if placement.holds(dtype)]
+    held = [dtype for dtype in FLOATS if placement.supports(dtype)]
     for at, example in enumerate(layouts(placement) if held else ()):
         yield attrs.evolve(example, dtype=held[at % len(held)], values="special")
 
 
 def ordinary(placement: Placement, dtype: DType) -> str:
-    """The values that a placement holds: random ones, or positive ones if it refuses negative ones."""
+    """Return the values that a placement holds: random ones, or positive ones if it refuses negative ones."""
     example = Example(2, (8,) * ((placement.dim or 0) + 1), dtype)
     try:
         placement.distribute(example.tensor(), 2, example.noise())
@@ -60,7 +60,7 @@ def ordinary(placement: Placement, dtype: DType) -> str:
 
 
 def even_sizes(placement: Placement, count: int) -> Iterator[int]:
-    """Sizes of the divided dimension that `count` ranks hold without remainder, several times over."""
+    """Yield sizes of the divided dimension that `count` ranks hold without remainder, several times over."""
     numbers = [n for n in _integers(placement) if n > 1]
     found = (24 * count * math.prod(numbers), 48 * count * math.prod(numbers), *map(sum, tuples(placement)))
     rank = (placement.dim or 0) + 1
@@ -80,12 +80,12 @@ def _shapes(placement: Placement, numbers: tuple[int, ...]) -> Iterator[tuple[in
 
 
 def _numbers(placement: Placement) -> tuple[int, ...]:
-    """Sizes that the fields of a placement suggest."""
+    """Return sizes that the fields of a placement suggest."""
     return tuple(dict.fromkeys((*map(sum, tuples(placement)), *(n for n in _integers(placement) if 1 < n < 100))))
 
 
 def tuples(placement: Placement) -> list[tuple[int, ...]]:
-    """The values of its fields that have a number for each rank, or for something."""
+    """Return the values of its fields that have a number for each rank, or for something."""
     return [value for value in _fields(placement) if isinstance(value, tuple)]
 
 
@@ -94,13 +94,13 @@ def _integers(placement: Placement) -> list[int]:
 
 
 def _fields(placement: Placement) -> list[object]:
-    """The values of the fields, `dim` first if it has one."""
+    """Return the values of the fields, `dim` first if it has one."""
     values = attrs.asdict(placement, recurse=False)  # pyright: ignore[reportArgumentType]
     return [values.pop("dim", None), *values.values()]
 
 
 def takes(placement: Placement, shape: tuple[int, ...], count: int) -> bool:
-    """Whether `count` ranks can hold a tensor of `shape` so."""
+    """Return whether `count` ranks can hold a tensor of `shape` so."""
     try:
         placement.check(shape, count)
     except SpmdirError:

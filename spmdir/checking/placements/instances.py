@@ -60,7 +60,7 @@ def _varied(kind: Any) -> Iterator[Placement]:
 
 
 def _first(kind: Any, tried: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
-    """The first values that the class takes, all fields but `dim` having the same place in the lists."""
+    """Return the first values that the class takes, all fields but `dim` having the same place in the lists."""
     for at in range(max(map(len, tried.values()), default=1)):
         chosen = {
             name: values[0 if name == "dim" else min(at, len(values) - 1)] for name, values in tried.items() if values

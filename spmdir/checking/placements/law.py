@@ -42,7 +42,7 @@ class Example:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks, for laws that have one."""
+        """Return the number of ranks, for laws that have one."""
         assert self.count is not None
         return self.count
 
@@ -51,7 +51,7 @@ class Example:
         return zlib.crc32(str(self).encode())
 
     def tensor(self) -> torch.Tensor:
-        """The tensor of the example, always the same."""
+        """Return the tensor of the example, always the same."""
         generator = torch.Generator().manual_seed(self.seed)
         shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or F32]
         if dtype == torch.bool:
@@ -68,7 +68,7 @@ class Example:
         return value.to(dtype)
 
     def noise(self, again: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The noise for `distribute`; others for other numbers."""
+        """Return the noise for `distribute`; others for other numbers."""
         return random_like(torch.Generator().manual_seed(self.seed + 1 + again))
 
 

@@ -55,9 +55,12 @@ def _commuting(placement: Placement) -> Iterator[Example]:
 
 
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
-    """The standard pending reduction of the same kind, which may be pending beside it; itself if there is none."""
+    """Return the standard pending reduction of the same kind, which may be pending beside it.
+
+    Itself if there is none.
+    """
     other = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
-    return other if other.holds(example.dtype or F32) else None
+    return other if other.supports(example.dtype or F32) else None
 
 
 def _kind(placement: Any, example: Example) -> str | None:

@@ -58,7 +58,7 @@ def _all() -> tuple[Sample, ...]:
 
 @cache
 def _of_ops() -> tuple[Sample, ...]:
-    """The samples of OPS, which are there without the others."""
+    """Return the samples of OPS, which are there without the others."""
     torch.manual_seed(0)
     families = (pointwise, contraction, reduction, softmax, view, index, normalization)
     written = (one for family in families for one in family.samples() if one.op in OPS)
@@ -77,7 +77,7 @@ class _Named:
 
 @cache
 def _lifts(placement: Placement, op: str) -> bool:
-    """Whether a placement may bring strategies of `op` of its own."""
+    """Return whether a placement may bring strategies of `op` of its own."""
     if type(placement).lift is Placement.lift:
         return False
     named = _Named(op)

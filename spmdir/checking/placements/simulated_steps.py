@@ -39,7 +39,7 @@ class Move(Example):
 
     @property
     def text(self) -> str:
-        """The program, as it is before lower-reshard."""
+        """Return the program, as it is before lower-reshard."""
         kind = f"tensor<{'x'.join([*map(str, self.shape or ()), str(self.dtype or F64)])}>"
         return (
             f"spmd.mesh @mesh {self.mesh}\n"
@@ -48,17 +48,17 @@ class Move(Example):
         )
 
     def programs(self) -> list[fx.GraphModule]:
-        """The graph of each rank."""
+        """Return the graph of each rank."""
         module = parse(self.text, "<step>")
         run_passes(module, "lower-reshard,localize")
         return [lower_to_fx(module, rank) for rank in range(self.mesh.world_size)]
 
     def held(self) -> list[torch.Tensor]:
-        """What each rank holds before."""
+        """Return what each rank holds before."""
         return distribute(self.tensor(), self.source, self.mesh, self.noise())
 
     def run(self) -> list[torch.Tensor]:
-        """What each rank holds afterwards."""
+        """Return what each rank holds afterwards."""
         return [piece for (piece,) in run_lockstep(self.programs(), [[piece] for piece in self.held()], self.mesh)]
 
     def sent(self) -> float:

@@ -33,8 +33,8 @@ ALLOWANCE = 64
 
 
 def _tensors(placement: Placement) -> Iterator[Example]:
-    """A large, a middle and a small tensor that a placement takes, on two ranks, on three, and on more."""
-    dtype = next((dtype for dtype in (*FLOATS, *DTYPES) if placement.holds(dtype)), None)
+    """Yield a large, a middle and a small tensor that a placement takes, on two ranks, on three, and on more."""
+    dtype = next((dtype for dtype in (*FLOATS, *DTYPES) if placement.supports(dtype)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
     values, taken = ordinary(placement, dtype), list(layouts(placement))
@@ -66,7 +66,7 @@ def _moves(placement: Placement) -> Iterator[Move]:
 
 
 def _converts(placement: Placement) -> Iterator[Move]:
-    """Each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
+    """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
     for example in islice(_tensors(placement), 0, None, 2):
         yield from _edges_on(placement, example)
 
@@ -93,14 +93,14 @@ def _edges_on(placement: Placement, example: Example) -> Iterator[Move]:
 
 
 def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Placement]]) -> Iterator[Move]:
-    """The move, if there is a way and its tensor can be held as both ends say."""
+    """Yield the move, if there is a way and its tensor can be held as both ends say."""
     assert example.shape is not None and example.dtype is not None
     source, target = map(Sharding, entries)
     held = [placement for side in (source, target) for _, placement in side.entries]
     try:
         for side in (source, target):
             side.check_shape(mesh, example.shape)
-        if source == target or not all(placement.holds(example.dtype) for placement in held):
+        if source == target or not all(placement.supports(example.dtype) for placement in held):
             return
         if kind == "convert":
             transition(kind, source, mesh, example.shape, target=target)

@@ -12,7 +12,7 @@ import attrs
 from spmdir.checking.rules.jobs import Options, Setup
 from spmdir.checking.rules.pool import Ask, Death, pool
 from spmdir.checking.rules.report import OpReport, RuleReport
-from spmdir.core.arguments import CALLABLE, FLAG, PATH, TEXT, WHOLE, Kind, accepts, many
+from spmdir.core.arguments import CALLABLE, FLAG, INTEGER, PATH, TEXT, Kind, accepts, many
 from spmdir.core.errors import RuleError, SpmdirError, did_you_mean
 from spmdir.core.placement.standard import parse_placement
 from spmdir.plugins import load_module
@@ -31,7 +31,7 @@ SOME_OPS = 40
 
 @accepts(
     ops=_NAMES.optional,
-    world_sizes=many(WHOLE, "numbers of ranks from 2 on, as in (2, 3, 4)"),
+    world_sizes=many(INTEGER, "numbers of ranks from 2 on, as in (2, 3, 4)"),
     rules=PATH.optional,
     samples=PATH.optional,
     placements=many(TEXT, 'texts such as ("Cyclic(0, 2)",)'),

@@ -131,7 +131,7 @@ class Placement:
         """Whether it asks for certain shapes."""
         return type(self).check is not Placement.check
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         """Whether values of an element type, in MLIR's spelling, can be held so."""
         return True
 
@@ -203,13 +203,13 @@ class ShardPlacement(Placement):
         return self if outer == 1 else None
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
-        own = held_length(self, shape[self.dim], count, index)
+        own = shard_length(self, shape[self.dim], count, index)
         return (*shape[: self.dim], own, *shape[self.dim + 1 :])
 
     def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
         if type(self).local_shape is not ShardPlacement.local_shape:
             return super().local_shapes(shape, count)
-        lengths = piece_lengths(((self, count),), shape[self.dim])
+        lengths = shard_lengths(((self, count),), shape[self.dim])
         return frozenset((*shape[: self.dim], own, *shape[self.dim + 1 :]) for own in lengths)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
@@ -263,7 +263,7 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
 
 
 @lru_cache(maxsize=65536)
-def piece_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
+def shard_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
     """How much of `size` elements ranks hold, divided by each (shard placement, ranks) in turn."""
     extents = frozenset([size])
     for placement, count in cuts:
@@ -295,7 +295,7 @@ def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]
     return placement.runs(size, count)
 
 
-def held_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:
+def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:
     """Return how much of `size` elements rank `index` of `count` holds."""
     if type(placement).runs is ShardPlacement.runs:
         return length(placement.ranges(size, count, index))
@@ -363,7 +363,7 @@ class PartialPlacement(Placement):
             whole = REDUCTIONS[self.reduce].combine(whole, self.before(piece))
         return self.after(whole, len(pieces))
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return not dtype.is_bool
 
 

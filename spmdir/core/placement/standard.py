@@ -132,7 +132,7 @@ class Partial(PartialPlacement):
             pieces.append(piece)
         return [*pieces, rest]
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         # Truth values have a largest and a smallest one too; rules write these as any and all.
         return self.op in reductions_of(dtype) or (dtype.is_bool and REDUCTIONS[self.op].of_bool is not None)
 

@@ -24,7 +24,7 @@ class Condition:
         return f"{self.left} {self.relation} {self.right}"
 
     def holds(self, sizes: Mapping[str, int]) -> bool | None:
-        """Whether it holds; None where `sizes` do not tell."""
+        """Return whether it holds; None where `sizes` do not tell."""
         left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
         if self.relation in ("==", ">=") and left == right:
             return True
@@ -34,7 +34,7 @@ class Condition:
 
 
 def condition(left: Number, relation: str, right: Number) -> Condition:
-    """The condition in its one form, which has neither `<` nor `<=`."""
+    """Return the condition in its one form, which has neither `<` nor `<=`."""
     if relation in ("<", "<="):
         return Condition(right, relation.replace("<", ">"), left)
     return Condition(left, relation, right)

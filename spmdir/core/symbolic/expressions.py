@@ -155,17 +155,17 @@ def _inner_text(value: Number) -> str:
 
 
 def symbol(name: str) -> Size:
-    """The size that is called `name`."""
+    """Return the size that is called `name`."""
     return Size((((name,), 1),))
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether `value` is a number that is not known yet."""
+    """Return whether `value` is a number that is not known yet."""
     return isinstance(value, (Size, Real))
 
 
 def apply(name: str, *arguments: Number) -> Number:
-    """The function `name` of numbers, known or not.
+    """Return the function `name` of numbers, known or not.
 
     Raises:
         SpmdirError: there is no such function, or no such number, as for a division by zero.
@@ -186,7 +186,7 @@ def apply(name: str, *arguments: Number) -> Number:
 
 
 def _bounded(value: int | float) -> int | float:
-    """`value`; LimitError for an integer that is far beyond any size."""
+    """Return `value`; raise LimitError for an integer that is far beyond any size."""
     if isinstance(value, int) and abs(value) >= 10**DIGITS.most:
         raise DIGITS.error(f"more than {DIGITS.most}")
     return value
@@ -242,7 +242,9 @@ def _pow(a: Number, b: Number) -> int | Size:
 
 
 def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
-    """A quotient and what is left, so that `a = quotient * b + rest`: what divides term by term, for one-term `b`."""
+    """Return a quotient and what is left, so that `a = quotient * b + rest`: what divides term by term, for one-term
+    `b`.
+    """
     divisor = list(_terms(b).items())
     if len(divisor) > 1:
         return (1, 0) if a == b else (0, a)  # type: ignore
@@ -268,7 +270,7 @@ def _without(term: Monomial, monomial: Monomial) -> Monomial | None:
 
 
 def _cancelled(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
-    """Both without the factor that all their terms have, and this factor."""
+    """Return both without the factor that all their terms have, and this factor."""
     left, right = _terms(a), _terms(b)
     if not left or not right or not isinstance(b, Size):
         return a, b, 1
@@ -338,7 +340,7 @@ _INTEGER: dict[str, Callable[..., int | Size]] = {
 
 
 def product(values: Any) -> int | Size:
-    """The product of sizes."""
+    """Return the product of sizes."""
     result: int | Size = 1
     for value in values:
         result = _mul(result, value)
@@ -346,7 +348,7 @@ def product(values: Any) -> int | Size:
 
 
 def symbols(value: object) -> tuple[str, ...]:
-    """The names of the symbols that `value` is made of, sorted."""
+    """Return the names of the symbols that `value` is made of, sorted."""
     found: set[str] = set()
 
     def collect(part: object) -> None:
@@ -365,7 +367,7 @@ def symbols(value: object) -> tuple[str, ...]:
 
 
 def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
-    """The number that `value` is where each symbol has its size; what `sizes` does not name stays a symbol.
+    """Return the number that `value` is where each symbol has its size; what `sizes` does not name stays a symbol.
 
     Raises:
         SpmdirError: there is no such number, as for a division by zero.

@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 
 
 def parse_number(text: str) -> Number:
-    """The number that `text` spells.
+    """Return the number that `text` spells.
 
     Raises:
         SpmdirError: the text is malformed.
@@ -34,7 +34,7 @@ def _tree(text: str) -> ast.expr:
     OPERATORS.check(len(_OPERATOR.findall(text)))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is refused below
+            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is an error below
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1") from None
@@ -55,7 +55,7 @@ def _read(tree: ast.expr, text: str) -> Number:
 
 
 def parse_condition(text: str) -> Condition:
-    """The condition that `text` spells.
+    """Return the condition that `text` spells.
 
     Raises:
         SpmdirError: the text is malformed.

@@ -51,7 +51,7 @@ class Sizes:
 
     @property
     def hints(self) -> dict[str, int]:
-        """Name → example."""
+        """Return name → example."""
         return {one.name: one.hint for one in self.symbols}
 
     def require(self, name: str) -> None:

@@ -101,7 +101,7 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
         if axis in mesh.sizes or strategy.factor is None:
             continue
         factor, count = rule.factors[strategy.factor], divided.of(strategy.factor)
-        part = (strategy.factor, fine.whole(axis))
+        part = (strategy.factor, fine.root_axis(axis))
         if part in seen and factor.size % count:
             raise ShardingError(
                 f"sub-axes of '{part[1]}' cut factor '{factor.name}' of size {factor.size} into {count} pieces that "
@@ -322,7 +322,7 @@ def _cheapest_on(
 
 def _overlapping(axis: str, fine: Mesh) -> list[str]:
     """The axes of `fine` that `axis` or a part of it is."""
-    return [other for other in fine.axis_names if other == axis or fine.whole(other) == fine.whole(axis)]
+    return [other for other in fine.axis_names if other == axis or fine.root_axis(other) == fine.root_axis(axis)]
 
 
 def _price(rule: OpRule, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:

@@ -155,7 +155,7 @@ def _reductions(
 
 def _may_be(placement: PartialPlacement, dtype: DType) -> bool:
     """Return whether values of `dtype` may be partial so; of truth values rules write `any`, not `max`."""
-    return placement.op in reductions_of(dtype) if isinstance(placement, Partial) else placement.holds(dtype)
+    return placement.op in reductions_of(dtype) if isinstance(placement, Partial) else placement.supports(dtype)
 
 
 def _strategy(

@@ -34,7 +34,7 @@ def _suits_dtypes(rule: RuleInstance, strategy: Strategy) -> bool:
     """Return whether values of the element types of operands and results can be placed so."""
     metas = (*rule.call.operands, *rule.call.results)
     pairs = zip((*strategy.operands, *strategy.results), metas, strict=True)
-    return all(meta is None or placement.holds(meta.dtype) for placement, meta in pairs)
+    return all(meta is None or placement.supports(meta.dtype) for placement, meta in pairs)
 
 
 def _shardable(rule: RuleInstance, strategy: Strategy, factor: int, count: int, sharded: ShardCounts) -> bool:

@@ -99,7 +99,7 @@ EDGES = """
 
 SINGLE = "\n".join(line for line in DEALT.splitlines() if "examples" not in line)
 SILENT = TOTAL.partition("\n    def distribute")[0]
-HOLDS_I64 = "def holds(self, dtype):\n    return dtype.name == 'i64'"
+HOLDS_I64 = "def supports(self, dtype):\n    return dtype.name == 'i64'"
 
 
 @attrs.frozen
@@ -195,7 +195,7 @@ WRONG = {
 
         identity = -math.inf
 
-        def holds(self, dtype):
+        def supports(self, dtype):
             return dtype.name == "f64"
         """,
         "kind",
@@ -209,7 +209,7 @@ WRONG = {
         def after(self, reduced, count):
             return reduced.double()
 
-        def holds(self, dtype):
+        def supports(self, dtype):
             return dtype.name == "f64"
         """,
         "inverse",
@@ -225,7 +225,7 @@ WRONG = {
         """,
         "elementwise",
     ),
-    "HoldsAll": _with(TOTAL, "def holds(self, dtype):\n    return True", "local shape"),
+    "HoldsAll": _with(TOTAL, "def supports(self, dtype):\n    return True", "local shape"),
     "Rounded": _instead(FIRST, "[tensor.clone(),", "[(tensor * 1.0000001).to(tensor.dtype),", "inverse"),
     "UnsignedZero": _instead(FIRST, "[tensor.clone(),", "[tensor.where(tensor != 0, tensor.new_zeros(())),", "inverse"),
     "Short": _instead(FIRST, "range(count - 1)", "range(count - 2)", "local shape"),

@@ -19,7 +19,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A maximum of sums is no sum of maxima.
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: S(1)>}) -> tensor<16xf32> {
-  // expected-error@+1 {{pending reductions of different kinds}}
+  // expected-error@+1 {{partial values of different kinds}}
   %0 = aten.amax(%x) {dim = [1]} : tensor<16xf32> <dp: P(sum), tp: P(max)>
   return %0 : tensor<16xf32>
 }

@@ -121,7 +121,7 @@ class Shared(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Any) -> list[Any]:
         return Partial("sum").distribute(tensor * 2, count, noise)
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
 
 
@@ -143,7 +143,7 @@ class Squares(PartialPlacement):
         weights = [abs(noise(tensor)) + 0.1 for _ in range(count)]
         return [tensor * weight / self.collect(weights) for weight in weights]
 
-    def holds(self, dtype: DType) -> bool:
+    def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
 
     def lift(self, rule: OpRule, rows: Sequence[Strategy]) -> Iterable[Strategy]:

@@ -145,7 +145,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{depends on how memory is laid out}}
+  // expected-error@+1 {{depends on the memory layout}}
   %0 = aten._reshape_alias(%x) {size = [8], stride = [1000]} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{pending reductions of different kinds (max, sum) do not commute}}
+  // expected-error@+1 {{partial values of different kinds (max, sum) do not commute}}
   %0 = aten.relu(%x) : tensor<16x8xf32> <dp: P(sum), tp: P(max)>
   return
 }
