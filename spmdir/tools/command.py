@@ -40,7 +40,7 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
-        """The options in `argv`; `passes` are further option names worth suggesting."""
+        """Return the options in `argv`; `passes` are further option names worth suggesting."""
         options, unknown = self.parse_known_args(argv)
         if unknown:
             found = unknown[0].partition("=")[0]
@@ -52,14 +52,14 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """`s0=8,s1=5` → the number of each size; for argparse.
+    """Return the number of each size in `s0=8,s1=5`; for argparse.
 
     Raises:
         ArgumentTypeError: the text is malformed.
     """
     sizes: dict[str, int] = {}
     for part in filter(str.strip, text.split(",")):
-        name, _, number = (piece.strip() for piece in part.partition("="))
+        name, _, number = map(str.strip, part.partition("="))
         if not name.isidentifier() or not number.isdecimal() or len(number) > 18:
             raise argparse.ArgumentTypeError(f"'{part}' is no size; expected name=number, as in s0=8,s1=5")
         sizes[name] = int(number)
@@ -93,7 +93,9 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
         else:
             print(f"error: the input is nested too deeply or too large: {type(error).__name__}", file=sys.stderr)
         return 1
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # xDSL has errors that are no Exception
         if os.environ.get("SPMDIR_DEBUG"):
             raise
         from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
@@ -122,17 +124,17 @@ def captured(run: Callable[[], int]) -> tuple[int, str, str]:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a write to a device raises that takes no more."""
+"""The errors of a write to a device that is full."""
 
 
 def _drop_output() -> None:
-    """What stdout still holds goes nowhere, so that Python does not complain again at exit."""
+    """Discard what stdout still buffers, so that Python does not complain again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _progress_line() -> Iterator[Callable[[str], None] | None]:
-    """What shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
+    """Yield what shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -176,12 +178,12 @@ def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
 
 
 def flat(error: SpmdirError) -> list[SpmdirError]:
-    """The single refusals in `error`."""
+    """Return the single errors in `error`."""
     return list(error.errors) if isinstance(error, SpmdirErrors) else [error]
 
 
 def read_text(path: str) -> tuple[str, str]:
-    """Text and display name of the file at `path`; `-` is stdin.
+    """Return text and display name of the file at `path`; `-` is stdin.
 
     Raises:
         SpmdirError: the file cannot be read or is no UTF-8 text.
@@ -192,7 +194,7 @@ def read_text(path: str) -> tuple[str, str]:
 
 
 def write_text(path: str | None, text: str) -> None:
-    """Write `text` to the file at `path`, whole or not at all; None and `-` are stdout.
+    """Write `text` to the file at `path` atomically; None and `-` are stdout.
 
     Raises:
         SpmdirError: the file cannot be written.

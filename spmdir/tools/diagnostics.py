@@ -31,9 +31,9 @@ class Expectation:
 
 
 def expectations(text: str, file: str, first_line: int = 1) -> Iterator[Expectation]:
-    """The expectations in the comments of `text`, which begins on `first_line` of `file`.
+    """Yield the expectations in the comments of `text`, which begins on `first_line` of `file`.
 
-    `expected-error {{part of the message}}` speaks of its own line; `@+1` and `@-1` count lines from it,
+    `expected-error {{part of the message}}` means its own line; `@+1` and `@-1` count lines from it,
     `@below` and `@above` mean the nearest line without an expectation, `@unknown` no line at all.
 
     Raises:
@@ -51,7 +51,7 @@ def expectations(text: str, file: str, first_line: int = 1) -> Iterator[Expectat
 
 
 def mismatches(expected: Sequence[Expectation], issued: Sequence[SpmdirError | SpmdirWarning]) -> list[SpmdirError]:
-    """One error for each expectation that nothing meets and each issued diagnostic that nothing expects."""
+    """Return an error for each expectation that nothing meets and each issued diagnostic that nothing expects."""
     open_expectations, errors = list(expected), []
     for diagnostic in issued:
         severity = "error" if isinstance(diagnostic, SpmdirError) else "warning"

@@ -1,4 +1,4 @@
-"""What torch's DTensor would do for a reshard, as steps of ours, so that one cost model prices both."""
+"""The plans of torch's DTensor for a reshard, as steps of the planner, so that one cost model prices both."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MOVES: dict[tuple[str, str], str] = {
 
 
 Plans = dict[str, list[Step] | str]
-"""Name of a planner → its steps, or why it has none. Steps over several axes at once are not merged."""
+"""Name of a planner → its steps, or the reason why it has none. Steps over several axes at once are not merged."""
 
 
 def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh: Mesh) -> Plans:
-    """The plans of one reshard."""
+    """Return the plans of one reshard."""
     with dtensor_planner(mesh) as plans:
         return plans(shape, source, target)
 
 
 @contextmanager
 def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, Sharding], Plans]]:
-    """(shape, source, target) → the plans of that reshard, for many reshards on one mesh.
+    """Yield (shape, source, target) → the plans of that reshard, for many reshards on one mesh.
 
     Works on DTensor's own planners, in a process group of one process that pretends to be all ranks.
     """
@@ -74,12 +74,14 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
             return tensor.Shard(own.dim)
         return tensor.Partial(own.op) if own.op else tensor.Replicate()
 
-    whole = torch.empty(shape, device="meta")
+    example = torch.empty(shape, device="meta")
     number = {axis: index for index, axis in enumerate(mesh.axis_names)}
-    cut = [(dim, sharding.dim_axes(dim)) for dim in range(len(shape)) if sharding.dim_axes(dim)]
-    order = tuple(ShardOrderEntry(tensor_dim=dim, mesh_dims=tuple(number[axis] for axis in axes)) for dim, axes in cut)
+    axes_of = {dim: axes for dim in range(len(shape)) if (axes := sharding.dim_axes(dim))}
+    order = tuple(
+        ShardOrderEntry(tensor_dim=dim, mesh_dims=tuple(number[axis] for axis in axes)) for dim, axes in axes_of.items()
+    )
     placements = tuple(placement(sharding[axis]) for axis in mesh.axis_names)
-    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    meta = TensorMeta(example.shape, example.stride(), example.dtype)
     return DTensorSpec(device_mesh, placements, tensor_meta=meta, shard_order=order)
 
 

@@ -29,7 +29,7 @@ _STREAMS = ("// |", "// !")
 
 @attrs.frozen
 class Golden:
-    """What a golden file says.
+    """The contents of a golden file.
 
     Attributes:
         fails: whether `spmd-opt` ends with exit status 1.
@@ -48,7 +48,7 @@ class Golden:
 
 
 def read_golden(text: str, file: str) -> Golden:
-    """Return what the golden file `file` says, which has the text `text`.
+    """Return the contents of the golden file `file`, which has the text `text`.
 
     Raises:
         ParseError: the first line is not the RUN line of a golden file.
@@ -67,7 +67,7 @@ def updated(text: str, file: str, run: Run) -> str:
     """Return the text of the golden file `file` with the expectations that hold now.
 
     Raises:
-        SpmdirError: the first line is not a RUN line, or the exit status is not the one that it says.
+        SpmdirError: the first line is not a RUN line, or the exit status is not the expected one.
     """
     golden = read_golden(text, file)
     written, failed, messages = "", False, ""

@@ -1,4 +1,4 @@
-"""Plan files: the shardings that a user gives a model, as TOML.
+"""Plan files: the user annotations of a model, as TOML.
 
 out_shardings = ["dp: S(0)", "?"]
 
@@ -26,7 +26,7 @@ _OPEN = "?"
 
 @attrs.frozen
 class Plan:
-    """What a plan file says.
+    """The contents of a plan file.
 
     Attributes:
         shardings: input name, parameter name or glob → sharding, in the order of the file.
@@ -38,7 +38,7 @@ class Plan:
 
 
 def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
-    """The plan that `text` spells for `mesh`.
+    """Return the plan that `text` spells for `mesh`.
 
     Raises:
         ParseError, ShardingError: the text is no plan, or a sharding does not fit the mesh; with its place.
@@ -65,7 +65,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name → value: TOML reads an unquoted `a.b = …` as a table in a table."""
+    """Yield dotted name and value: TOML reads an unquoted `a.b = …` as a table in a table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

@@ -43,7 +43,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def argument_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """Return the options of the tool."""
     parser = ArgumentParser(
         "spmd-check-placement",
         description=_DESCRIPTION,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdir.core.errors import SpmdirError
+from spmdir.core.limits import SIMULATED
 from spmdir.core.progress import say
 from spmdir.tools.command import ArgumentParser, guarded, write_text
 
@@ -58,7 +59,7 @@ def _show(line: str) -> None:
 
 
 def argument_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """Return the options of the tool."""
     parser = ArgumentParser(
         "spmd-check-rules",
         description=_DESCRIPTION,
@@ -73,7 +74,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(), which is executed")
     listed: Any = {"action": "append", "default": []}
     parser.add_argument("--placement", **listed, metavar="TEXT", help="only the strategies that this placement adds")
-    parser.add_argument("--load-plugin", **listed, metavar="FILE", help="a .py file of placements, which is executed")
+    parser.add_plugins()
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
     parser.add_argument("--progress", action="store_true", help="a line to stderr for each op; terminals show the last")
@@ -84,9 +85,12 @@ def argument_parser() -> ArgumentParser:
 
 def _counts(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        counts = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers such as 2,3,4") from None
+    for count in counts:
+        SIMULATED.check(count)
+    return counts
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ examples:
   spmd-opt in.mlir --NAME="option=value other=1"        a pass with options; NAME{option=value} in a pipeline
   spmd-opt in.mlir --propagate --print-ir-after-all     what each pass made, on stderr
   spmd-opt bad.mlir --verify-diagnostics                check `// expected-error@+1 {{part of it}}` comments
-  cat in.mlir | spmd-opt - --propagate -o out.mlir      stdin to a file, which is written whole or not at all
+  cat in.mlir | spmd-opt - --propagate -o out.mlir      stdin to a file, which is written atomically
 
 Errors print as `file:line:col: error: …` and give exit status 1, with nothing written.
 """

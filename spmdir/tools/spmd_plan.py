@@ -1,4 +1,4 @@
-"""`spmd-plan`: how a tensor gets from one sharding to another, what that costs, and what it must cost at the least."""
+"""`spmd-plan`: the plan of a reshard, its cost, and a lower bound of the cost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def argument_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """Return the options of the tool."""
     parser = ArgumentParser(
         "spmd-plan",
         description=_DESCRIPTION,
@@ -77,9 +77,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
     parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
     parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
-    parser.add_argument(
-        "--load-plugin", action="append", default=[], metavar="FILE", help="execute a .py file that declares placements"
-    )
+    parser.add_plugins()
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
     return parser
 
@@ -89,10 +87,10 @@ def _mesh(text: str) -> list[tuple[str, int]]:
     for letter, part in zip(
         string.ascii_lowercase, text.replace("x", ",").split(",") if "=" not in text else text.split(","), strict=False
     ):
-        name, given, size = part.rpartition("=")
+        name, named, size = part.rpartition("=")
         if not size.strip().isdecimal() or len(size) > 18:
             raise argparse.ArgumentTypeError(f"'{part}' is no axis; expected sizes as in 2x8, or dp=2,tp=8")
-        axes.append((name.strip() if given else letter, int(size)))
+        axes.append((name.strip() if named else letter, int(size)))
     return axes
 
 
@@ -110,7 +108,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _sharding(text: str, mesh: Mesh) -> Sharding:
-    """A sharding from its text, or from one placement for each axis of the mesh."""
+    """Return a sharding from its text, or from one placement for each axis of the mesh."""
     parts = list(split_entries(text))
     if not text.strip() or ":" in text:
         return as_sharding(text, mesh)

@@ -27,7 +27,7 @@ examples:
 The program may be at any stage; what is still to be done to it is done first. The error of an output is the
 largest difference of an element over the largest element of the output. Integer inputs are 0 and 1, so that they
 are valid as indices and as masks. Where a placement is declared inexact, such as Quantised, the tolerance is as much
-wider as it says, for every value that is held so and every rank that holds it.
+wider as it says, for every value with that placement and every rank that has it.
 """
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
 """Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
 
 
 def argument_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """Return the options of the tool."""
     parser = ArgumentParser(
         "spmd-run",
         description=_DESCRIPTION,
@@ -106,7 +106,7 @@ def _tolerance(text: str) -> float:
 def random_inputs(
     module: ModuleOp, seed: int, dtype: str | None
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Random global tensors for the arguments of a program: its inputs, and its parameters and buffers.
+    """Return random global tensors for the arguments of a program: its inputs, and its parameters and buffers.
 
     Args:
         dtype: element type of the floating ones; None takes the program's.
@@ -135,19 +135,19 @@ def random_inputs(
             else:
                 value = torch.randint(0, 2, shape, generator=generator)
         except (RuntimeError, TypeError):
-            refusal = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
-            raise SpmdirError(refusal, location_of(function)) from None
+            message = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
+            raise SpmdirError(message, location_of(function)) from None
         wanted = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
             wanted = DTYPES[dtype].complex
         name, kind = (said(function, "arg_attrs", argument.index) for said in (signature_name, signature_kind))
-        held = inputs if kind == "input" else state_dict
-        held[name] = value.to(TORCH_DTYPES[wanted])
+        target = inputs if kind == "input" else state_dict
+        target[name] = value.to(TORCH_DTYPES[wanted])
     return inputs, state_dict
 
 
 def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
-    """Inexact placement → the error that it may make, summed over the values that are held so.
+    """Return inexact placement → the error that it may make, summed over the values with that placement.
 
     It is a part of what ranks hold. Where n addends hide a value at random, the largest of them may be n times the
     value, and together they may be 2 n - 1 times as large.
@@ -185,7 +185,7 @@ def report(
     """
     if errors and tolerance is None:
         print(", ".join(f"{placement} may be off by {error:.0e}" for placement, error in errors.items()))
-    refusals: list[SpmdirError] = []
+    differences: list[SpmdirError] = []
     for index, (found, right) in enumerate(zip(outputs, expected, strict=True)):
         error, limit = relative_error(found, right), tolerance_of(right) if tolerance is None else tolerance
         if tolerance is None and limit:
@@ -195,9 +195,11 @@ def report(
             continue
         print(f"output {index}: max relative error {error:.1e}, tolerance {limit:.0e}")
         if error > limit:
-            refusals.append(SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}"))
-    if refusals:
-        raise SpmdirErrors(refusals)
+            differences.append(
+                SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}")
+            )
+    if differences:
+        raise SpmdirErrors(differences)
 
 
 def relative_error(found: Any, right: Any) -> float:
@@ -225,7 +227,7 @@ def relative_error(found: Any, right: Any) -> float:
 
 
 def tolerance_of(value: Any) -> float:
-    """The default tolerance for an output."""
+    """Return the default tolerance for an output."""
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
     found = getattr(value, "dtype", None)

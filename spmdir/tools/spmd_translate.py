@@ -24,7 +24,7 @@ examples:
   spmd-opt model.mlir --propagate --insert-reshard --lower-reshard --localize -o rank.mlir
   spmd-translate --emit-fx rank.mlir --rank 3
 
-A plan file gives inputs and parameters their shardings; what it does not name is left to the compiler:
+A plan file annotates inputs and parameters with shardings; what it does not name is left to the compiler:
   out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; "?" leaves one open
   [shardings]
   x = "dp: S(0)"
@@ -56,15 +56,15 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def argument_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """Return the options of the tool."""
     parser = ArgumentParser(
         "spmd-translate",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    way = parser.add_mutually_exclusive_group(required=True)
-    way.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
-    way.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
+    direction = parser.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
+    direction.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
     parser.add_argument("--trust", action="store_true", help="with --import-pt2: load what runs code too")
     parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
     parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
@@ -72,7 +72,7 @@ def argument_parser() -> ArgumentParser:
         "--missing-rule",
         choices=("warn", "error"),
         default="warn",
-        help="with --import-pt2: leave an op without a rule to run replicated, or refuse it (default warn)",
+        help="with --import-pt2: leave an op without a rule to run replicated, or reject it (default warn)",
     )
     parser.add_argument(
         "--check",
@@ -89,14 +89,14 @@ def argument_parser() -> ArgumentParser:
 
 
 def parse_mesh(text: str) -> Mesh:
-    """`dp=2,tp=4` → its mesh.
+    """Return the mesh that `dp=2,tp=4` spells.
 
     Raises:
         ParseError: the text is no mesh; ShardingError: a size or a repeated name.
     """
     axes = []
     for part in text.split(","):
-        axis, _, size = (piece.strip() for piece in part.partition("="))
+        axis, _, size = map(str.strip, part.partition("="))
         if not axis.isidentifier() or not re.fullmatch(r"\d{1,18}", size):
             raise ParseError(f"'{part}' is no mesh axis; expected `name=size`, as in dp=2,tp=4")
         axes.append((axis, int(size)))
@@ -139,7 +139,7 @@ def import_pt2(
 
 
 def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None) -> str:
-    """Python that defines the program of `rank` as a torch module, and the process groups that it uses.
+    """Return Python that defines the program of `rank` as a torch module, and the process groups that it uses.
 
     Raises:
         SpmdirError: the text is malformed or cannot be lowered.
@@ -152,7 +152,7 @@ def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = N
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
-    """Python that defines `graph_module`, its constants written out, and `connect`, which makes its groups."""
+    """Return Python that defines `graph_module`, its constants written out, and `connect`, which makes its groups."""
     from spmdir.lowering.process_groups import symbolic_axes
 
     nodes = graph_module.graph.nodes

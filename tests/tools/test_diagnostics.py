@@ -34,9 +34,9 @@ def test_lines_count_from_the_first_line_of_the_part() -> None:
 
 @pytest.mark.parametrize("text", ["// expected-error@below {{m}}", "// expected-eror {{m}}", "// expected-error@+1 m"])
 def test_a_malformed_expectation_is_an_error_at_its_place(text: str) -> None:
-    with pytest.raises(ParseError) as refusal:
+    with pytest.raises(ParseError) as error:
         list(expectations(text, "in.mlir"))
-    assert str(refusal.value.location) == "in.mlir:1:4"
+    assert str(error.value.location) == "in.mlir:1:4"
 
 
 def test_a_diagnostic_meets_an_expectation_of_its_line_severity_and_text() -> None:

@@ -17,7 +17,7 @@ from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.reshard.topology import find_topology
 from spmdir.rules.language.parser import parse_rule
-from spmdir.tools import spmd_opt, spmd_plan
+from spmdir.tools import spmd_check_rules, spmd_opt, spmd_plan
 from spmdir.tools.plan_file import read_plan
 
 MESH = Mesh({"dp": 2})
@@ -178,3 +178,8 @@ def test_an_unbucket_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.Captu
     path.write_text(text)
     assert spmd_opt.main([str(path)]) == 1
     assert "takes one bucket, found 0 operands" in capsys.readouterr().err
+
+
+def test_rules_are_checked_on_as_many_ranks_as_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_check_rules.main(["aten.relu", "--world", "5000"]) == 1
+    assert capsys.readouterr().err == "error: too many ranks of a simulation: found 5000, expected at most 4096\n"

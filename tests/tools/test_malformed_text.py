@@ -14,21 +14,23 @@ TEXTS = [
     path.read_text()
     for path in [GOLDEN.parents[1] / "examples" / "mlp.mlir", *sorted((GOLDEN / "dialects").glob("*.mlir"))]
 ]
-PIECES = [
+FRAGMENTS = [
     *"<>(){}[]@%#:,=\"?!^\n\0é", "0", "-1", "1e400", "dp", "S(0)", "P(sum)", "tensor<4xf32>", "none", "f32",
     "aten.relu", "spmd.all_gather", "->", "loc(unknown)", "needs", "of", "on", "dim", "//", "true", "size(4, dp)",
     "async", "module",
 ]  # fmt: skip
 
-cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *PIECES]))
+cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *FRAGMENTS]))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(TEXTS), st.lists(cuts, min_size=1, max_size=3))
-def test_cut_and_patched_text_is_read_or_refused_at_its_place(text: str, patches: list[tuple[float, int, str]]) -> None:
-    for where, length, piece in patches:
+def test_cut_and_patched_text_is_read_or_rejected_at_its_place(
+    text: str, patches: list[tuple[float, int, str]]
+) -> None:
+    for where, length, added in patches:
         start = int(where * len(text))
-        text = text[:start] + piece + text[start + length :]
+        text = text[:start] + added + text[start + length :]
     status, out, err = run_on(["in.mlir"], text)
     if status == 0:
         assert run_on(["in.mlir"], out) == (0, out, "")

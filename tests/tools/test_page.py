@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from spmdir.tools import (
-    SCRIPTS,
-    spmd_check_placement,
-    spmd_check_rules,
-    spmd_opt,
-    spmd_plan,
-    spmd_run,
-    spmd_translate,
-)
+from spmdir.tools import SCRIPTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
 SECTIONS = dict(re.findall(r"^## (spmd-\S+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-TOOLS = {
-    "spmd-check-placement": spmd_check_placement,
-    "spmd-check-rules": spmd_check_rules,
-    "spmd-opt": spmd_opt,
-    "spmd-plan": spmd_plan,
-    "spmd-run": spmd_run,
-    "spmd-translate": spmd_translate,
-}
+TOOLS = {name: import_module(f"spmdir.tools.{name.replace('-', '_')}") for name in SCRIPTS}
 EVERYWHERE = {"-h", "--help", "--version"}
 """Options that the page describes once for all tools."""
 

@@ -55,10 +55,10 @@ def test_an_empty_plan_leaves_everything_open() -> None:
         ("out_shardings = ['', 'pp: R']\n[shardings]", "1:23", "axis 'pp' is not in mesh"),
     ],
 )
-def test_a_wrong_plan_is_refused_at_its_place(text: str, place: str, message: str) -> None:
-    with pytest.raises(SpmdirError) as refusal:
+def test_a_wrong_plan_is_rejected_at_its_place(text: str, place: str, message: str) -> None:
+    with pytest.raises(SpmdirError) as error:
         read_plan(text, "plan.toml", MESH)
-    assert str(refusal.value).startswith(f"plan.toml:{place}: error: {message}")
+    assert str(error.value).startswith(f"plan.toml:{place}: error: {message}")
 
 
 def test_a_plan_of_long_names_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import ArgSpecParseError
 
 import spmdir
 from spmdir.dialects import ir
 from spmdir.passes import PASSES
 from spmdir.rules.rule_set import packaged
-from spmdir.tools import (
-    process_input,
-    spmd_check_placement,
-    spmd_check_rules,
-    spmd_opt,
-    spmd_plan,
-    spmd_run,
-    spmd_translate,
-)
+from spmdir.tools import SCRIPTS, process_input, spmd_opt
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -54,7 +48,7 @@ def test_without_passes_canonical_text_comes_out_as_it_went_in(run) -> None:
     assert run("in.mlir") == (0, GOOD, "")
 
 
-def test_a_refusal_is_one_located_line_on_stderr_and_nothing_on_stdout(run) -> None:
+def test_an_error_is_one_located_line_on_stderr_and_nothing_on_stdout(run) -> None:
     status, out, err = run("in.mlir", text=BAD)
     assert (status, out) == (1, "")
     assert err.startswith("in.mlir:4:3: error: ")
@@ -66,7 +60,7 @@ def test_a_file_is_written_whole(run, tmp_path: Path) -> None:
     assert (tmp_path / "out.mlir").read_text() == GOOD
 
 
-def test_a_refusal_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None:
+def test_an_error_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None:
     (tmp_path / "out.mlir").write_text("before")
     assert run("in.mlir", "-o", "out.mlir", text=BAD)[0] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.mlir", "out.mlir"]
@@ -85,13 +79,13 @@ def test_a_refusal_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None
         (["in.mlir", "-p"], "error: argument -p/--pass-pipeline: expected one argument; see spmd-opt --help"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_was_expected(run, arguments: list[str], message: str) -> None:
+def test_wrong_arguments_are_rejected_with_what_was_expected(run, arguments: list[str], message: str) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (1, "")
     assert err.startswith(message)
 
 
-def test_text_that_is_no_utf_8_is_refused(run, tmp_path: Path) -> None:
+def test_text_that_is_no_utf_8_is_rejected(run, tmp_path: Path) -> None:
     (tmp_path / "latin.mlir").write_bytes(b"// \xe9")
     assert run("latin.mlir") == (1, "", "latin.mlir:1:4: error: the byte 0xe9 is no UTF-8 text\n")
 
@@ -193,6 +187,18 @@ def test_the_ir_around_a_pass_that_does_not_exist_is_an_error(run) -> None:
     assert run("in.mlir", "--print-ir-after=propagat")[2].startswith("error: unknown pass 'propagat'")
 
 
+def test_an_error_that_is_no_exception_is_an_internal_error_too(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise ArgSpecParseError("a: b")
+
+    monkeypatch.delenv("SPMDIR_DEBUG", raising=False)
+    monkeypatch.setattr(process_input, "process", fail)
+    assert run("in.mlir")[::2] == (2, INTERNAL)
+
+
+INTERNAL = "error: internal error, please report: ArgSpecParseError: a: b (set SPMDIR_DEBUG=1 for the traceback)\n"
+
+
 def test_both_spellings_of_a_pipeline_give_the_same_and_are_dumped(run) -> None:
     expected = run("in.mlir", "--propagate=rounds=2", "--insert-reshard")[1]
     text = "builtin.module(propagate{rounds=2},insert-reshard)"
@@ -264,14 +270,10 @@ def test_help_shows_every_pass_with_its_purpose(run) -> None:
         assert len(line.split()) > 2
 
 
-TOOLS = (spmd_check_placement, spmd_check_rules, spmd_opt, spmd_plan, spmd_run, spmd_translate)
-
-
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
-def test_every_tool_has_a_version(tool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_tool_has_a_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        tool.main(["--version"])
-    name = tool.__name__.rpartition(".")[2].replace("_", "-")
+        import_module(f"spmdir.tools.{name.replace('-', '_')}").main(["--version"])
     assert capsys.readouterr().out == f"{name} {spmdir.__version__}\n"
 
 

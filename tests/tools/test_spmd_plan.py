@@ -62,7 +62,7 @@ def test_axes_nodes_element_type_and_topology_are_options(capsys, tmp_path: Path
         (["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", "no.toml"], "cannot read the topology no.toml"),
     ],
 )
-def test_a_refusal_is_one_line(argv: list[str], message: str, capsys) -> None:
+def test_an_error_is_one_line(argv: list[str], message: str, capsys) -> None:
     assert main(argv) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

@@ -77,7 +77,7 @@ def test_without_check_the_outputs_are_printed(program: str, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("tensor(")
 
 
-def test_malformed_text_is_a_located_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_text_is_a_located_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "in.mlir"
     path.write_text(PROGRAM.replace("dp: S(0)", "pp: S(0)"))
     assert spmd_run.main([str(path), "--check"]) == 1
@@ -129,7 +129,7 @@ def test_an_output_agrees_with_itself(value: object) -> None:
         ("9999999999999", "argument 0 has the shape [9999999999999]"),
     ],
 )
-def test_inputs_that_no_memory_holds_are_refused_at_their_function(tmp_path, capsys, shape: str, message: str) -> None:
+def test_inputs_that_no_memory_holds_are_rejected_at_their_function(tmp_path, capsys, shape: str, message: str) -> None:
     path = tmp_path / "in.mlir"
     path.write_text(
         f"spmd.mesh @mesh <tp = 2>\nfunc.func @f(%x: tensor<{shape}xf32>) -> tensor<{shape}xf32> {{\n"

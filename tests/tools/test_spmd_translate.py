@@ -69,7 +69,7 @@ class Halve(torch.nn.Module):
         return torch.ops.translated.halve(x)
 
 
-def test_an_op_without_a_rule_is_refused_if_that_is_asked_for_unless_a_plug_in_has_one(
+def test_an_op_without_a_rule_is_rejected_if_that_is_asked_for_unless_a_plug_in_has_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved, rules = tmp_path / "halve.pt2", tmp_path / "own.rules"
@@ -123,7 +123,7 @@ def test_a_plug_in_is_loaded_before_a_program_is_emitted(tmp_path: Path, capsys:
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_line(
+def test_wrong_arguments_are_rejected_in_one_line(
     arguments: list[str], message: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.mlir").write_text(PROGRAM)
