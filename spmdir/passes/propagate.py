@@ -35,9 +35,9 @@ from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.expand import expand
 from spmdir.passes.options import Amount, Count
 from spmdir.passes.preconditions import global_function
-from spmdir.passes.propagation.candidates import candidates, of_node
 from spmdir.passes.propagation.nesting import Maker, annotate
 from spmdir.passes.propagation.objective import note_objective
+from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
