@@ -211,7 +211,7 @@ class StructureAttr(Data[Structure]):
 
 @irdl_attr_definition
 class ShapesAttr(Data[tuple[tuple[int, ...] | None, ...]]):
-    """`#spmd.shapes<{of = [[10, 4], none]}>`: global shapes of localized values whose pieces differ between ranks."""
+    """`#spmd.shapes<{of = [[10, 4], none]}>`: global shapes of values whose shards differ between ranks."""
 
     name = "spmd.shapes"
 

@@ -1,4 +1,4 @@
-"""What functions say of their arguments and results."""
+"""Checks of what functions state about their arguments and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 from spmdir.dialects.values import function_attrs
-from spmdir.dialects.verification import check_pieces, check_sharding, is_local
+from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
 """What the IR itself says about an argument or a result."""
@@ -46,7 +46,7 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
             for key, attribute in given.items():
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_), is_local(function))
             if which == "arg_attrs":
-                _check_argument_pieces(f"{place} {index}", given, mesh, meta_of(type_))
+                _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
 
 
 def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any, local: bool) -> None:
@@ -67,15 +67,16 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
         raise ShardingError(f"{place}: {error.message}") from None
 
 
-def _check_argument_pieces(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
-    whole, sharding = given.get("spmd.of"), given.get("spmd.sharding")
-    if whole is None and DYNAMIC not in meta.shape:
+def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
+    shape, sharding = given.get("spmd.of"), given.get("spmd.sharding")
+    if shape is None and DYNAMIC not in meta.shape:
         return
-    if sharding is None or not isinstance(whole, ShapesAttr) or len(whole.data) != 1:
+    if sharding is None or not isinstance(shape, ShapesAttr) or len(shape.data) != 1:
         raise ShardingError(
-            f"{place} is {print_type(type_of(meta))}, whose size is open; spmd.sharding and spmd.of must tell the piece"
+            f"{place} is {print_type(type_of(meta))}, whose size differs between ranks; expected "
+            "spmd.sharding and spmd.of, its global shape"
         )
     try:
-        check_pieces(meta, whole.data[0], sharding.data, mesh)
+        check_shards(meta, shape.data[0], sharding.data, mesh)
     except ShardingError as error:
         raise ShardingError(f"{place}: {error.message}") from None

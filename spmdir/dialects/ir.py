@@ -23,7 +23,7 @@ from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, error_position, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.verification import mesh_of
+from spmdir.dialects.verification import declaration, mesh_of
 
 _PLAINER = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
@@ -149,23 +149,22 @@ def _check_place(op: Operation) -> None:
 
 
 def mesh_op(module: ModuleOp) -> MeshOp:
-    """The one mesh of a module.
+    """Return the op that declares the mesh of a module.
 
     Raises:
-        UnsupportedError: there is none, or more than one.
+        UnsupportedError: there is none.
     """
     require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
-    found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
-    if len(found) != 1:
-        place = location_of(found[1]) if found else location_of(module)
+    found = declaration(module, MeshOp.name)
+    if not isinstance(found, MeshOp):
         raise UnsupportedError(
-            f"the module declares {len(found)} meshes; expected one `spmd.mesh @mesh <dp = 2>`", place
+            "the module declares no mesh; expected one `spmd.mesh @mesh <dp = 2>`", location_of(module)
         )
-    return found[0]
+    return found
 
 
 def mesh(module: ModuleOp) -> Mesh:
-    """The mesh of a module, as a value."""
+    """Return the mesh of a module, as a value; errors are those of `mesh_op`."""
     return mesh_op(module).mesh
 
 

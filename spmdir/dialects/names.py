@@ -1,4 +1,4 @@
-"""Names of values: kept as given, and for what passes insert made of the value it comes from and what it does.
+"""Names of values: kept as written; what passes insert is named after the value that it is made of and what it does.
 
 A number, as in `%2`, is how text spells a value without a name; it is kept too, as `.2`, which xDSL takes for a name.
 """

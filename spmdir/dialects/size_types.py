@@ -58,7 +58,7 @@ class Measure:
     Attributes:
         size: the number, made of symbols.
         hint: an example of it.
-        axes: the mesh axes that divide what it measures, major first.
+        axes: the mesh axes that shard what it measures, major first.
     """
 
     size: Number
@@ -71,9 +71,9 @@ class Measure:
 
 @irdl_attr_definition
 class SizeType(Data[Measure], TypeAttribute):
-    """`!spmd.size<s0, dp>`: a number made of sizes, and the axes that divide the dimensions it measures.
+    """`!spmd.size<s0, dp>`: a number made of sizes, and the axes that shard the dimensions it measures.
 
-    Both the global and the local value follow: s0, and what the rank holds of s0 elements that are cut by dp.
+    Both the global and the local value follow: s0, and the length of the rank's shard of s0 elements sharded by dp.
     """
 
     name = "spmd.size"

@@ -5,7 +5,7 @@
     %m = operator.mul(%n, 2) : !spmd.size<2*s0, dp>
 
 They are called as in torch.fx. Whoever takes a size has it among its arguments, as `{size = [%m, 8]}`. The type says
-what number it is; a size is a fact that every rank knows, whole and of its own piece, so it is never resharded.
+what number it is; every rank knows a size, of the global tensor and of its own shard, so a size is never resharded.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from spmdir.dialects.syntax.op_parser import parse_type, take_sizes
 from spmdir.dialects.syntax.op_printer import print_with_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
+from spmdir.dialects.verification import declaration
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 
@@ -117,13 +118,13 @@ class SizeOp(ValueOp):
         return apply(FUNCTIONS[self.name], *self.given) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
-        """The axes that divide what the operands measure; none for a float, which is the length of nothing."""
+        """Return the axes that shard what the operands measure; none for a float, which is no length."""
         if isinstance(self.measure.size, (float, Real)):
             return ()
         return tuple(dict.fromkeys(axis for size in self.sizes for axis in size.type.data.axes))  # type: ignore
 
     def tell_axes(self) -> None:
-        """Write into the type of the result which axes divide what the operands measure."""
+        """Write into the type of the result which axes shard what the operands measure."""
         self.results[0]._type = SizeType(attrs.evolve(self.measure, axes=self.axes()))  # pyright: ignore[reportPrivateUsage]
 
     def check_counts(self) -> None:
@@ -139,7 +140,7 @@ class SizeOp(ValueOp):
             raise VerifyException(f"gives {number}, found !spmd.size<{measure}>")
         if measure.axes and measure.axes != self.axes():
             expected = ", ".join(self.axes()) or "none"
-            raise VerifyException(f"measures what is divided by {expected}, found !spmd.size<{measure}>")
+            raise VerifyException(f"measures what is sharded by {expected}, found !spmd.size<{measure}>")
 
     def check(self, mesh: Mesh | None) -> None:
         """Nothing: a size has no sharding."""
@@ -265,13 +266,10 @@ SIZE_OPS: dict[str, type[SizeOp]] = {
 
 
 def sizes_op(op: Operation) -> SizesOp | None:
-    """The declaration of sizes in the module around `op`, or in `op` itself."""
-    top: Operation = op
-    while (parent := top.parent_op()) is not None:
-        top = parent
-    if not isinstance(top, ModuleOp):
-        return None
-    return next((child for child in top.body.block.ops if isinstance(child, SizesOp)), None)
+    """Return the declaration of sizes in the module around `op`, or in `op` itself; None if there is none."""
+    found = declaration(op, SizesOp.name)
+    assert found is None or isinstance(found, SizesOp)
+    return found
 
 
 def open_sizes(module: ModuleOp) -> Sizes:

@@ -40,7 +40,7 @@ from spmdir.dialects.size_types import SizeType
 from spmdir.dialects.syntax.declared import declared_hints, declared_mesh
 from spmdir.dialects.syntax.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
 from spmdir.dialects.syntax.op_printer import print_operands, print_tail, print_with_sizes
-from spmdir.dialects.verification import check_decided, check_pieces, check_sharding, is_local, mesh_of
+from spmdir.dialects.verification import check_decided, check_sharding, check_shards, is_local, mesh_of
 
 
 class ValueOp(IRDLOperation):
@@ -84,8 +84,8 @@ class ValueOp(IRDLOperation):
     @property
     def shardings(self) -> tuple[Sharding | None, ...]:
         """The sharding of each result; None where undecided."""
-        held: Any = self.properties.get("sharding")
-        return held.data if held is not None else (None,) * len(self.results)
+        attribute: Any = self.properties.get("sharding")
+        return attribute.data if attribute is not None else (None,) * len(self.results)
 
     @property
     def metas(self) -> tuple[TensorMeta | None, ...]:
@@ -173,12 +173,12 @@ class ValueOp(IRDLOperation):
                 check_sharding(need, mesh, meta_of(operand.type), local)
                 check_decided(need)
         of = self.of.data if self.of else (None,) * len(self.results)
-        for result, sharding, whole in zip(self.results, self.shardings, of, strict=True):
+        for result, sharding, shape in zip(self.results, self.shardings, of, strict=True):
             meta = meta_of(result.type)
             if meta is None and result.type != type_of(None):
                 raise VerifyException(f"gives {result.type}; expected a tensor of a known element type, or none")
-            if meta is not None and (whole is not None or DYNAMIC in meta.shape):
-                check_pieces(meta, whole, sharding, mesh)
+            if meta is not None and (shape is not None or DYNAMIC in meta.shape):
+                check_shards(meta, shape, sharding, mesh)
             if sharding is None:
                 continue
             check_sharding(sharding, mesh, meta_of(result.type), local)

@@ -1,4 +1,4 @@
-"""What values of a program are: their shardings and global shapes, before and after localize."""
+"""Shardings and global shapes of values, before and after localize, and what a signature states about its values."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _NUMBERED = re.compile(r"_\d+\Z")
 
 
 def sharding_of(value: Any) -> Sharding | None:
-    """The sharding of a value; None where undecided."""
+    """Return the sharding of a value; None where undecided."""
     if type(value) is OpResult:  # told by its class, for asking what an op is an instance of is slow
-        held: Any = value.op.properties.get("sharding")
-        return held.data[value.index] if isinstance(held, ShardingsAttr) else None
+        attribute: Any = value.op.properties.get("sharding")
+        return attribute.data[value.index] if isinstance(attribute, ShardingsAttr) else None
     given = function_attrs(value.owner.parent_op(), "arg_attrs", value.index).get("spmd.sharding")
     return given.data if isinstance(given, ShardingAttr) else None
 
 
 def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
-    """The global shape of a value, before and after localize."""
+    """Return the global shape of a value, before and after localize."""
     meta = meta_of(value.type)
     if meta is None:
         return ()
@@ -53,7 +53,7 @@ def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
 
 
 def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:
-    """The attributes of argument (`arg_attrs`) or result (`res_attrs`) `index` of a function."""
+    """Return the attributes of argument (`arg_attrs`) or result (`res_attrs`) `index` of a function."""
     attrs = getattr(function, which, None)
     return dict(attrs.data[index].data) if attrs is not None and index < len(attrs.data) else {}
 

@@ -1,4 +1,4 @@
-"""Whether the shardings and pieces that a program states fit its mesh and its types."""
+"""Checks that the shardings and local shapes of a program fit its mesh and its types."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ def check_decided(sharding: Sharding) -> None:
         raise ShardingError(f"<{sharding}> leaves '{sharding.open_axes[0]}' open; only an input or a constraint may")
 
 
-def check_pieces(meta: TensorMeta, whole: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
-    """Raise SpmdirError unless `meta` is what ranks hold of a tensor of shape `whole`; sizes that differ are `?`."""
-    if whole is None and sharding is None:
+def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless `meta` is local to a tensor of global shape `shape`; sizes that differ are `?`."""
+    if shape is None and sharding is None:
         return  # inside a local form, which alone knows
-    if whole is None or sharding is None or mesh is None:
+    if shape is None or sharding is None or mesh is None:
         raise ShardingError(
-            f"{print_type(type_of(meta))} leaves a size open; say of what global shape it is a piece, as `of [7, 8]`"
+            f"{print_type(type_of(meta))} has a size that differs between ranks; expected its "
+            "global shape, as in `of [7, 8]`"
         )
-    if not isinstance(whole, tuple) or len(whole) != meta.rank or any(type(n) is not int or n < 0 for n in whole):
-        raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {whole}")
-    sharding.check_shape(mesh, whole)
-    held = sharding.local_shapes(whole, mesh)
-    expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*held, strict=True)]
+    if not isinstance(shape, tuple) or len(shape) != meta.rank or any(type(n) is not int or n < 0 for n in shape):
+        raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {shape}")
+    sharding.check_shape(mesh, shape)
+    shapes = sharding.local_shapes(shape, mesh)
+    expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*shapes, strict=True)]
     found = ["?" if size == DYNAMIC else size for size in meta.shape]
     if found != expected:
-        raise ShardingError(f"the pieces of {list(whole)} <{sharding}> have the shape {expected}, found {found}")
+        raise ShardingError(f"the shards of {list(shape)} <{sharding}> have the shape {expected}, found {found}")
 
 
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:
     """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`.
 
     Args:
-        local: the shape is that of a rank's piece.
+        local: the shape is that of a rank's shard.
     """
     if mesh is None:
         raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
@@ -65,17 +66,21 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
 
 
 def is_local(function: Any) -> bool:
-    """Whether the types of `function` are those of one rank, as localize makes them."""
+    """Return whether the types of `function` are those of one rank, as localize makes them."""
     return function is not None and "spmd.local" in function.attributes
 
 
 def mesh_of(op: Operation) -> Mesh | None:
-    """The mesh of the module around `op`."""
+    """Return the mesh of the module around `op`; None if it declares none."""
+    found: Any = declaration(op, "spmd.mesh")  # MeshOp, which imports this module
+    return found and found.mesh
+
+
+def declaration(op: Operation, name: str) -> Operation | None:
+    """Return the first op `name` of the module around `op`, or of `op` itself; None if there is none."""
     top: Operation = op
     while (parent := top.parent_op()) is not None:
         top = parent
-    if isinstance(top, ModuleOp):
-        for child in top.body.block.ops:
-            if child.name == "spmd.mesh":
-                return child.mesh  # type: ignore  # MeshOp, which imports this module
-    return None
+    if not isinstance(top, ModuleOp):
+        return None
+    return next((child for child in top.body.block.ops if child.name == name), None)

@@ -1,4 +1,4 @@
-"""A reshard wherever an operand's sharding is not the one its op needs; afterwards the program is well typed."""
+"""A reshard wherever an operand's sharding is not the one its op needs; afterwards the type check holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spmdir.reshard.conditions import refinement
 
 @attrs.frozen
 class _Reshards:
-    """The reshards that were made of values, by value and sharding."""
+    """The reshards made so far, by value and sharding."""
 
     names: Names
     made: dict[tuple[SSAValue, Sharding], SSAValue] = attrs.field(factory=dict)
@@ -71,11 +71,11 @@ class InsertReshardPass(ModulePass):
 
 
 def _wanted(op: AtenOp, mesh: Mesh, ctx: IRContext) -> tuple[Sharding, ...]:
-    """The shardings an op needs its operands in: as propagate decided, else the cheapest that give its results."""
-    held = [_known(operand, op) for operand in op.operands]
+    """Return the operand shardings of an op: as propagate decided, else the cheapest that give its results."""
+    current = [_known(operand, op) for operand in op.operands]
     if op.needs:
-        return tuple(need or has for need, has in zip(op.needs.data, held, strict=True))
-    return cheapest_operands(op, held, mesh, ctx.rules)
+        return tuple(need or has for need, has in zip(op.needs.data, current, strict=True))
+    return cheapest_operands(op, current, mesh, ctx.rules)
 
 
 def _known(value: SSAValue, user: ValueOp) -> Sharding:
@@ -86,17 +86,17 @@ def _known(value: SSAValue, user: ValueOp) -> Sharding:
 
 
 def _wanted_output(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
-    """What a function result is wanted in; replicated on axes with a pending reduction if nothing is said."""
-    held = sharding_of(value) or Sharding()
+    """Return the sharding that a function result needs: without an annotation, replicated where it is partial."""
+    current = sharding_of(value) or Sharding()
     given = getattr(attribute, "data", None)
     if given is None:
-        return Sharding([(axis, p) for axis, p in held.entries if p.trait != "partial"], held.mesh)
+        return Sharding([(axis, p) for axis, p in current.entries if p.trait != "partial"], current.mesh)
     if not given.open_axes:
         return given
-    fine = refinement(mesh, held, given)
-    held, given = held.refined(fine), given.refined(fine)
-    free = [(axis, held[axis]) for axis in given.open_axes if held[axis].trait != "partial"]
-    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], held.mesh).merged(mesh)
+    fine = refinement(mesh, current, given)
+    current, given = current.refined(fine), given.refined(fine)
+    free = [(axis, current[axis]) for axis in given.open_axes if current[axis].trait != "partial"]
+    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], current.mesh).merged(mesh)
 
 
 def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> None:

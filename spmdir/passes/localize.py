@@ -1,6 +1,6 @@
 """localize: types of one rank instead of global ones, and literal arguments to match.
 
-A dimension that is divided evenly gets its plain local size. Where ranks differ the type says `?`, `of` keeps the
+A dimension that is sharded evenly gets its plain local size. Where ranks differ the type says `?`, `of` keeps the
 global shape, and a size among the literal arguments becomes `size(extent, axes)`, which each rank evaluates.
 """
 
@@ -113,7 +113,7 @@ def _refuse_unfinished(op: Any) -> None:
         if meta is not None and sharding is None:
             raise ShardingError(f"'{op.name}' has a value without a sharding; run propagate first", location)
         if isinstance(op, ConstantOp) and sharding and sharding.entries:
-            raise ShardingError(f"a constant is held whole by every rank, found <{sharding}>; slice it", location)
+            raise ShardingError(f"a constant is replicated, found <{sharding}>; slice it", location)
 
 
 def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
@@ -121,7 +121,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
     rewrites = {row.rewrite for row in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
-            f"'{op.name}' is divided along a dimension it reduces inside; run insert-reshard first",
+            f"'{op.name}' is sharded along a dimension it reduces inside; run insert-reshard first",
             location_of(op),
         )
     if "local" in rewrites:
@@ -133,7 +133,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
 
 
 def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, tuple[str, ...]]:
-    """Factor → the axes that divide it, major first."""
+    """Return for each factor the axes that shard it, major first."""
     axes: dict[int, tuple[str, ...]] = {}
     fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]
@@ -162,13 +162,13 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
     form = forms[0]
     assert form is not None  # a strategy asked for it
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    for number, piece in enumerate(form.ops):
+    for number, expanded in enumerate(form.ops):
         metas = [tuple(other.ops[number].call.results) for other in forms if other is not None]
-        new = (BORDER_OPS.get(piece.call.name) or op_class(piece.call.name)).build_op(
-            [values[value] for value in piece.operands],
+        new = (BORDER_OPS.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
+            [values[value] for value in expanded.operands],
             [_common(column) for column in zip(*metas, strict=True)],
-            tuple((name, _plain(value, mesh)) for name, value in piece.call.arguments),
-            structure=piece.call.structure,
+            tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments),
+            structure=expanded.call.structure,
             location=op.location,
         )
         if number == 0:
@@ -176,7 +176,7 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("op", number, index)] = result
-            names.give(result, op.results[0], piece.call.name.split(".")[1])
+            names.give(result, op.results[0], expanded.call.name.split(".")[1])
     for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
         if value is not None:
             _take_over(op, index, values[value])
@@ -194,10 +194,10 @@ def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], me
     A local form reads lengths, and offsets, which grow by the same from rank to rank within a run; so a size that is
     the same for the first two, one in the middle and the last is so for all.
     """
-    held = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
-    fine = mesh.refine([*itertools.chain(*axes.values()), *(axis for sharding in held for axis, _ in sharding.entries)])
+    current = [s for s in map(sharding_of, op.operands) if s is not None]
+    fine = mesh.refine([*itertools.chain(*axes.values()), *(axis for s in current for axis, _ in s.entries)])
     starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
-    for meta, sharding in zip(rule.call.operands, (sharding.refined(fine) for sharding in held), strict=True):
+    for meta, sharding in zip(rule.call.operands, (sharding.refined(fine) for sharding in current), strict=True):
         for dim, size in enumerate(meta.shape):
             mark_runs(size, zip(sharding.dim_axes(dim), sharding.dim_placements(dim, fine), strict=True), starts)
         for axis, placement in sharding.entries:
@@ -207,7 +207,7 @@ def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], me
         parts = [part for axis in nested for part in fine.parts(axis)]
         mark_runs(rule.factors[factor].size, [(part, (Shard(0), fine.sizes[part])) for part in parts], starts)
     moving = {part for of in axes.values() for axis in of for part in fine.parts(axis)}
-    moving |= {axis for sharding in held for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
+    moving |= {axis for sharding in current for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
     told = [_stand_ins(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
     if math.prod(map(len, told)) > FORMS:
         raise UnsupportedError(
@@ -265,8 +265,8 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
     if meta is None or sharding is None or traits <= {"partial"}:
         return None
     if "other" in traits:
-        held = sharding.local_shapes(meta.shape, mesh)
-        sizes = tuple(lengths[0] if len(set(lengths)) == 1 else DYNAMIC for lengths in zip(*held, strict=True))
+        shapes = sharding.local_shapes(meta.shape, mesh)
+        sizes = tuple(lengths[0] if len(set(lengths)) == 1 else DYNAMIC for lengths in zip(*shapes, strict=True))
     else:
         sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))
     _retype(value, type_of(TensorMeta(sizes, meta.dtype)))

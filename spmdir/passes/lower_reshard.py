@@ -59,7 +59,7 @@ class LowerReshardPass(ModulePass):
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """The value that `op` reshards, earlier reshards looked through; but not those that make it inexact, as asked."""
+    """Return the value that `op` reshards, through earlier reshards except those that a user wants inexact."""
     value = op.operands[0]
     while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not is_inexact(value.owner.target):
         value = value.owner.operands[0]

@@ -1,9 +1,9 @@
-"""Reads the text of a tensor op: its operands and, in one memoised piece, what stands behind them."""
+"""Reads the text of a tensor op: its operands and, memoised as one text, what stands behind them."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from xdsl.ir import Attribute, SSAValue
@@ -22,6 +22,7 @@ from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
     ShapesAttr,
+    ShardingsAttr,
     print_type,
     shardings_attr,
     type_of,
@@ -57,6 +58,15 @@ _CONTINUED = re.compile(r"\s*(needs|of)\b")
 
 
 _NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
+
+
+_COLON = re.compile(r"\s*:")
+
+
+_NEEDS = re.compile(r"\s*needs\s*\(")
+
+
+_OF = re.compile(r"\s*of\s+")
 
 
 _TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
@@ -170,63 +180,100 @@ def _scan_tail(text: str, start: int) -> int:
 def parse_tail(
     clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
 ) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
-    """Everything after the operands; memoised, since repeated layers repeat it."""
-    given: dict[str, Literal] = {}
-    position = 0
-    for keyword, name in clauses:
-        match = re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?").match(text, position)
-        if match and (match[1] or True):
-            value = match[1]
-            if value is not None and value in {k for k, _ in clauses}:
-                value, end = None, match.start(1)
-            else:
-                end = match.end()
-            given[name] = True if value is None else _parse_clause(value, mesh, match.start(1))
-            position = end
-    rest = text[position:].lstrip()
-    position = len(text) - len(rest)
-    if rest.startswith("{"):
-        end = scan_balanced(text, position)
-        if end < 0:
-            raise LiteralError("arguments are never closed", position)
-        try:
-            given.update(parse_arguments(text[position:end]))
-        except LiteralError as error:
-            raise LiteralError(str(error), position + error.offset) from None
-        position = end
-    colon = re.compile(r"\s*:").match(text, position)
+    """Return the properties and result types that stand behind the operands; memoised, as repeated layers repeat them.
+
+    Raises:
+        LiteralError: the text is malformed; it says where.
+    """
+    arguments, position = _parse_clauses(clauses, text, mesh)
+    literals, position = _parse_literals(text, position)
+    arguments.update(literals)
+    colon = _COLON.match(text, position)
     if colon is None:
-        found = text[position:].strip().split()
-        clause_names = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
-        hint = f" or one of {clause_names}" if clause_names else ""
-        what = found[0] if found else "the end"
-        raise LiteralError(f"found '{what}', expected ':' and the result types{hint}", position)
+        raise LiteralError(
+            f"found '{_next_word(text, position)}', expected ':' and {_expected(clauses, text)}", position
+        )
     types, shardings, position = _parse_types(text, colon.end(), mesh, hints)
-    properties: dict[str, Attribute] = {}
-    if given:
-        properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
-    if any(sharding is not None for sharding in shardings):
-        properties["sharding"] = shardings_attr(tuple(shardings))
-    needs = re.compile(r"\s*needs\s*\(").match(text, position)
-    if needs:
-        end = scan_balanced(text, needs.end() - 1)
-        if end < 0:
-            raise LiteralError("needs ( is never closed", needs.end() - 1)
-        entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
-        needed = tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)
-        properties["needs"] = shardings_attr(needed)
-        position = end
-    of = re.compile(r"\s*of\s+").match(text, position)
-    if of:
-        try:
-            shapes = dict(parse_arguments("{of = [" + text[of.end() :] + "]}"))["of"]
-        except LiteralError:
-            raise LiteralError("expected global shapes after 'of', as in `of [10, 4], none`", of.end()) from None
-        properties["of"] = ShapesAttr(shapes)  # type: ignore
-        position = len(text)
+    needs, position = _parse_needs(text, position, mesh)
+    shapes, position = _parse_shapes(text, position)
     if text[position:].strip():
-        raise LiteralError(f"found '{text[position:].strip().split()[0]}' after the result types", position)
-    return properties, tuple(types)
+        raise LiteralError(f"found '{_next_word(text, position)}' after the result types", position)
+    properties: dict[str, Attribute | None] = {
+        "arguments": ArgumentsAttr(tuple(sorted(arguments.items()))) if arguments else None,
+        "sharding": shardings_attr(tuple(shardings)) if any(s is not None for s in shardings) else None,
+        "needs": needs,
+        "of": shapes,
+    }
+    return {name: attribute for name, attribute in properties.items() if attribute is not None}, tuple(types)
+
+
+def _next_word(text: str, position: int) -> str:
+    return next(iter(text[position:].split()), "the end")
+
+
+def _expected(clauses: tuple[tuple[str, str], ...], text: str) -> str:
+    missing = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
+    return "the result types" + (f" or one of {missing}" if missing else "")
+
+
+def _parse_clauses(
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None
+) -> tuple[dict[str, Literal], int]:
+    """Return the arguments in front that have a keyword, and where they end."""
+    found: dict[str, Literal] = {}
+    position, keywords = 0, {keyword for keyword, _ in clauses}
+    for keyword, name in clauses:
+        match = _clause(keyword).match(text, position)
+        if match is None:
+            continue
+        # The next keyword is no value: this one is a flag.
+        flag = match[1] is None or match[1] in keywords
+        found[name] = True if flag else _parse_clause(match[1], mesh, match.start(1))
+        position = match.start(1) if flag and match[1] else match.end()
+    return found, position
+
+
+@cache
+def _clause(keyword: str) -> re.Pattern[str]:
+    return re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?")
+
+
+def _parse_literals(text: str, position: int) -> tuple[dict[str, Literal], int]:
+    """Return the arguments in braces, if any, and where they end."""
+    start = len(text) - len(text[position:].lstrip())
+    if not text.startswith("{", start):
+        return {}, start
+    end = scan_balanced(text, start)
+    if end < 0:
+        raise LiteralError("arguments are never closed", start)
+    try:
+        return dict(parse_arguments(text[start:end])), end
+    except LiteralError as error:
+        raise LiteralError(str(error), start + error.offset) from None
+
+
+def _parse_needs(text: str, position: int, mesh: Mesh | None) -> tuple[ShardingsAttr | None, int]:
+    """Return the `needs` clause, if any, and where it ends."""
+    needs = _NEEDS.match(text, position)
+    if needs is None:
+        return None, position
+    end = scan_balanced(text, needs.end() - 1)
+    if end < 0:
+        raise LiteralError("needs ( is never closed", needs.end() - 1)
+    entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
+    return shardings_attr(tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)), end
+
+
+def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
+    """Return the `of` clause, if any, which ends the text, and where it ends."""
+    of = _OF.match(text, position)
+    if of is None:
+        return None, position
+    try:
+        shapes = dict(parse_arguments("{of = [" + text[of.end() :] + "]}"))["of"]
+    except LiteralError:
+        raise LiteralError("expected global shapes after 'of', as in `of [10, 4], none`", of.end()) from None
+    return ShapesAttr(shapes), len(text)  # type: ignore  # checked where the op is verified
 
 
 def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:

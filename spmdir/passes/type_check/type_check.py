@@ -1,7 +1,7 @@
 """Which strategies of its rule an op uses: the type system of the distributed program.
 
 An op is well typed if, on every mesh axis, its operand and result placements are one strategy of its rule, the
-strategies hold together (no factor is cut finer than it allows), and the axes that divide one factor nest in one
+strategies hold together (no factor is sharded finer than it allows), and the axes that shard one factor nest in one
 order in every operand and result.
 """
 
@@ -42,9 +42,9 @@ def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
 
 
 def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
-    """The strategies that the given shardings use.
+    """Return the strategies that the shardings use.
 
-    Where shardings divide by sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
+    Where shardings name sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
 
     Raises:
         ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
@@ -68,7 +68,7 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
             factor = rule.factors[choice[axis].factor or 0]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be cut into "
-                f"{size * divided.of(choice[axis].factor)} pieces by this op; shard it by fewer axes"
+                f"{size * divided.of(choice[axis].factor)} shards by this op; shard it by fewer axes"
             )
     _check_order(rule, choice, operands, results)
     return choice
@@ -77,9 +77,9 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
 def _match_axes(
     rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
 ) -> Choice:
-    """The strategy on each axis by itself; what a minor factor may be divided by turns on how its major ones are."""
+    """Return the strategy on each axis by itself; whether a minor factor may be sharded depends on its major ones."""
     choice: dict[str, Strategy] = {}
-    refused: dict[str, ShardingError] = {}
+    rejected: dict[str, ShardingError] = {}
     given = (sharding for sharding in (*operands, *results) if sharding)
     order = list(dict.fromkeys([*(axis for sharding in given for axis, _ in sharding.entries), *mesh.axis_names]))
     while len(choice) < len(order):
@@ -88,14 +88,14 @@ def _match_axes(
                 choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice)
                 break
             except ShardingError as error:
-                refused[axis] = error
+                rejected[axis] = error
         else:
-            raise next(refused[axis] for axis in mesh.axis_names if axis not in choice)
+            raise next(rejected[axis] for axis in mesh.axis_names if axis not in choice)
     return {axis: choice[axis] for axis in mesh.axis_names}
 
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
-    """Raise ShardingError if several sub-axes of one axis divide a factor unevenly; see `splits_evenly`."""
+    """Raise ShardingError if several sub-axes of one axis shard a factor unevenly; see `splits_evenly`."""
     divided, seen = divided_factors(choice, fine), set()
     for axis, strategy in choice.items():
         if axis in mesh.sizes or strategy.factor is None:
@@ -104,7 +104,7 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
         part = (strategy.factor, fine.root_axis(axis))
         if part in seen and factor.size % count:
             raise ShardingError(
-                f"sub-axes of '{part[1]}' cut factor '{factor.name}' of size {factor.size} into {count} pieces that "
+                f"sub-axes of '{part[1]}' shard factor '{factor.name}' of size {factor.size} in {count} shards that "
                 "are not even; only the whole axis may"
             )
         seen.add(part)
@@ -174,12 +174,12 @@ def _check_order(
 
 
 def _check_majors(rule: OpRule, choice: Choice, axes: tuple[str, ...], factors: tuple[int, ...]) -> None:
-    """Raise ShardingError unless `axes`, which divide a dimension made of `factors`, divide the major ones first."""
+    """Raise ShardingError unless `axes`, which shard a dimension made of `factors`, shard the major ones first."""
     at = [factors.index(choice[axis].factor) for axis in axes if choice[axis].factor in factors]  # type: ignore
     if at != sorted(at):
         names = " ".join(rule.factors[factor].name for factor in factors)
         raise ShardingError(
-            f"the axes {list(axes)} divide a dimension made of ({names}) in another order; the axes of its major "
+            f"the axes {list(axes)} shard a dimension made of ({names}) in another order; the axes of its major "
             "factors come first"
         )
 
@@ -237,8 +237,8 @@ def required(op: ValueOp) -> tuple[Sharding | None, ...]:
     )
 
 
-def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: RuleSet) -> tuple[Sharding, ...]:
-    """The operand shardings that give the op's result shardings, cheapest to reach from the held ones axis by axis.
+def cheapest_operands(op: ValueOp, current: Sequence[Sharding], mesh: Mesh, rules: RuleSet) -> tuple[Sharding, ...]:
+    """Return the operand shardings that give the op's result shardings, cheapest to reach axis by axis.
 
     Raises:
         ShardingError: no strategies of the op's rule give its results; located.
@@ -247,61 +247,61 @@ def cheapest_operands(op: ValueOp, held: Sequence[Sharding], mesh: Mesh, rules: 
         raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
     rule = rule_of(op, rules)
     if rule is None:
-        return tuple(Sharding((), mesh.name) for _ in held)
+        return tuple(Sharding((), mesh.name) for _ in current)
     try:
-        return _cheapest(rule, tuple(held), op.shardings, mesh)
+        return _cheapest(rule, tuple(current), op.shardings, mesh)
     except (RuleError, ShardingError) as error:
         raise error.about(op.name, location_of(op)) from None
 
 
 @lru_cache(maxsize=65536)
 def _cheapest(
-    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
+    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
 ) -> tuple[Sharding, ...]:
     with contextlib.suppress(ShardingError):
-        match(rule, held, made, mesh)
-        return held
+        match(rule, current, made, mesh)
+        return current
     results = [sharding for sharding in made if sharding]
-    refused: ShardingError | None = None
-    for fine in _refinements(rule, held, results, mesh):
+    rejected: ShardingError | None = None
+    for fine in _refinements(rule, current, results, mesh):
         try:
-            return _cheapest_on(rule, held, made, mesh, fine)
+            return _cheapest_on(rule, current, made, mesh, fine)
         except ShardingError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+            rejected = rejected or error
+    assert rejected is not None
+    raise rejected
 
 
-def _refinements(rule: OpRule, held: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
+def _refinements(rule: OpRule, current: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
     """The meshes on which an op's strategies may give its results, the plainest first."""
     given = refinement(mesh, *made)
     yield given
     with contextlib.suppress(ShardingError):
-        yield refinement(mesh, *made, *held)
+        yield refinement(mesh, *made, *current)
     split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, given)
     if split != given:
         yield split
 
 
 def _cheapest_on(
-    rule: OpRule, held: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
+    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[Sharding, ...]:
     given = [sharding.refined(fine) if sharding else None for sharding in made]
     entries = [entry for s in given if s for entry in s.entries]
-    # Axes nest in the order in which results are divided; that in which reductions are listed says nothing.
+    # Axes nest in the order in which results are sharded; that in which reductions are listed says nothing.
     order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
     order.update(dict.fromkeys(axis for axis, _ in entries))
-    order.update(dict.fromkeys(axis for s in held for whole, _ in s.entries for axis in _overlapping(whole, fine)))
-    extras = plugins_of((*held, *made))
+    order.update(dict.fromkeys(axis for s in current for whole, _ in s.entries for axis in _overlapping(whole, fine)))
+    extras = plugins_of((*current, *made))
     choice: dict[str, Strategy] = {}
     while len(choice) < len(order):
-        # A minor factor can be divided once its major ones are, so the axis of these is chosen first.
+        # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
         for axis in (axis for axis in order if axis not in choice):
             results = tuple(sharding[axis] if sharding else R for sharding in given)
             offered = rule.strategies(fine.sizes[axis], divided_factors(choice, fine), extras)
             rows = [row for row in offered if row.results == results]
             if rows:
-                prices = [_price(rule, row, axis, held, fine) for row in rows]
+                prices = [_price(rule, row, axis, current, fine) for row in rows]
                 choice[axis] = rows[prices.index(min(prices))]
                 break
         else:
@@ -313,7 +313,7 @@ def _cheapest_on(
             )
     operands = tuple(
         Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name).merged(mesh)
-        for index in range(len(held))
+        for index in range(len(current))
     )
     if fine is not mesh:
         match(rule, operands, made, mesh)
@@ -325,8 +325,8 @@ def _overlapping(axis: str, fine: Mesh) -> list[str]:
     return [other for other in fine.axis_names if other == axis or fine.root_axis(other) == fine.root_axis(axis)]
 
 
-def _price(rule: OpRule, row: Strategy, axis: str, held: Sequence[Sharding], mesh: Mesh) -> float:
+def _price(rule: OpRule, row: Strategy, axis: str, current: Sequence[Sharding], mesh: Mesh) -> float:
     return sum(
         axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis])
-        for has, wanted, meta in zip(held, row.operands, rule.call.operands, strict=True)
+        for has, wanted, meta in zip(current, row.operands, rule.call.operands, strict=True)
     )

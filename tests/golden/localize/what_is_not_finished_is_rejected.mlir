@@ -42,7 +42,7 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2xf32> {
-  // expected-error@+1 {{a constant is held whole by every rank}}
+  // expected-error@+1 {{a constant is replicated, found}}
   %0 = spmd.constant value "000080bf00000040" : tensor<2xf32> <tp: S(0)>
   return %0 : tensor<2xf32>
 }
@@ -52,7 +52,7 @@ func.func @main(%x: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<2x4xf32> {
-  // expected-error@+1 {{divided along a dimension it reduces inside; run insert-reshard first}}
+  // expected-error@+1 {{sharded along a dimension it reduces inside; run insert-reshard first}}
   %0 = aten._softmax(%x) {dim = 1, half_to_float = false} : tensor<2x4xf32> <tp: S(1)>
   return %0 : tensor<2x4xf32>
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{the pieces of [7, 8] <tp: S(0)> have the shape ['?', 8], found [4, 8]}}
+  // expected-error@+1 {{the shards of [7, 8] <tp: S(0)> have the shape ['?', 8], found [4, 8]}}
   %0 = my.op(%x) : tensor<4x8xf32> <tp: S(0)> of [7, 8]
   return %x : tensor<8x8xf32>
 }
@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{the pieces of [8, 8] <tp: S(0)> have the shape [4, 8], found ['?', 8]}}
+  // expected-error@+1 {{the shards of [8, 8] <tp: S(0)> have the shape [4, 8], found ['?', 8]}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [8, 8]
   return %x : tensor<8x8xf32>
 }
@@ -33,7 +33,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{tensor<?x8xf32> leaves a size open; say of what global shape it is a piece}}
+  // expected-error@+1 {{tensor<?x8xf32> has a size that differs between ranks; expected its global shape}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)>
   return %x : tensor<8x8xf32>
 }
@@ -52,7 +52,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-// expected-error@+1 {{argument 0 is tensor<?x8xf32>, whose size is open; spmd.sharding and spmd.of must tell the piece}}
+// expected-error@+1 {{argument 0 is tensor<?x8xf32>, whose size differs between ranks; expected spmd.sharding and spmd.of}}
 func.func @f(%x: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<?x8xf32> {
   return %x : tensor<?x8xf32>
 }
@@ -61,7 +61,7 @@ func.func @f(%x: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-// expected-error@+1 {{argument 0: the pieces of [9, 8] <tp: S(0)> have the shape ['?', 8], found [5, 8]}}
+// expected-error@+1 {{argument 0: the shards of [9, 8] <tp: S(0)> have the shape ['?', 8], found [5, 8]}}
 func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[9, 8]]}>}) -> tensor<5x8xf32> {
   return %x : tensor<5x8xf32>
 }
