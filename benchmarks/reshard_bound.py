@@ -31,8 +31,8 @@ PLANNING_MS = {1: 3.0, 2: 3.0, 4: 50.0}
 
 LOCAL = ("slice", "partition")
 REASONS: dict[str, Callable[[Plan], bool]] = {
-    "pieces pass relays, which receive them first and send them on": lambda plan: any(
-        step.kind == "relay" for step in plan.steps
+    "chunks pass reducers, which receive them first and send them on": lambda plan: any(
+        step.kind == "two_round_exchange" for step in plan.steps
     ),
     "a sum is made on one block and then sent on to another": lambda plan: (
         sum(step.kind not in LOCAL for step in plan.steps) > 1

@@ -63,7 +63,7 @@ class UnbucketOp(ValueOp):
             if global_shape(before, mesh) != global_shape(after, mesh) or _pieces(before) != _pieces(after):
                 raise ShardingError(
                     f"result {index} is {_shown(after, mesh)}, but the bucket joined {_shown(before, mesh)}; "
-                    "only a pending reduction can be done in between"
+                    "only a reduction can be done in between"
                 )
 
 
@@ -80,7 +80,7 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
     for member in members:
         meta, held = meta_of(member.type), sharding_of(member)
         if meta is None or held is None or held.partial != sharding.partial:
-            raise ShardingError(f"members of a bucket have the pending reductions of <{sharding}>, found <{held}>")
+            raise ShardingError(f"members of a bucket have the partial placements of <{sharding}>, found <{held}>")
         if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
             raise VerifyException(f"members of a bucket have its element type, found {meta.dtype}")
         for axis in (part for whole, _ in _pieces(member) for part in fine.parts(whole)):

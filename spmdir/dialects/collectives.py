@@ -201,51 +201,51 @@ def collective_op(cls: _Op) -> _Op:
 
 @collective_op
 class AllReduceOp(Collective):
-    """`all_reduce %x on [tp] op sum`: the pending reduction over the axes is done; every rank gets the result."""
+    """`all_reduce %x on [tp] op sum`: the partial values along the axes are reduced; every rank gets the result."""
 
     name = "spmd.all_reduce"
 
 
 @collective_op
 class AllGatherOp(Collective):
-    """`all_gather %x on [tp] dim 0`: the innermost pieces of a dimension are put together on every rank."""
+    """`all_gather %x on [tp] dim 0`: shards along the innermost axes of a dimension are concatenated on every rank."""
 
     name = "spmd.all_gather"
 
 
 @collective_op
 class ReduceScatterOp(Collective):
-    """`reduce_scatter %x on [tp] dim 0 op sum`: the pending reduction is done and each rank keeps its piece."""
+    """`reduce_scatter %x on [tp] dim 0 op sum`: the partial values are reduced and each rank keeps its chunk."""
 
     name = "spmd.reduce_scatter"
 
 
 @collective_op
 class AllToAllOp(Collective):
-    """`all_to_all %x on [tp] from 0 to 1`: the axes leave one dimension and divide another."""
+    """`all_to_all %x on [tp] from 0 to 1`: the axes leave one dimension and shard another."""
 
     name = "spmd.all_to_all"
 
 
 @collective_op
 class PermuteOp(Collective):
-    """`permute %x`: pieces move between ranks as they are."""
+    """`permute %x`: shards move between ranks as they are."""
 
     name = "spmd.permute"
 
 
 @collective_op
 class ExchangeOp(Collective):
-    """`exchange %x`: every rank gets what it lacks straight from the ranks that hold it, and reduces it if need be."""
+    """`exchange %x`: a generalised all-to-all; missing elements come from their owners, and are reduced if need be."""
 
     name = "spmd.exchange"
 
 
 @collective_op
-class RelayOp(Collective):
-    """`relay %x`: ranks are sent addends, reduce them and send the sums to the ranks that want them."""
+class TwoRoundExchangeOp(Collective):
+    """`two_round_exchange %x`: ranks are sent partial values, reduce them and send the sums on."""
 
-    name = "spmd.relay"
+    name = "spmd.two_round_exchange"
 
 
 @collective_op
@@ -264,14 +264,14 @@ class ConvertOp(Collective):
 
 @collective_op
 class SliceOp(Collective):
-    """`slice %x on [tp] dim 0`: each rank keeps its piece of a replicated value; local."""
+    """`slice %x on [tp] dim 0`: each rank keeps its chunk of a replicated value; local."""
 
     name = "spmd.slice"
 
 
 @collective_op
 class PartitionOp(Collective):
-    """`partition %x on [tp] op sum`: a replicated value becomes one whose reduction over the axes is pending; local."""
+    """`partition %x on [tp] op sum`: a replicated value becomes a partial one; local."""
 
     name = "spmd.partition"
 
@@ -286,8 +286,8 @@ class BroadcastOp(Collective):
 COLLECTIVES: dict[str, type[Collective]] = {
     op.SPEC.name: op
     for op in (
-        SliceOp, PartitionOp, PermuteOp, ExchangeOp, RelayOp, RearrangeOp, ConvertOp, BroadcastOp, AllReduceOp,
-        AllGatherOp, ReduceScatterOp, AllToAllOp,
+        SliceOp, PartitionOp, PermuteOp, ExchangeOp, TwoRoundExchangeOp, RearrangeOp, ConvertOp, BroadcastOp,
+        AllReduceOp, AllGatherOp, ReduceScatterOp, AllToAllOp,
     )
 }  # fmt: skip
 """Name of each collective that spmdir ships → the class of its op."""

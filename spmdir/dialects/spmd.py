@@ -30,8 +30,8 @@ from spmdir.dialects.collectives import (
     PermuteOp,
     RearrangeOp,
     ReduceScatterOp,
-    RelayOp,
     SliceOp,
+    TwoRoundExchangeOp,
     WaitOp,
 )
 from spmdir.dialects.halo import FoldOp, HaloOp
@@ -76,7 +76,7 @@ Spmd = Dialect(
         PartitionOp,
         PermuteOp,
         ExchangeOp,
-        RelayOp,
+        TwoRoundExchangeOp,
         RearrangeOp,
         ConvertOp,
         BroadcastOp,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch.fx import Node
 
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.lowering.exchange import start_exchange, start_relay
+from spmdir.lowering.exchange import start_exchange, start_two_round_exchange
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline, require_kind
 from spmdir.lowering.partition import (
@@ -164,7 +164,7 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "permute": _permute,
     "exchange": start_exchange,
     "rearrange": start_exchange,
-    "relay": start_relay,
+    "two_round_exchange": start_two_round_exchange,
     "broadcast": _broadcast,
     "convert": _convert,
 }

@@ -1,4 +1,4 @@
-"""Exchange and relay as graph nodes: grids cut out, sent in one all-to-all or two, put together and reduced."""
+"""Exchanges as graph nodes: grids are cut out, sent in one all-to-all or two, put together and reduced."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import averaging, divided, identities
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.lowering.wire import packed
-from spmdir.reshard.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, pending_axes, reduced_axes
-from spmdir.reshard.moved_axes import exchanged_axes, relayed_axes
-from spmdir.reshard.two_round_exchange import relay, relay_loads
+from spmdir.reshard.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, partial_axes, reduced_axes
+from spmdir.reshard.moved_axes import exchanged_axes, two_round_axes
+from spmdir.reshard.two_round_exchange import two_round_exchange, two_round_loads
 
 Placed = tuple[Part, Node]
 
@@ -35,12 +35,12 @@ def start_exchange(site: Site, x: Node) -> Started:
     return sending.ending_in(lambda placed: _reduced(site, x, placed))
 
 
-def start_relay(site: Site, x: Node) -> Started:
-    """Emit a relay of `x`: its first round, what this rank reduces for others, and its second round."""
-    moved = relay(site.source, site.target, site.mesh, site.shape, site.rank)
+def start_two_round_exchange(site: Site, x: Node) -> Started:
+    """Emit a two-round exchange of `x`: its first round, what this rank reduces for others, and its second round."""
+    moved = two_round_exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     held = grid_of(site.source, site.shape, site.mesh, site.rank)
-    axes = relayed_axes(site.source, site.target, site.mesh)
-    loads = relay_loads(site.source, site.target, site.mesh, site.shape)
+    axes = two_round_axes(site.source, site.target, site.mesh)
+    loads = two_round_loads(site.source, site.target, site.mesh, site.shape)
     x = divided(site, x, _averaging(site)[0])
 
     def own(part: Part) -> Node:
@@ -74,10 +74,10 @@ class _Round:
 
 
 def _round(
-    site: Site, x: Node, axes: Sequence[str], parts: Sequence[Part], loads: Loads, piece_of: Callable[[Part], Node]
+    site: Site, x: Node, axes: Sequence[str], parts: Sequence[Part], loads: Loads, chunk_of: Callable[[Part], Node]
 ) -> _Round:
-    """Send what `piece_of` gives of `parts` along `axes`; nothing is sent if no rank of the mesh has `loads`."""
-    kept = [(part, piece_of(part)) for part in parts if part.sender == part.receiver == site.rank]
+    """Send what `chunk_of` gives of `parts` along `axes`; nothing is sent if no rank of the mesh has `loads`."""
+    kept = [(part, chunk_of(part)) for part in parts if part.sender == part.receiver == site.rank]
     # Whether anything is sent must be the same for all ranks, not only for those of this group.
     if not loads:
         return _Round(here(x), lambda result: kept)
@@ -86,7 +86,7 @@ def _round(
     group = sorted(site.mesh.group(site.rank, axes))
     outgoing = [[p for p in ordered if (p.sender, p.receiver) == (site.rank, member)] for member in group]
     incoming = [[p for p in ordered if (p.sender, p.receiver) == (member, site.rank)] for member in group]
-    flat = [site.emit(aten.reshape.default, piece_of(part), [-1]) for to in outgoing for part in to]
+    flat = [site.emit(aten.reshape.default, chunk_of(part), [-1]) for to in outgoing for part in to]
     nothing = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *nothing])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
@@ -97,8 +97,8 @@ def _round(
     def received(result: Node) -> list[Placed]:
         placed, at = list(kept), 0
         for part in (part for parts in incoming for part in parts):
-            piece = narrow(site.emit, result, 0, at, part.numel, sum(receives))
-            placed.append((part, site.emit(aten.reshape.default, piece, [length(ranges) for ranges in part.grid])))
+            chunk = narrow(site.emit, result, 0, at, part.numel, sum(receives))
+            placed.append((part, site.emit(aten.reshape.default, chunk, [length(ranges) for ranges in part.grid])))
             at += part.numel
         return placed
 
@@ -113,22 +113,22 @@ def _take(emit: Emit, x: Node, grid: Grid, held: Grid) -> Node:
 
 
 def _within(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> list[Node]:
-    """The addends of `grid`, each put together of those of its `parts` that meet the grid."""
-    addends: dict[int, list[Placed]] = {}
+    """The partials of `grid`, each put together of those of its `parts` that meet the grid."""
+    partials: dict[int, list[Placed]] = {}
     for part, node in parts:
         overlap = tuple(common(a, b) for a, b in zip(part.grid, grid, strict=True))
         if all(overlap):
             met = attrs.evolve(part, grid=overlap)
-            addends.setdefault(part.addend, []).append((met, _take(site.emit, node, overlap, part.grid)))
-    return [_join(site, x, grid, addends[addend]) for addend in sorted(addends)]
+            partials.setdefault(part.partial, []).append((met, _take(site.emit, node, overlap, part.grid)))
+    return [_join(site, x, grid, partials[partial]) for partial in sorted(partials)]
 
 
 def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
     wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
-    # A rank that gets nothing of an addend would add identities only.
-    given = [[(p, n) for p, n in parts if p.addend == addend] for addend in sorted({p.addend for p, _ in parts})]
-    whole = _combined(site, [_join(site, x, wanted, of_addend) for of_addend in given or [[]]])
+    # A rank that gets nothing of a partial value would add identities only.
+    given = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
+    whole = _combined(site, [_join(site, x, wanted, of_partial) for of_partial in given or [[]]])
     return divided(site, whole, _averaging(site)[1])
 
 
@@ -137,29 +137,29 @@ def _averaging(site: Site) -> tuple[float, float]:
 
 
 def _pending(site: Site) -> str:
-    """Return the reduction of the addends that move; axes whose placement stays may have those of plug-ins."""
-    moved = {*reduced_axes(site.source, site.target), *pending_axes(site.source, site.target)}
+    """Return the reduction of the partials that move; axes whose placement stays may have those of plug-ins."""
+    moved = {*reduced_axes(site.source, site.target), *partial_axes(site.source, site.target)}
     partial = sorted((*site.source.partial, *site.target.partial), key=lambda entry: entry[0] not in moved)
     return next((op for _, op in partial if op in REDUCTIONS), "sum")
 
 
-def _combined(site: Site, addends: Sequence[Node]) -> Node:
+def _combined(site: Site, partials: Sequence[Node]) -> Node:
     pending = _pending(site)
     combine = functools.partial(site.emit, operator.attrgetter(REDUCTIONS[pending].op)(aten))
-    if len(addends) == 1 or not site.torch_dtype.is_complex or pending == "product":
-        return functools.reduce(combine, addends)
+    if len(partials) == 1 or not site.torch_dtype.is_complex or pending == "product":
+        return functools.reduce(combine, partials)
     # torch adds 1 * b to a, which is not b for infinite parts and negative zeros; process groups add parts.
-    parts, unpacks = zip(*(packed(site.emit, addend, site.torch_dtype) for addend in addends), strict=True)
+    parts, unpacks = zip(*(packed(site.emit, partial, site.torch_dtype) for partial in partials), strict=True)
     return unpacks[0](functools.reduce(combine, parts))
 
 
 def _join(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
-    """`grid` put together of `parts`; what no part fills holds what changes no addend."""
+    """`grid` put together of `parts`; what no part fills holds what changes no partial value."""
     ascending = tuple(map(union, grid))
-    return _take(site.emit, _pieced(site, x, ascending, parts), grid, ascending)
+    return _take(site.emit, _joined_chunks(site, x, ascending, parts), grid, ascending)
 
 
-def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
+def _joined_chunks(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
     """`_join` of a grid that is ascending in every dimension: joined along one that no part goes right through."""
     if not parts:
         identity = REDUCTIONS[Partial(_pending(site)).reduce].identity
@@ -173,7 +173,7 @@ def _pieced(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
         if len(slabs) > 1:
             inside = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
             grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
-            made = [_pieced(site, x, *of) for of in zip(grids, inside, strict=True)]
+            made = [_joined_chunks(site, x, *of) for of in zip(grids, inside, strict=True)]
             whole = site.emit(aten.cat.default, made, dim)
             laid = tuple(itertools.chain.from_iterable(slabs))
             return take(site.emit, whole, dim, positions(held, laid), length(held))

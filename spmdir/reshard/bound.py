@@ -1,11 +1,11 @@
 """A lower bound on the bytes that any algorithm moves for a reshard, without reduction in the network.
 
-One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's pending axes is a
-class: its ranks hold one and the same addend. Ranks that differ along the target's pending axes together need the
-value: they are one needer. Where no needer has all addends, the first one to have the value lacked some, each of which
-some rank outside sent at least once, and every other needer then receives at least one message. Where some needers
-have them all, messages connect the k classes and the needers that lack some. The mean over ranks of these messages
-bounds the bytes of the busiest rank, and so do what a needer receives at the least and what a class must send.
+One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's partial axes is a
+class: its ranks have one and the same partial value. Ranks that differ along the target's partial axes together need
+the value: they are one needer. Where no needer has all partials, the first one to have the value lacked some, each
+of which some rank outside sent at least once, and every other needer then receives at least one message. Where
+some needers have them all, messages connect the k classes and the needers that lack some. The mean over ranks of these
+messages bounds the bytes of the busiest rank, and so do what a needer receives at the least and what a class must send.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, targe
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
-    the shardings take uneven pieces apart by sub-axes, no bound but 0 is known, nor where a placement is neither whole
-    nor a piece nor a pending reduction. Elements that an inexact placement sends smaller count as what it sends.
+    the shardings take uneven chunks apart by sub-axes, no bound but 0 is known, nor where a placement is neither whole
+    nor a chunk nor a pending reduction. Elements that an inexact placement sends smaller count as what it sends.
     """
     if source == target:
         return 0.0

@@ -31,9 +31,9 @@ from spmdir.reshard.collective_spec import (
     ring,
 )
 from spmdir.reshard.exchange import exchange_loads
-from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_convert, check_exchange, check_permute, check_rearrange
-from spmdir.reshard.two_round_exchange import relay_loads
+from spmdir.reshard.two_round_exchange import two_round_loads
 
 _EXCHANGE = CollectiveSpec(
     name="exchange",
@@ -142,12 +142,12 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     _EXCHANGE,
     CollectiveSpec(
-        name="relay",
+        name="two_round_exchange",
         summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
-        check=functools.partial(check_exchange, "relay"),
-        axes=relayed_axes,
+        check=functools.partial(check_exchange, "two_round_exchange"),
+        axes=two_round_axes,
         traffic=Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=direct, rounds=2),
-        loads=relay_loads,
+        loads=two_round_loads,
         may_be_async=True,
     ),
     attrs.evolve(

@@ -39,7 +39,7 @@ def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
 
 
 def moves_jointly(kind: str, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
-    """Whether one step may move `axes`: what it does not know as whole or pieces must be the same on their product.
+    """Whether one step may move `axes`: what it does not know as whole or chunks must be the same on their product.
 
     A declared step knows nothing of several axes.
     """

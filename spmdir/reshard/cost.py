@@ -1,6 +1,6 @@
 """What a step costs: ring-model wire bytes a rank sends, and alpha–beta seconds on a topology.
 
-Bytes are those of the busiest rank: under uneven division the rank with the largest piece, to which all_gather and
+Bytes are those of the busiest rank: under uneven division the rank with the largest chunk, to which all_gather and
 reduce_scatter pad the others.
 """
 
@@ -27,7 +27,7 @@ NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
-    """Bytes of the largest local piece of a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Bytes of the largest local chunk of a tensor of global `shape` with elements of `itemsize` bytes."""
     return itemsize * math.prod(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
 
 
@@ -97,10 +97,10 @@ def node_count(axes: Sequence[str], mesh: Mesh) -> int:
 
 
 def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, topology: Topology) -> Cost:
-    """The cost of an exchange or relay that sends as little as any, none of it to other nodes.
+    """The cost of an exchange or two-round exchange that sends as little as any, none of it to other nodes.
 
     It is quick to find, for what each rank gives each other one is not. Bytes are those of the lower bound, or, in the
-    one round of an exchange, all addends of what some rank needs.
+    one round of an exchange, all partials of what some rank needs.
     """
     wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh)
     traffic, _ = step_traffic(step, itemsize, mesh)
@@ -151,5 +151,5 @@ def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:
-    """The length of the largest piece of a dimension."""
+    """The length of the largest chunk of a dimension."""
     return max(sharding.lengths(dim, size, mesh))

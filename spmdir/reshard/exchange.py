@@ -1,10 +1,10 @@
-"""The one-shot exchange: every rank gets what it lacks straight from ranks that hold it, in one all-to-all.
+"""The exchange, a generalised all-to-all: missing elements come directly from their owners, in one round.
 
-The grid of elements that a rank holds afterwards is cut into *cells*, one for each source piece that it meets in each
-dimension. Where the source is a pending reduction that the target is not, each *addend* is fetched and the rank reduces
-them itself. Where the target is a pending reduction that the source is not, each cell goes to some of the *places*
-along its axes, the others holding the reduction's identity; equally for all ranks along other axes, for what these
-replicate must be the same. Places that have a cell come first, but get less of it than others if they had most to do.
+The grid of elements that a rank holds afterwards is cut into *cells*, one for each source chunk that it meets in each
+dimension. Where the source is partial and the target is not, each partial value is fetched and the rank reduces them
+itself. Where the target is partial and the source is not, each cell goes to some of the *places* along its axes, the
+others holding the reduction's identity; equally for all ranks along other axes, for what these replicate must be the
+same. Places that have a cell come first, but get less of it than others if they had most to do.
 
 A cell that some ranks lack is held by others alike, who share the sending evenly, so that a cell may come in several
 parts. Then the busiest rank moves no more than the lower bound asks where division is even and no reduction pends.
@@ -23,7 +23,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.moved_axes import exchanged_axes
-from spmdir.reshard.parts import Grid, Loads, Part, Piece, Share, in_order, moved, shared, split
+from spmdir.reshard.parts import Chunk, Grid, Loads, Part, Share, in_order, moved, shared, split
 from spmdir.reshard.runs import representatives
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "grid_of",
     "least_received",
     "loads_of",
-    "pending_axes",
+    "partial_axes",
     "reduced_axes",
 ]
 
@@ -52,14 +52,14 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
     return tuple(axis for axis, op in source.partial if (axis, op) not in target.partial)
 
 
-def pending_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
+def partial_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
     """The axes whose reduction an exchange leaves pending."""
     return tuple(axis for axis, op in target.partial if (axis, op) not in source.partial)
 
 
 @functools.lru_cache(maxsize=4096)
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
-    """All parts that the ranks of the group of `rank` give each other and keep, by receiver, addend and position."""
+    """All parts that the ranks of the group of `rank` give each other and keep, by receiver, partial and position."""
     fine = refinement(mesh, source, target)
     return in_order(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
 
@@ -67,7 +67,7 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    pending = pending_axes(source, target)
+    pending = partial_axes(source, target)
     cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending)
     straight = _shared_out(cells, 0, {})
     if not pending:
@@ -82,15 +82,15 @@ def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
 
 @attrs.frozen
 class Cell:
-    """Where source and target pieces meet.
+    """Where source and target chunks meet.
 
     Attributes:
-        piece: its elements.
-        holders: for each addend, the ranks that hold it.
-        places: for each position along the axes that are left pending, the ranks that may hold the addend there.
+        chunk: its elements.
+        holders: for each partial, the ranks that hold it.
+        places: for each position along the axes that are left pending, the ranks that may hold the partial there.
     """
 
-    piece: Piece
+    chunk: Chunk
     holders: list[list[int]]
     places: list[list[int]]
 
@@ -101,23 +101,23 @@ def cells_of(
     mesh: Mesh,
     shape: tuple[int, ...],
     group: Sequence[int],
-    addends: Sequence[str],
+    partials: Sequence[str],
     places: Sequence[str],
 ) -> list[Cell]:
-    """The cells of what a `group` of ranks holds, `addends` and `places` being told apart along these axes."""
+    """The cells of what a `group` of ranks holds, `partials` and `places` being told apart along these axes."""
     held = {member: grid_of(source, shape, mesh, member) for member in group}
     cuts = [sorted({grid[dim] for grid in held.values()}) for dim in range(len(shape))]
     holders: dict[Grid, list[list[int]]] = {}
     needers: dict[Grid, list[list[int]]] = {}
     for member in group:
         for by_grid, axes, grid in (
-            (holders, addends, held[member]),
+            (holders, partials, held[member]),
             (needers, places, grid_of(target, shape, mesh, member)),
         ):
             found = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
             found[mesh.index(member, axes)].append(member)
     return [
-        Cell(Piece.of(cell), holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)
+        Cell(Chunk.of(cell), holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)
     ]
 
 
@@ -132,7 +132,7 @@ def _shared_out(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) 
     """
     shares: list[Share] = []
     for cell in cells:
-        for addend, own in enumerate(cell.holders):
+        for partial, own in enumerate(cell.holders):
             having = set(own)
             lacking = [sum(member not in having for member in members) for members in cell.places]
             fewest = min(lacking)
@@ -141,9 +141,9 @@ def _shared_out(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) 
             far = _idlest(others, received) if aside and fewest and others else []
             chosen = [(members, (_SHARES - aside) * len(far) if far else 1) for members in near]
             chosen += [(members, aside * len(near)) for members in far]
-            for piece, members in split(cell.piece, chosen):
-                shares += [Share(member, member, addend, piece) for member in members if member in having]
-                shares += shared(addend, [(member, piece) for member in members if member not in having], own)
+            for chunk, members in split(cell.chunk, chosen):
+                shares += [Share(member, member, partial, chunk) for member in members if member in having]
+                shares += shared(partial, [(member, chunk) for member in members if member not in having], own)
     return shares
 
 
@@ -159,13 +159,13 @@ def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[
 
 
 def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequence[int]) -> float:
-    """Elements that some rank receives at the least: all addends of what it needs but its own."""
+    """Elements that some rank receives at the least: all partials of what it needs but its own."""
     fine = refinement(mesh, source, target)
     source, target = source.refined(fine), target.refined(fine)
-    pending = pending_axes(source, target)
-    addends = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in pending)
+    pending = partial_axes(source, target)
+    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in pending)
     needed = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
-    return (addends - 1) * needed / fine.group_size(pending)
+    return (partials - 1) * needed / fine.group_size(pending)
 
 
 def loads_of(
@@ -187,9 +187,9 @@ def loads_of(
     loads: Loads = {}
     for rank in representatives(axes, mesh, shape, source, target):
         for one in shares_of(source, target, mesh, shape, rank):
-            if one.sender != one.receiver and one.piece.numel:
+            if one.sender != one.receiver and one.chunk.numel:
                 pair = one.sender, one.receiver
-                loads[pair] = loads.get(pair, 0) + one.piece.numel
+                loads[pair] = loads.get(pair, 0) + one.chunk.numel
     return loads
 
 

@@ -49,15 +49,15 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
-def relayed_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes among whose ranks a relay from `source` to `target` moves data, in mesh order.
+def two_round_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+    """The axes among whose ranks a two-round exchange from `source` to `target` moves data, in mesh order.
 
-    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and addends
+    Beside those of an exchange all that do not divide the source: ranks that hold the same share the work, and partials
     may be put together.
     """
     fine = refinement(mesh, source, target)
     if fine is not mesh:
-        return mesh.merge(relayed_axes(source.refined(fine), target.refined(fine), fine))
+        return mesh.merge(two_round_axes(source.refined(fine), target.refined(fine), fine))
     moved = exchanged_axes(source, target, mesh)
     return tuple(axis for axis in mesh.axis_names if axis in moved or source[axis].trait != "shard")
 

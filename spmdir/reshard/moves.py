@@ -22,7 +22,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import moves_jointly, reshaped_axes
 from spmdir.reshard.exchange import EXCHANGED_RANKS
-from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, relayed_axes
+from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_permute, unmovable
 from spmdir.reshard.steps import Step, make_step
 
@@ -147,9 +147,9 @@ def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _permutes_from(
     source: Sharding, free: tuple[str, ...], places: tuple[ShardPlacement, ...], mesh: Mesh
 ) -> Iterator[Step]:
-    """Permutes to the shardings that divide each dimension into as many pieces, by other or reordered axes.
+    """Permutes to the shardings that divide each dimension into as many chunks, by other or reordered axes.
 
-    Pieces that are no blocks go from rank to rank by an exchange.
+    Chunks that are no blocks go from rank to rank by an exchange.
     """
     if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
         return
@@ -198,7 +198,7 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
     for wanted in dict.fromkeys((target, later)):
         kinds = {"exchange": exchanged_axes}
         if source.partial or wanted.partial:
-            kinds["relay"] = relayed_axes
+            kinds["two_round_exchange"] = two_round_axes
         for kind, axes_of in kinds.items():
             axes = axes_of(source, wanted, mesh)
             small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS

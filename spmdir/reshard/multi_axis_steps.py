@@ -1,4 +1,4 @@
-"""The steps that name no axes, since their target says it all: permute, exchange, relay, rearrange and convert."""
+"""The steps that name no axes, since their target says it all: permute, exchanges, rearrange and convert."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _T = TypeVar("_T")
 
 
 def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
-    """What an exchange or relay from `source` to `target` would have to do and cannot; None if it can do it.
+    """Return what an exchange from `source` to `target` would have to do and cannot; None if it can do it.
 
-    Reductions are done and left pending piece by piece, so those that have no identity, such as averages, cannot be
-    left, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
+    Reductions are done, and partial values made, chunk by chunk, so none can be made that has no identity,
+    such as averages, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
     """
     if len(source.kinds | target.kinds) > 1:
-        return "turn one kind of pending reduction into another"
+        return "turn one kind of partial value into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
     for before, after in ((source[axis], target[axis]) for axis in axes):
         if before != after and edge_between(before, after) is not None:
             return f"take {before} to {after}, which declare a step for that"
-        touched = before != after or kind == "relay"
+        touched = before != after or kind == "two_round_exchange"
         for placement in (before, after) if touched else ():
             if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
                 return f"move {placement}, of which it knows the steps that the placement has alone"
         if before != after and isinstance(after, Partial) and after.identity is None:
-            return f"leave {after} pending"
+            return f"make {after}, which has no identity"
     return None
 
 
 def check_exchange(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless an exchange or relay makes `target` of `source`, shardings of a tensor of `shape`."""
+    """Raise ShardingError unless an exchange of `kind` makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
     check_own_steps(kind, (), source, target)
     if what := unmovable(kind, source, target):
@@ -78,7 +78,7 @@ def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
     """Raise ShardingError unless some permutation of whole blocks makes `target` of `source`."""
     target.check(mesh, len(shape))
     if source.partial != target.partial:
-        raise ShardingError(f"permute keeps pending reductions, found <{source}> and <{target}>")
+        raise ShardingError(f"permute keeps partial values, found <{source}> and <{target}>")
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)
     if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):

@@ -29,8 +29,8 @@ from spmdir.reshard.topology import FLAT, Topology, find_topology
 _TICK = 1e-12
 """Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
 
-_RELAY_GAIN = 4
-"""Ticks that a relay must gain over other steps: more than rounding makes of a tie, which collectives are to win."""
+_TWO_ROUND_GAIN = 4
+"""Ticks that a two-round exchange must gain: more than rounding makes of a tie, which collectives are to win."""
 
 FEW_AXES = 4
 """Of so many axes that may move, the cheapest plan is found; of more, a good one."""
@@ -285,7 +285,7 @@ def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool
 
 
 def _charged(step: Step, cost: Cost) -> Reached:
-    extra = _RELAY_GAIN if step.kind == "relay" else 0
+    extra = _TWO_ROUND_GAIN if step.kind == "two_round_exchange" else 0
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
 

@@ -82,7 +82,7 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
     axes, op = tuple(given["axes"]), given.get("op")
     if spec.before == "partial":
         fine = refinement(mesh, source, axes)
-        op = pending_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
+        op = partial_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
     return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op, _others(spec, given))
 
 
@@ -177,12 +177,10 @@ def _joined(
         return [(axis, _shard_placement(joining, target and target[axis])) for axis in axes]
     if spec.after == "partial":
         if op is None:
-            raise ShardingError(f"{spec.name} needs the reduction that it leaves pending, such as sum")
-        placement = pending_placement(op)
+            raise ShardingError(f"{spec.name} needs the reduction of its result, such as sum")
+        placement = partial_placement(op)
         if not placement.holds_whole:
-            raise ShardingError(
-                f"{spec.name} cannot leave {placement} pending, which has no identity; declare one, or an edge"
-            )
+            raise ShardingError(f"{spec.name} cannot make {placement}, which has no identity; declare one, or an edge")
         return [(axis, placement) for axis in axes]
     return []
 
@@ -191,7 +189,7 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
     return wanted if isinstance(wanted, ShardPlacement) and wanted.dim == dim else Shard(dim)
 
 
-def pending_placement(op: str) -> PartialPlacement:
+def partial_placement(op: str) -> PartialPlacement:
     """The placement of the pending reduction `op`, as Sharding.partial names it.
 
     Raises:
@@ -230,16 +228,16 @@ def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | 
 def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
     for axis in axes:
         if source[axis].trait != "partial":
-            raise ShardingError(f"{kind} on '{axis}' needs a pending reduction, found {source[axis]} in <{source}>")
-    pending = pending_op(source, axes)
+            raise ShardingError(f"{kind} on '{axis}' needs it partial, found {source[axis]} in <{source}>")
+    pending = partial_op(source, axes)
     if op is not None and op != pending:
-        raise ShardingError(f"{kind} by {op} does a reduction that is not pending; <{source}> expects {pending}")
+        raise ShardingError(f"{kind} by {op} does another reduction than <{source}> needs, which is {pending}")
 
 
 _LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _leave_partial}
 
 
-def pending_op(source: Sharding, axes: Sequence[str]) -> str:
+def partial_op(source: Sharding, axes: Sequence[str]) -> str:
     """The reduction that is pending over `axes`, all of which are partial; their kind where several are mixed.
 
     Raises:
@@ -251,4 +249,4 @@ def pending_op(source: Sharding, axes: Sequence[str]) -> str:
         return found[0]
     if len(kinds) == 1:
         return kinds.pop()
-    raise ShardingError(f"the reductions pending over [{', '.join(axes)}] are {found}; expected one kind")
+    raise ShardingError(f"the partial values over [{', '.join(axes)}] are of {found}; expected one kind")

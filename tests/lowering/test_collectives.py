@@ -168,7 +168,7 @@ tensor<2x8xf64> <b: S(1), a: P(OP)>
 }
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "exchange", "relay"])
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "exchange", "two_round_exchange"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_an_average_is_finite_where_that_of_one_device_is(kind, count):
     mesh, source = Mesh({"a": count}), parse_sharding("a: P(avg)")

@@ -20,7 +20,7 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.collective_programs import Program, shardings
 
 SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))
-KINDS = ("exchange", "relay")
+KINDS = ("exchange", "two_round_exchange")
 CUBE = Mesh({"a": 2, "b": 2, "c": 2})
 
 
@@ -71,7 +71,7 @@ def test_a_mean_of_whole_numbers_is_refused(kind: str) -> None:
     ],
 )
 def test_a_round_of_a_relay_in_which_no_rank_sends_is_left_out(source: str, target: str, sent: int) -> None:
-    program = Program(CUBE, "relay", "", parse_sharding(source), parse_sharding(target), (8, 8))
+    program = Program(CUBE, "two_round_exchange", "", parse_sharding(source), parse_sharding(target), (8, 8))
     for rank in range(CUBE.world_size):
         nodes = lower_to_fx(program.parse(), rank).graph.nodes
         assert sum("all_to_all" in str(node.target) for node in nodes) == sent

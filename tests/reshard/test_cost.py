@@ -53,7 +53,9 @@ def test_a_permute_sends_all_that_a_rank_holds() -> None:
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_a_relay_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: int) -> None:
     mesh, shape, target = Mesh({"a": count}), (24, 24), Sharding([])
-    once, twice = (cost_of(kind, "a: P", mesh, shape, CPU_GLOO, target=target) for kind in ("exchange", "relay"))
+    once, twice = (
+        cost_of(kind, "a: P", mesh, shape, CPU_GLOO, target=target) for kind in ("exchange", "two_round_exchange")
+    )
     assert once.wire_bytes == pytest.approx((count - 1) * 576)
     assert twice.wire_bytes == pytest.approx(2 * (count - 1) / count * 576)
     latency = CPU_GLOO.base_latency + CPU_GLOO.intra_latency
@@ -142,7 +144,7 @@ def test_an_illegal_move_has_an_infinite_price(source, target) -> None:
     assert axis_price(source, target, 100.0, 2) == math.inf
 
 
-@pytest.mark.parametrize("kind", ["exchange", "relay"])
+@pytest.mark.parametrize("kind", ["exchange", "two_round_exchange"])
 def test_an_exchange_never_costs_less_than_the_search_takes_it_to(kind: str) -> None:
     mesh = Mesh({"a": 2, "b": 3, "c": 2}, intra_node=("b", "c"))
     pairs = list(itertools.permutations(shardings(mesh, 2), 2))

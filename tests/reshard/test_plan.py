@@ -53,10 +53,10 @@ KNOWN = [
     (WIDE, "a: P, b: S(0)", "a: S(0), b: S(0)", "exchange on [a, b]", 1),
     (WIDE, "a: S(0)", "b: P", "exchange on [a, b]", 1),
     (TALL, "a: P, b: S(1)", "a: S(1)", "reduce_scatter on [a] dim 0 op sum; exchange on [a, b]", 1.25),
-    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: P", "relay on [a, b, c]", 1.5),
-    (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P", "relay on [a, b, c]", 1.5),
-    (CUBE, "b: S(0), c: P", "b: S(1), c: P", "relay on [a, b, c]", 1),
-    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: S(1)", "relay on [a, b, c]", 1),
+    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: P", "two_round_exchange on [a, b, c]", 1.5),
+    (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P", "two_round_exchange on [a, b, c]", 1.5),
+    (CUBE, "b: S(0), c: P", "b: S(1), c: P", "two_round_exchange on [a, b, c]", 1),
+    (CUBE, "b: S(0), c: P", "a: S(0), b: S(0), c: S(1)", "two_round_exchange on [a, b, c]", 1),
     (CUBE, "b: S(0), c: P", "c: P", "all_gather on [b] dim 0", 4 / 3),
 ]
 

@@ -18,12 +18,12 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, pending_axes, reduced_axes
+from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, partial_axes, reduced_axes
 from spmdir.reshard.multi_axis_steps import senders
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step, transition
 from spmdir.reshard.topology import H100X8, Topology
-from spmdir.reshard.two_round_exchange import relay
+from spmdir.reshard.two_round_exchange import two_round_exchange
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)
 MESHES = [Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 4})]
@@ -43,15 +43,15 @@ def noise(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def distribute(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh) -> list[torch.Tensor]:
-    pieces = {(): tensor}
+    chunks = {(): tensor}
     for axis, placement in sharding.entries:
-        pieces = {
-            (*at, index): piece
-            for at, whole in pieces.items()
-            for index, piece in enumerate(placement.distribute(whole, mesh.sizes[axis], noise))
+        chunks = {
+            (*at, index): chunk
+            for at, whole in chunks.items()
+            for index, chunk in enumerate(placement.distribute(whole, mesh.sizes[axis], noise))
         }
     coordinates = [mesh.coordinate(rank) for rank in range(mesh.world_size)]
-    return [pieces[tuple(here[axis] for axis, _ in sharding.entries)].clone() for here in coordinates]
+    return [chunks[tuple(here[axis] for axis, _ in sharding.entries)].clone() for here in coordinates]
 
 
 def assert_holds(locals_: list[torch.Tensor], sharding: Sharding, mesh: Mesh, tensor: torch.Tensor) -> None:
@@ -59,11 +59,11 @@ def assert_holds(locals_: list[torch.Tensor], sharding: Sharding, mesh: Mesh, te
     replicated = [axis for axis in mesh.axis_names if sharding[axis] == R]
     for ranks in {mesh.group(rank, [a for a, _ in sharding.entries]) for rank in range(mesh.world_size)}:
         assert len(ranks) * mesh.group_size(replicated) == mesh.world_size
-        pieces = {tuple(mesh.coordinate(r)[axis] for axis, _ in sharding.entries): locals_[r] for r in ranks}
+        chunks = {tuple(mesh.coordinate(r)[axis] for axis, _ in sharding.entries): locals_[r] for r in ranks}
         for axis, placement in reversed(sharding.entries):
-            outer = sorted({at[:-1] for at in pieces})
-            pieces = {at: placement.collect([pieces[*at, i] for i in range(mesh.sizes[axis])]) for at in outer}
-        torch.testing.assert_close(pieces[()], tensor)
+            outer = sorted({at[:-1] for at in chunks})
+            chunks = {at: placement.collect([chunks[*at, i] for i in range(mesh.sizes[axis])]) for at in outer}
+        torch.testing.assert_close(chunks[()], tensor)
 
 
 def cut(tensor: torch.Tensor, dim: int, axes: tuple[str, ...], mesh: Mesh, rank: int) -> torch.Tensor:
@@ -122,41 +122,41 @@ def execute(step: Step, held: list[torch.Tensor], mesh: Mesh, shape: tuple[int, 
 
 
 def exchanged(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
-    """What an exchange gives; each element of each addend must come exactly once or, if it is left pending, at most."""
+    """What an exchange gives; each element of each partial must come exactly once or, if it stays partial, at most."""
     results = []
     for rank in range(mesh.world_size):
         parts = [p for p in exchange(step.source, step.target, mesh, shape, rank) if p.receiver == rank]
         given = [(part, taken(held, part, step, mesh, shape)) for part in parts]
-        left = pending_axes(step.source, step.target)
-        of_addends = {part.addend for part in parts}
+        left = partial_axes(step.source, step.target)
+        of_addends = {part.partial for part in parts}
         assert left or not parts or len(of_addends) == mesh.group_size(reduced_axes(step.source, step.target))
         results.append(put_together(given, step, mesh, shape, rank, bool(left)))
     return results
 
 
-def relayed(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
-    """What a relay gives; a relay must have of each addend that it gets what it has of the others."""
+def in_two_rounds(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """What a two-round exchange gives; a reducer must have of each partial what it has of the others."""
     results = []
     for rank in range(mesh.world_size):
-        moved = relay(step.source, step.target, mesh, shape, rank)
+        moved = two_round_exchange(step.source, step.target, mesh, shape, rank)
         given = [(part, taken(held, part, step, mesh, shape)) for part in moved.kept if part.receiver == rank]
         for part in (part for part in moved.spread if part.receiver == rank):
-            addends: dict[int, torch.Tensor] = {}
+            partials: dict[int, torch.Tensor] = {}
             count = torch.zeros([length(ranges) for ranges in part.grid])
-            for piece in (piece for piece in moved.gathered if piece.receiver == part.sender):
-                overlap = tuple(common(a, b) for a, b in zip(piece.grid, part.grid, strict=True))
+            for chunk in (chunk for chunk in moved.gathered if chunk.receiver == part.sender):
+                overlap = tuple(common(a, b) for a, b in zip(chunk.grid, part.grid, strict=True))
                 if all(overlap):
-                    whole = addends.setdefault(piece.addend, torch.zeros(count.shape).double())
-                    within_piece = attrs.evolve(piece, grid=overlap)
+                    whole = partials.setdefault(chunk.partial, torch.zeros(count.shape).double())
+                    within_piece = attrs.evolve(chunk, grid=overlap)
                     whole[within(overlap, part.grid)] = taken(held, within_piece, step, mesh, shape)
                     count[within(overlap, part.grid)] += 1
-            assert count.eq(len(addends)).all()
-            given.append((part, functools.reduce(REDUCTIONS[pending(step)].combine, addends.values())))
+            assert count.eq(len(partials)).all()
+            given.append((part, functools.reduce(REDUCTIONS[pending(step)].combine, partials.values())))
         results.append(put_together(given, step, mesh, shape, rank, bool(step.target.partial)))
     return results
 
 
-WHOLE = {"exchange": exchanged, "relay": relayed, "rearrange": exchanged}
+WHOLE = {"exchange": exchanged, "two_round_exchange": in_two_rounds, "rearrange": exchanged}
 
 
 def pending(step: Step) -> str:
@@ -171,20 +171,20 @@ def taken(held: list[torch.Tensor], part: Part, step: Step, mesh: Mesh, shape: t
 def put_together(
     given: list[tuple[Part, torch.Tensor]], step: Step, mesh: Mesh, shape: tuple[int, ...], rank: int, left: bool
 ) -> torch.Tensor:
-    """The addends that a rank is given, reduced; what is `left` pending need not be given, nor more than one addend."""
+    """The partials that a rank is given, reduced; what is `left` partial need not be given, nor more than one of it."""
     grid = grid_of(step.target, shape, mesh, rank)
-    count = 1 + max((part.addend for part, _ in given), default=0)
+    count = 1 + max((part.partial for part, _ in given), default=0)
     identity = REDUCTIONS[Partial(pending(step)).reduce].identity
     assert identity is not None
-    addends = torch.full([count, *map(length, grid)], float(identity)).double()
-    times = torch.zeros(addends.shape)
-    for part, piece in given:
-        times[part.addend][within(part.grid, grid)] += 1
-        addends[part.addend][within(part.grid, grid)] = piece
+    partials = torch.full([count, *map(length, grid)], float(identity)).double()
+    times = torch.zeros(partials.shape)
+    for part, chunk in given:
+        times[part.partial][within(part.grid, grid)] += 1
+        partials[part.partial][within(part.grid, grid)] = chunk
     assert times.le(1).all()
     assert left or times[0].eq(1).all()
     reduced = reduced_axes(step.source, step.target)
-    total = functools.reduce(REDUCTIONS[pending(step)].combine, addends)
+    total = functools.reduce(REDUCTIONS[pending(step)].combine, partials)
     return total / mesh.group_size(a for a, op in step.source.partial if a in reduced and op == "avg")
 
 
@@ -222,7 +222,7 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
         for shape in chosen.sample(SHAPES, 2):
             kinds |= run(shape, source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
     everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
-    assert kinds - {"permute", "relay"} == everything | {"exchange", "rearrange"}
+    assert kinds - {"permute", "two_round_exchange"} == everything | {"exchange", "rearrange"}
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
 
 
@@ -237,7 +237,7 @@ def test_plans_from_one_kind_of_reduction_to_another_keep_the_value(mesh: Mesh) 
 
 @pytest.mark.parametrize("mesh", [Mesh({"a": 3}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 2, "c": 2})], ids=str)
 @pytest.mark.parametrize("op", ["sum", "max"])
-@pytest.mark.parametrize("kind", ["exchange", "relay"])
+@pytest.mark.parametrize("kind", ["exchange", "two_round_exchange"])
 def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, op: str, kind: str) -> None:
     torch.manual_seed(0)
     chosen = random.Random(0)

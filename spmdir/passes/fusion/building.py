@@ -35,7 +35,7 @@ from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
 from spmdir.passes.type_check.type_check import match, rule_of
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.steps import Step, make_step, pending_placement
+from spmdir.reshard.steps import Step, make_step, partial_placement
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 Arguments = tuple[tuple[str, Any], ...]
@@ -327,7 +327,7 @@ def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Shardi
     if trait == "shard":
         rest += [(axis, Shard(argument["dim"])) for axis in parts]
     if trait == "partial":
-        rest += [(axis, pending_placement(argument["op"])) for axis in parts]
+        rest += [(axis, partial_placement(argument["op"])) for axis in parts]
     return Sharding(rest, target.mesh).merged(mesh)
 
 

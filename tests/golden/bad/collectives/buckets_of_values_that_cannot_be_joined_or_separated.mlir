@@ -3,7 +3,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Members pend alike.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  // expected-error@+1 {{members of a bucket have the pending reductions of <dp: P(sum)>, found <>}}
+  // expected-error@+1 {{members of a bucket have the partial placements of <dp: P(sum)>, found <>}}
   %0 = spmd.bucket %x, %y : tensor<16xf32> <dp: P(sum)>
   return
 }
@@ -93,7 +93,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 // As many elements, but not those of the members.
 func.func @f(%x: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.bucket %x : tensor<16xf32> <dp: S(0)>
-  // expected-error@+1 {{result 0 is [8, 2] <dp: S(1)>, but the bucket joined [8, 2] <dp: S(0)>; only a pending reduction can be done in between}}
+  // expected-error@+1 {{result 0 is [8, 2] <dp: S(1)>, but the bucket joined [8, 2] <dp: S(0)>; only a reduction can be done in between}}
   %1 = spmd.unbucket %0 : tensor<8x2xf32> <dp: S(1)>
   return
 }
@@ -103,7 +103,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) {
   %0 = spmd.bucket %x : tensor<8xf32> <dp: P(sum)>
   %1 = spmd.all_reduce %0 on [dp] op sum : tensor<8xf32> <>
-  // expected-error@+1 {{members of a bucket have the pending reductions of <>, found <dp: P(sum)>}}
+  // expected-error@+1 {{members of a bucket have the partial placements of <>, found <dp: P(sum)>}}
   %2 = spmd.unbucket %1 : tensor<8xf32> <dp: P(sum)>
   return
 }

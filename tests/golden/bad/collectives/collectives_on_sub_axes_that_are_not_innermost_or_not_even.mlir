@@ -33,7 +33,7 @@ func.func @f(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: P(sum)>}) {
-  // expected-error@+1 {{all_reduce on 'tp(2)2' needs a pending reduction, found R in <tp(1)2: P(sum)>}}
+  // expected-error@+1 {{all_reduce on 'tp(2)2' needs it partial, found R in <tp(1)2: P(sum)>}}
   %0 = spmd.all_reduce %x on [tp] op sum : tensor<8x8xf32> <>
   return
 }
