@@ -6,6 +6,7 @@ Imports under TYPE_CHECKING and inside functions count; the lazy names of spmdir
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -75,6 +76,16 @@ def test_a_package_imports_only_from_those_before_it(package: str) -> None:
         if package_of(name) == package:
             wrong = sorted(target for target in targets if package_of(target) not in allowed)
             assert not wrong, f"{name} imports {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("package", [name for name in ORDER if (ROOT / "spmdir" / name).is_dir()])
+def test_a_package_says_what_it_may_import_and_where_to_start_reading(package: str) -> None:
+    folder = ROOT / "spmdir" / package
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    start = re.search(r"^May import: .*^Start with (.*)", text, re.MULTILINE | re.DOTALL)
+    assert start, f"spmdir/{package}/__init__.py says neither"
+    for file in re.findall(r"[\w/]+\.(?:py|rules)", start[1]):
+        assert (folder / file).exists(), f"spmdir/{package} has no {file}"
 
 
 def test_no_files_import_each_other() -> None:

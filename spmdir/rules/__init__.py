@@ -1,4 +1,8 @@
-"""What each op does to shardings: rules are text, and one engine reads them all."""
+"""What each op does to shardings: rules are text, and one engine reads them all.
+
+May import: core.
+Start with aten/contraction.rules, then rule_set.py and instantiate.py.
+"""
 
 from spmdir.rules.language.syntax_tree import Rule
 from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value

@@ -1,4 +1,8 @@
-"""The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do."""
+"""The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do.
+
+May import: everything below.
+Start with command.py and spmd_opt.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What importer and lowering share of torch: op schemas, element types and values, memory layouts.
 
 May import: core; torch.
-Start with schemas.py and values.py.
+Start with schemas.py and dtypes.py.
 """

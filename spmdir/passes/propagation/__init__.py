@@ -1,5 +1,5 @@
 """What `propagate` is made of: the candidates of each node, nesting order and sub-axes.
 
 May import: whatever passes may.
-Start with candidates.py.
+Start with plugin_candidates.py.
 """
