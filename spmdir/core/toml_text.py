@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spmdir.core.errors import Location, ParseError
@@ -24,6 +26,28 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _malformed(error, text, file) from None
+
+
+class LocatedKey(str):
+    """A key of a TOML text that knows its place, for errors found where the key is used.
+
+    Attributes:
+        place: gives the location; to find it takes a search of the text, which only errors need.
+    """
+
+    place: Callable[[], Location]
+
+
+def located_key(text: str, file: str, key: str) -> LocatedKey:
+    """Return `key` of the TOML `text` with its place."""
+    located = LocatedKey(key)
+    located.place = partial(place_of, text, file, key)
+    return located
+
+
+def key_location(key: str) -> Location | None:
+    """Return where `key` is in its file; None for a key that comes from no file."""
+    return key.place() if isinstance(key, LocatedKey) else None
 
 
 def place_of(text: str, file: str, key: str, value: Any = None) -> Location:

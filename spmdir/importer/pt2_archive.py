@@ -70,23 +70,33 @@ def check_archive(path: str) -> None:
             f"save it again, or {_TRUST}"
         )
     for member in sizes:
-        if member in _PICKLES:
-            _check_pickle(reader.get_record(member), member, path)
-        elif member in _PAYLOADS:
-            _check_payloads(json.loads(reader.get_record(member)), member, sizes, path)
-        elif member == _PROGRAM:
-            check_program(json.loads(reader.get_record(member)), f"{path}: {member}", _TRUST)
-        elif not _NAMED.fullmatch(member):
-            raise SpmdirError(f"'{path}' has a member '{member}', which is no part of an exported program; {_TRUST}")
+        try:
+            _check_member(reader, member, sizes, path)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # whatever malformed JSON leads to
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise SpmdirError(
+                f"'{path}': the member '{member}' is malformed: {reason}; expected what torch.export.save wrote"
+            ) from None
+
+
+def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) -> None:
+    if member in _PICKLES:
+        _check_pickle(reader.get_record(member), member, path)
+    elif member in _PAYLOADS:
+        _check_payloads(json.loads(reader.get_record(member)), member, sizes, path)
+    elif member == _PROGRAM:
+        check_program(json.loads(reader.get_record(member)), f"{path}: {member}", _TRUST)
+    elif not _NAMED.fullmatch(member):
+        raise SpmdirError(f"'{path}' has a member '{member}', which is no part of an exported program; {_TRUST}")
 
 
 def _open(source: Any) -> Any:
-    """torch's own reader, so that what is looked at is what torch will load, whatever the archive's directory says."""
+    """Return torch's own reader, so that the members checked are those that torch loads."""
     return torch._C.PyTorchFileReader(source)
 
 
 def _sizes(reader: Any, limit: int, what: str) -> dict[str, int]:
-    """Member → bytes. torch does not compress, so that members cannot be larger than the archive, `limit` bytes."""
+    """Return member → bytes; without compression, members cannot be larger than the archive, `limit` bytes."""
     names = reader.get_all_records()
     sizes = {name: reader.get_record_size(name) for name in names}
     if len(sizes) != len(names):

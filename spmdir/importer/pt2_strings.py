@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spmdir.core.errors import SpmdirError
+from spmdir.core.limits import NESTING
 from spmdir.torch_interop.schemas import resolve
 
 _NAME = re.compile(r"[\w.+/:-]{0,1000}")
@@ -54,7 +55,6 @@ _POWERS = frozenset({"Pow", "LShift", "PowByNatural", "FloatPow"})
 _ARITHMETIC = re.compile(r"[\w .,()+*/%<>=!&|~'-]*", re.ASCII)
 _SYMBOL = re.compile(r"[a-z]\w{0,30}")
 _TREES = frozenset({None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
-_MAX_DEPTH = 64
 
 
 def check_program(program: Any, where: str, advice: str) -> None:
@@ -107,7 +107,7 @@ def _is_target(text: str) -> bool:
 
 def _is_expression(text: str) -> bool:
     """Return whether `text` is arithmetic on symbols and numbers, and small."""
-    if len(text) > 5000 or _depth(text) > _MAX_DEPTH or not _ARITHMETIC.fullmatch(text):
+    if len(text) > 5000 or _depth(text) > NESTING.most or not _ARITHMETIC.fullmatch(text):
         return False
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
@@ -156,7 +156,7 @@ def _is_tree(text: str) -> bool:
 
     Names of arguments are names.
     """
-    if _depth(text) > _MAX_DEPTH * 2:
+    if _depth(text) > NESTING.most * 2:
         return False
     try:
         _, root = json.loads(text)

@@ -1,4 +1,4 @@
-"""Which sharding the user gave each argument and each output."""
+"""User annotations: the sharding that the user gave each argument and each output."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from spmdir.core.errors import ShardingError, SpmdirError, did_you_mean, require_type
+from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.core.toml_text import key_location
 
 _POSITION = re.compile(r"input:(\d+)")
 LIKE = "like:"
@@ -49,7 +50,7 @@ def input_shardings(
             raise _unknown(key, names, nodes, positions)
         for index in found if exact else _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
-                given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'"))
+                given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'", key_location(key)))
     return [sharding for _, sharding in given]
 
 
@@ -59,13 +60,16 @@ def _unknown(
     """Return the error of a key that matches nothing; it says what the user inputs are called."""
     inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
     if _POSITION.fullmatch(key):
-        return ShardingError(f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs")
+        message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
+        return ShardingError(message, key_location(key))
     called = f"; its inputs are {', '.join(inputs[:SHOWN])}{', …' if len(inputs) > SHOWN else ''}" if inputs else ""
     if any(character in key for character in "*?["):
-        return ShardingError(f"sharding is given for '{key}', which matches no input, parameter or buffer{called}")
+        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{called}"
+        return ShardingError(message, key_location(key))
     known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
     return ShardingError(
-        f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known) or called}"
+        f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known) or called}",
+        key_location(key),
     )
 
 
@@ -94,14 +98,14 @@ def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mes
     return with_dimensions if any(isinstance(placement, ShardPlacement) for _, placement in entries) else found
 
 
-def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str) -> Sharding | None:
+def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Location | None = None) -> Sharding | None:
     if value is None:
         return None
     try:
         sharding = as_sharding(value, mesh, meta.rank)
         sharding.check(mesh, meta.rank)
     except SpmdirError as error:
-        raise type(error)(f"sharding of {what} ({meta}): {error.message}", error.location) from None
+        raise type(error)(f"sharding of {what} ({meta}): {error.message}", error.location or place) from None
     return sharding
 
 

@@ -18,7 +18,7 @@ import attrs
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
-from spmdir.core.toml_text import place_of, read_toml
+from spmdir.core.toml_text import located_key, place_of, read_toml
 
 _KEYS = ("out_shardings", "shardings")
 _OPEN = "?"
@@ -56,7 +56,10 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
     if outputs is not None and not isinstance(outputs, list):
         raise ParseError("'out_shardings' is no list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings"))
     return Plan(
-        {name: _sharding(value, mesh, partial(place_of, text, file, name, value)) for name, value in _flat(shardings)},
+        {
+            located_key(text, file, name): _sharding(value, mesh, partial(place_of, text, file, name, value))
+            for name, value in _flat(shardings)
+        },
         None if outputs is None else tuple(
             None if value == _OPEN else _sharding(value, mesh, partial(place_of, text, file, "out_shardings", value))
             for value in outputs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from spmdir.core.errors import ParseError
+from spmdir.core.errors import ParseError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.passes.pipeline import Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
@@ -80,7 +81,7 @@ def argument_parser() -> ArgumentParser:
         help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
     )
     parser.add_plugins()
-    parser.add_argument("--rank", type=int, default=0, help="with --emit-fx: whose program (default 0)")
+    parser.add_argument("--rank", type=_rank, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
         "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
     )
@@ -101,6 +102,13 @@ def parse_mesh(text: str) -> Mesh:
             raise ParseError(f"'{part}' is no mesh axis; expected `name=size`, as in dp=2,tp=4")
         axes.append((axis, int(size)))
     return Mesh(tuple(axes))
+
+
+def _rank(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # also of thousands of digits
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no rank; expected an integer from 0 on") from None
 
 
 def import_pt2(

@@ -121,17 +121,23 @@ def test_a_plug_in_is_loaded_before_a_program_is_emitted(tmp_path: Path, capsys:
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
+        (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is no rank; expected"),
+        (
+            ["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "PLAN"],
+            "PLAN:3:1: error: sharding is given for 'w'",
+        ),
     ],
 )
 def test_wrong_arguments_are_rejected_in_one_line(
     arguments: list[str], message: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.mlir").write_text(PROGRAM)
-    paths = {"MODEL": model, "IN": str(tmp_path / "in.mlir")}
+    (tmp_path / "plan.toml").write_text('[shardings]\n\nw = "dp: S(0)"\n')
+    paths = {"MODEL": model, "IN": str(tmp_path / "in.mlir"), "PLAN": str(tmp_path / "plan.toml")}
     assert spmd_translate.main([paths.get(argument, argument) for argument in arguments]) == 1
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(message)
+    assert captured.err.startswith(message.replace("PLAN", paths["PLAN"]))
     assert captured.err.count("\n") == 1
 
 

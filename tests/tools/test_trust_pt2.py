@@ -228,6 +228,15 @@ def test_members_that_are_no_part_of_a_program_are_rejected(
     assert "data/aotinductor/model/model.so" in rejected(path, tmp_path / "marker", capsys)
 
 
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"config": {"w": {}}}'])
+def test_malformed_metadata_names_its_member(
+    data: bytes, members: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = "data/weights/model_weights_config.json"
+    path = written(tmp_path / "model.pt2", {**members, member: data})
+    assert f"the member '{member}' is malformed: " in rejected(path, tmp_path / "marker", capsys)
+
+
 @pytest.mark.parametrize(
     ("names", "compression", "part"),
     [
