@@ -17,7 +17,7 @@ _EXAMPLES = """\
 examples:
   spmd-check-rules aten.mm aten.add.Tensor        two ops; status 1 if a strategy is wrong
   spmd-check-rules --all --json -o report.json    all ops that have a rule
-  spmd-check-rules mylib.scale --rules own.rules --samples own.py
+  spmd-check-rules mylib.scale --load-plugin own.rules --samples own.py
   spmd-check-rules --all --placement "Cyclic(0, 2)"
 
 Samples are those of spmdir and the aten calls that torch's OpInfo samples make, forward and backward, the latter
@@ -40,7 +40,6 @@ def _main(argv: Sequence[str]) -> int:
     report = check_rules(
         options.ops or None,
         world_sizes=options.world,
-        rules=options.rules,
         samples=options.samples,
         placements=options.placement,
         plugins=options.load_plugin,
@@ -70,7 +69,6 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--world", type=_counts, default=(2, 3, 4), help="numbers of ranks (default 2,3,4)")
-    parser.add_argument("--rules", metavar="FILE", help="a .rules file whose lines replace the packaged ones")
     parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(), which is executed")
     listed: Any = {"action": "append", "default": []}
     parser.add_argument("--placement", **listed, metavar="TEXT", help="only the strategies that this placement adds")

@@ -15,8 +15,8 @@ from spmdir.checking.rules.report import OpReport, RuleReport
 from spmdir.core.arguments import CALLABLE, FLAG, INTEGER, PATH, TEXT, Kind, accepts, many
 from spmdir.core.errors import RuleError, SpmdirError, did_you_mean
 from spmdir.core.placement.standard import parse_placement
-from spmdir.plugins import load_module
-from spmdir.rules import RuleSet, default, load_rules
+from spmdir.plugins import extended_rules, load_plugins
+from spmdir.rules import RuleSet
 
 _NAMES = many(TEXT, 'names of ops such as ["aten.mm"]')
 
@@ -32,10 +32,9 @@ SOME_OPS = 40
 @accepts(
     ops=_NAMES.optional,
     world_sizes=many(INTEGER, "numbers of ranks from 2 on, as in (2, 3, 4)"),
-    rules=PATH.optional,
     samples=PATH.optional,
     placements=many(TEXT, 'texts such as ("Cyclic(0, 2)",)'),
-    plugins=many(PATH, "paths of Python files"),
+    plugins=many(PATH, "paths of files, or names of installed plug-ins"),
     captured=FLAG,
     missing=FLAG,
     processes=Kind(lambda value: isinstance(value, int) and value > 0, "a number from 1 on").optional,
@@ -46,7 +45,6 @@ def check_rules(
     ops: Sequence[str] | None = None,
     *,
     world_sizes: Sequence[int] = (2, 3, 4),
-    rules: str | Path | None = None,
     samples: str | Path | None = None,
     placements: Sequence[str] = (),
     plugins: Sequence[str | Path] = (),
@@ -61,12 +59,12 @@ def check_rules(
     Args:
         ops: names such as "aten.mm"; None checks all ops that have a rule.
         world_sizes: the numbers of ranks of the one mesh axis.
-        rules: a .rules file whose lines replace the packaged ones.
         samples: a Python file with a function `samples()` that lists further `Sample`s of
             spmdir.checking.rules.sample; it may register ops.
         placements: texts of plug-in placements, such as "Cyclic(0, 2)"; the strategies that these add are run, and no
             others.
-        plugins: Python files that declare placements.
+        plugins: `.rules` files, whose rules replace the packaged ones of the same ops, `.py` files, and the names of
+            installed plug-ins.
         captured: whether the aten calls of torch's OpInfo samples are checked too.
         missing: whether right strategies that rules leave out are looked for.
         processes: worker processes; None is one a core.
@@ -79,14 +77,12 @@ def check_rules(
     Raises:
         SpmdirError: an op has no rule, a text is no placement, or a file cannot be used.
     """
-    rule_set = load_rules(rules) if rules else default()
+    rule_set = extended_rules(load_plugins(plugins))
     wanted = _wanted(ops, rule_set)
     if not world_sizes or any(not isinstance(n, int) or n < 2 for n in world_sizes):
         raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks from 2 on")
-    given = (None if path is None else os.path.abspath(path) for path in (rules, samples))
-    setup = Setup(*given, plugins=tuple(os.path.abspath(path) for path in plugins))
-    for path in setup.plugins:
-        load_module(path)
+    own = None if samples is None else os.path.abspath(samples)
+    setup = Setup(own, tuple(os.path.abspath(name) if os.path.exists(name) else str(name) for name in plugins))
     for text in placements:
         parse_placement(text)
     options = Options(tuple(world_sizes), missing, tuple(placements))

@@ -7,9 +7,8 @@ import attrs
 
 @attrs.frozen
 class Setup:
-    """What a worker works with: a .rules file and a Python file with `samples()`, if there are any, and plug-ins."""
+    """What a worker works with: a Python file with `samples()`, if there is one, and plug-ins."""
 
-    rules: str | None = None
     samples: str | None = None
     plugins: tuple[str, ...] = ()
 

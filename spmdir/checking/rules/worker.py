@@ -18,7 +18,7 @@ from spmdir.checking.rules.report import OpReport
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
 from spmdir.core.errors import SpmdirError
-from spmdir.plugins import load_module
+from spmdir.plugins import extended_rules, load_plugins
 from spmdir.rules import RuleSet, default
 
 
@@ -27,9 +27,7 @@ class Session:
 
     def __init__(self, setup: Setup, say: Callable[[str], None]):
         self.say = say
-        for path in setup.plugins:
-            load_module(path)
-        self.rules: RuleSet = default().with_file(setup.rules) if setup.rules else default()
+        self.rules: RuleSet = extended_rules(load_plugins(setup.plugins))
         self.own: dict[str, list[Sample]] = {}
         given = _samples_of(setup.samples) if setup.samples else []
         for sample in [*given, *all_samples(default())]:

@@ -20,7 +20,7 @@ OPS = ["aten.mm", "aten.exp", "aten.abs", "spmdirtest.crash", "spmdirtest.double
 
 @pytest.fixture(scope="module")
 def report() -> RuleReport:
-    return spmdir.check_rules(OPS, rules=RULES, samples=SAMPLES, captured=False, processes=1)
+    return spmdir.check_rules(OPS, plugins=[RULES], samples=SAMPLES, captured=False, processes=1)
 
 
 def test_ops_are_reported_in_the_order_asked_for(report: RuleReport):
@@ -59,7 +59,7 @@ def test_the_table_names_what_is_wrong(report: RuleReport):
 def test_a_strategy_that_is_wrong_in_many_runs_counts_once(tmp_path: Path):
     rules = tmp_path / "wrong.rules"
     rules.write_text("aten.exp(self: *) -> *    linear self; commutes max min")
-    (op,) = spmdir.check_rules(["aten.exp"], rules=rules, captured=False, missing=False, processes=1).ops
+    (op,) = spmdir.check_rules(["aten.exp"], plugins=[rules], captured=False, missing=False, processes=1).ops
     wrong = {fault.strategy for fault in op.unsound}
     assert wrong == {"(P(sum)) -> (P(sum))", "(P(avg)) -> (P(avg))"}
     assert op.faulty == 2 * op.samples < len(op.unsound)
@@ -69,7 +69,7 @@ def test_a_strategy_that_is_wrong_in_many_runs_counts_once(tmp_path: Path):
 def test_it_is_a_failure_if_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rules = tmp_path / "own.rules"
     rules.write_text("mylib.scale(x: *) -> *\n")
-    options = ["--rules", str(rules), "--packaged", "--no-missing", "--world", "2", "--processes", "1"]
+    options = ["--load-plugin", str(rules), "--packaged", "--no-missing", "--world", "2", "--processes", "1"]
     assert spmd_check_rules.main(["mylib.scale", "aten.neg", *options]) == 1
     assert "nothing was run for mylib.scale; --samples adds calls" in capsys.readouterr().out
     assert spmd_check_rules.main(["aten.neg", *options]) == 0
@@ -84,7 +84,7 @@ def test_json_has_the_figures_of_the_table(report: RuleReport):
 
 def test_the_tool_prints_the_report_and_fails_for_wrong_rules(monkeypatch, capsys, report: RuleReport):
     monkeypatch.setattr("spmdir.checking.rules.check_rules", lambda *args, **kwargs: report)
-    assert spmd_check_rules.main(["aten.abs", "--rules", str(RULES)]) == 1
+    assert spmd_check_rules.main(["aten.abs", "--load-plugin", str(RULES)]) == 1
     assert capsys.readouterr().out == report.table()
     assert spmd_check_rules.main(["aten.abs", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["totals"]
@@ -110,11 +110,11 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
         (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
         (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is no list of numbers such as 2,3,4"),
         (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks from 2 on"),
-        (["aten.mm", "--rules", "absent.rules"], "error: cannot read rules from absent.rules: No such file"),
+        (["aten.mm", "--load-plugin", "absent.rules"], "error: cannot read rules from 'absent.rules': No such file"),
         (["aten.mm", "--al"], "error: unknown option '--al'; did you mean '--all'?"),
     ],
 )
-def test_refusals(arguments: list[str], message: str, capsys):
+def test_what_cannot_be_checked_is_an_error(arguments: list[str], message: str, capsys):
     assert spmd_check_rules.main(arguments) == 1
     assert capsys.readouterr().err.startswith(message)
 
