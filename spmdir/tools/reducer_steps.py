@@ -31,20 +31,20 @@ def declarations(module: ModuleOp) -> list[Deletion]:
 
 def results(module: ModuleOp) -> list[Deletion]:
     """List the results of the functions, the last one first."""
-    found = [(function, index) for function in ir.functions(module) for index in range(_count(function))]
+    found = [(function, index) for function in _functions(module) for index in range(_count(function))]
     return [partial(_drop_result, function, index) for function, index in reversed(found)]
 
 
 def ops(module: ModuleOp) -> list[Deletion]:
     """List the ops, users first; an argument takes the place of a result that is still used."""
-    found = [(function, op) for function in ir.functions(module) for op in function.body.block.ops]
+    found = [(function, op) for function in _functions(module) for op in function.body.block.ops]
     return [partial(_drop_op, function, op) for function, op in reversed(found) if not isinstance(op, ReturnOp)]
 
 
 def arguments(module: ModuleOp) -> list[Deletion]:
     """List the arguments that nothing uses, the last one first."""
     found = [
-        (function, value.index) for function in ir.functions(module) for value in function.args if not any(value.uses)
+        (function, value.index) for function in _functions(module) for value in function.args if not any(value.uses)
     ]
     return [partial(_drop_argument, function, index) for function, index in reversed(found)]
 
@@ -58,7 +58,7 @@ def mesh_axes(module: ModuleOp) -> list[Deletion]:
 def shardings(module: ModuleOp) -> list[Deletion]:
     """List the entries of shardings: of arguments, results and ops, one axis each."""
     found: list[Deletion] = []
-    for function in ir.functions(module):
+    for function in _functions(module):
         for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
             for index in range(count):
                 sharding = function_attrs(function, which, index).get("spmd.sharding")
@@ -70,7 +70,7 @@ def shardings(module: ModuleOp) -> list[Deletion]:
 def attributes(module: ModuleOp) -> list[Deletion]:
     """List the attributes of functions, arguments, results and ops, and what passes decided of ops."""
     found: list[Deletion] = []
-    for function in ir.functions(module):
+    for function in _functions(module):
         found += [partial(_pop, function.attributes, name) for name in function.attributes]
         for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
             for index in range(count):
@@ -127,6 +127,12 @@ def _with_size(text: str, old: int, new: int) -> str:
         for line in text.splitlines(keepends=True)
     )
     return "".join(lines)
+
+
+def _functions(module: ModuleOp) -> list[FuncOp]:
+    """Return the functions that a program may have; one that does not verify has others too."""
+    bodies = ((function, function.body.blocks) for function in ir.functions(module))
+    return [f for f, blocks in bodies if len(blocks) == 1 and isinstance(blocks[0].last_op, ReturnOp)]
 
 
 def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
@@ -198,7 +204,7 @@ def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
     kept = tuple(entry for entry in mesh.axes if entry[0] != axis)
     inside = mesh.intra_node and tuple(name for name in mesh.intra_node if name != axis)
     mesh_op.declared = MeshAttr(attrs.evolve(mesh, axes=kept, intra_node=inside))
-    for function in ir.functions(module):
+    for function in _functions(module):
         for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
             for index in range(count):
                 sharding = function_attrs(function, which, index).get("spmd.sharding")

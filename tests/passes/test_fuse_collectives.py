@@ -23,6 +23,7 @@ from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
 from spmdir.passes.fusion.benefit import RewriteCost
 from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
 from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
+from spmdir.passes.fusion.terms import Collective, Function, Value
 from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.type_check.type_check import match
@@ -282,6 +283,26 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> te
   return %y : tensor<4xf32>
 }
 """
+
+
+def test_axes_may_stand_last_in_f() -> None:
+    (rewrite,) = parse_rewrites("ab: broadcast f(x, ...) on A => f(broadcast x on A, ...)")
+    assert isinstance(rewrite.right, Function)
+    assert rewrite.right.operand == Collective("broadcast", Value(), (("A", False),))
+
+
+def test_an_async_collective_over_nothing_needs_no_wait() -> None:
+    text = """spmd.mesh @mesh <tp = 2>
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4xf32> {
+  %0 = spmd.broadcast %x on [tp] : tensor<4xf32> <>
+  return %0 : tensor<4xf32>
+}
+"""
+    context, module = ir.context(), ir.parse(text)
+    context.rewrites += parse_rewrites("ab: broadcast x on A => wait (permute x async)")
+    FuseCollectivesPass(only=("ab",)).run(context, module)
+    ir.verify(module)
+    assert "spmd.wait" not in ir.print_ir(module)
 
 
 def test_an_unknown_condition_is_located_and_lists_the_known_ones(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -83,7 +83,11 @@ class Builder:
         if len(targets) < len(root.results):
             self.reject("the result of {} has no sharding", root.name)
         elif not isinstance(root, UnbucketOp):
-            yield from ((node,) for node in self._fitting(self.right, self.found.value, targets[0]))
+            for node in self._fitting(self.right, self.found.value, targets[0]):
+                if isinstance(root, CollectiveOp) and root.asynchronous and not _is_async(node):
+                    self.reject("the result would not be that of an async collective, for which its users wait")
+                else:
+                    yield (node,)
         elif isinstance(self.right, Collective) and self.right.kind == "unbucket":
             for bucket in self._build(self.right.operand, None, None):
                 if self._check_bucket(bucket, targets):
@@ -116,7 +120,8 @@ class Builder:
         elif isinstance(term, Bucket):
             yield from self._buckets(term.operand)
         elif term.kind == "wait":
-            yield from map(NewWait, self._build(term.operand, value, target))
+            for node in self._build(term.operand, value, target):
+                yield NewWait(node) if _is_async(node) else node  # where nothing moves there is nothing to wait for
         elif not names_axes(term.kind):
             yield from self._to_target(term, value, target)
         else:
@@ -189,6 +194,8 @@ class Builder:
             moved = next(new for new, was in zip(operands, old, strict=True) if new is not was)
             placements = [strategy.results[0] for strategy in chosen]
             result = target or self._placed(function.results[0], placements, sharding_at(moved))
+            if result is None:
+                continue
             shardings = tuple(map(sharding_at, operands))
             if _well_typed(rule, shardings, result, self.mesh):
                 yield Copy(function, operands, result)
@@ -196,7 +203,8 @@ class Builder:
                 self.reject("{}({}) -> <{}> is not well typed by its rule", function.name, shardings, result)
         if not tried:
             gives = "" if target is None else f" and gives <{target}>"
-            self.reject("no strategy of {} has such operands on axis {}{}", function.name, self.axes[0], gives)
+            axes = ", ".join(self.axes) or "none"
+            self.reject("no strategy of {} has such operands on axis {}{}", function.name, axes, gives)
 
     def _options(
         self, form: Term, value: SSAValue | None, old: SSAValue
@@ -215,16 +223,17 @@ class Builder:
     ) -> Iterator[Node]:
         """Return what may be an operand of f whose result is in `target`, placed as `wanted` along each axis."""
         if value is not None and form.is_open and target is not None:
-            yield from self._fitting(form, value, self._placed(value, wanted, target))
+            placed = self._placed(value, wanted, target)
+            yield from self._fitting(form, value, placed) if placed is not None else ()
         yield from (node for node, placed in options if placed == wanted)
 
-    def _placed(self, value: SSAValue, wanted: Sequence[Placement | None], order: Sharding) -> Sharding:
-        """Return the sharding of `value` with the axes placed as `wanted`, nested as they are in `order`."""
+    def _placed(self, value: SSAValue, wanted: Sequence[Placement | None], order: Sharding) -> Sharding | None:
+        """Return the sharding of `value` with axes placed as `wanted`, nested as in `order`; None if none is."""
         held = sharding_at(value)
         placements = dict(held.entries)
         placements.update((a, p) for a, p in zip(self.axes, wanted, strict=True) if p is not None)
         axes = dict.fromkeys([*(axis for axis, _ in order.entries), *placements])
-        return Sharding([(axis, placements[axis]) for axis in axes if axis in placements], held.mesh)
+        return _sharding([(axis, placements[axis]) for axis in axes if axis in placements], held.mesh)
 
     def _buckets(self, form: Term) -> Iterator[Node]:
         """Return the bucket of members of the right side's form, if only their partial reductions are others."""
@@ -235,10 +244,12 @@ class Builder:
             options = (node for node in self._build(form, value, None) if _unreduced(node) == _unreduced(old))
             members += itertools.islice(options, 1)
         partials = {_partial(node) for node in members}
-        if len(members) < len(op.operands) or len(partials) != 1:
+        entries = (*_unreduced(op.results[0]), *next(iter(partials), ()))
+        sharding = _sharding(entries, sharding_at(op.results[0]).mesh)
+        if len(members) < len(op.operands) or len(partials) != 1 or sharding is None:
             self.reject("the members would not be sharded as they are, with the same partial reductions")
-            return
-        yield Copy(op, tuple(members), Sharding((*_unreduced(op.results[0]), *partials.pop()), sharding_at(old).mesh))
+        else:
+            yield Copy(op, tuple(members), sharding)
 
     def _check_bucket(self, bucket: Node, targets: Sequence[Sharding]) -> bool:
         """Return whether unbucketing `bucket` gives values of the shardings `targets`."""
@@ -289,6 +300,18 @@ class Builder:
         return None
 
 
+def _is_async(node: Node) -> bool:
+    return isinstance(node, NewCollective) and node.asynchronous
+
+
+def _sharding(entries: Iterable[tuple[str, Placement]], mesh: str) -> Sharding | None:
+    """Return a sharding; None if an axis, or a part of one, would be placed twice."""
+    try:
+        return Sharding(entries, mesh)
+    except ShardingError:
+        return None
+
+
 def _entries(sharding: Sharding, which: str) -> tuple[tuple[str, Placement], ...]:
     return tuple(entry for entry in sharding.entries if (entry[1].trait == "partial") == (which == "partial"))
 
@@ -324,9 +347,9 @@ def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Shardi
     parts = [part for axis in axes for part in fine.parts(axis)]
     rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
     trait = collective(kind).before
-    if trait == "shard":
+    if trait == "shard" and "dim" in argument:
         rest += [(axis, Shard(argument["dim"])) for axis in parts]
-    if trait == "partial":
+    if trait == "partial" and "op" in argument:
         rest += [(axis, partial_placement(argument["op"])) for axis in parts]
     return Sharding(rest, target.mesh).merged(mesh)
 

@@ -28,7 +28,7 @@ from spmdir.rules.language.grammar import load_grammar
 FRIENDLY = {
     "NAME": "a name", "VARIABLE": "a small letter other than f and x", "AXES": "a capital letter", "OPTIONAL": "'?'",
     "_NEWLINE": "a new line", "COLON": "':'", "COMMA": "','",
-    "LPAR": "'('", "RPAR": "')'", "_ARROW": "'=>'", "_DIFFER": "'!='", "_OTHERS": "'...'", "$END": "the end",
+    "LPAR": "'('", "RPAR": "')'", "_ARROW": "'=>'", "_DIFFER": "'!='", "_OTHERS": "', ...'", "$END": "the end",
 }  # fmt: skip
 """Terminal of the grammar → how a message calls it; keywords stand for themselves."""
 
