@@ -37,6 +37,8 @@ class Limit:
 CHARACTERS = Limit("bytes of text", 1 << 24)
 RANKS = Limit("ranks of a mesh", 1 << 20)
 SIMULATED = Limit("ranks of a simulation", 4096)
+ENUMERATED = Limit("ranks of an axis that a placement is asked about one by one", 1 << 16)
+EXCHANGED = Limit("ranks of an exchange", 64)
 AXES = Limit("axes of a mesh", 6)
 DIMENSIONS = Limit("dimensions of a tensor", 64)
 ELEMENTS = Limit("elements of a tensor", 2**63 // 16 - 1)
@@ -46,7 +48,21 @@ OPERATORS = Limit("operators in one expression", 200)
 DIGITS = Limit("digits of a number", 40)
 TERMS = Limit("terms of a size", 1000)
 
-ALL = (CHARACTERS, RANKS, SIMULATED, AXES, DIMENSIONS, ELEMENTS, RANGES, NESTING, OPERATORS, DIGITS, TERMS)
+ALL = (
+    CHARACTERS,
+    RANKS,
+    SIMULATED,
+    ENUMERATED,
+    EXCHANGED,
+    AXES,
+    DIMENSIONS,
+    ELEMENTS,
+    RANGES,
+    NESTING,
+    OPERATORS,
+    DIGITS,
+    TERMS,
+)
 
 _TOKEN = re.compile(
     rf"""(?P<skipped>"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*|//[^\n]*)|[()\[\]{{}}]|(?<![\w.])\d{{{DIGITS.most + 1},}}"""

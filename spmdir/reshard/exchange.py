@@ -27,7 +27,6 @@ from spmdir.reshard.parts import Chunk, Grid, Loads, Part, Share, in_order, move
 from spmdir.reshard.runs import representatives
 
 __all__ = [
-    "EXCHANGED_RANKS",
     "Cell",
     "Grid",
     "Loads",
@@ -41,10 +40,6 @@ __all__ = [
     "partial_axes",
     "reduced_axes",
 ]
-
-
-EXCHANGED_RANKS = 64
-"""The largest group for which an exchange is planned: what each rank gets of each other one is found rank by rank."""
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:

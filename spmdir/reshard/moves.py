@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spmdir.core.errors import ShardingError
+from spmdir.core.limits import EXCHANGED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import (
     TRAITS,
@@ -21,7 +22,6 @@ from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import moves_jointly, reshaped_axes
-from spmdir.reshard.exchange import EXCHANGED_RANKS
 from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_permute, unmovable
 from spmdir.reshard.steps import Step, make_step
@@ -201,7 +201,7 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
             kinds["two_round_exchange"] = two_round_axes
         for kind, axes_of in kinds.items():
             axes = axes_of(source, wanted, mesh)
-            small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED_RANKS
+            small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED.most
             if small and unmovable(kind, source, wanted) is None:
                 yield Step(kind, axes, source, wanted)
 

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
+from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ENUMERATED, edge_between, shard_lengths
+from spmdir.core.placement.base import edge_between, shard_lengths
 from spmdir.core.placement.standard import Partial
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
-from spmdir.reshard.exchange import EXCHANGED_RANKS, exchange_loads
+from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
 from spmdir.reshard.runs import cut_length, mark_runs, representatives
 
@@ -132,10 +133,10 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     if fine is not mesh:
         return senders(source.refined(fine), target.refined(fine), fine, shape, rank)
     axes = permuted_axes(source, target, mesh)
-    if mesh.group_size(axes) > ENUMERATED:
+    if mesh.group_size(axes) > ENUMERATED.most:
         raise ShardingError(
             f"permute from <{source}> to <{target}> of {list(shape)} moves blocks among {mesh.group_size(axes)} ranks, "
-            f"one by one; expected at most {ENUMERATED}, or reshard by collectives"
+            f"one by one; expected at most {ENUMERATED.most}, or reshard by collectives"
         )
     return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
 
@@ -169,7 +170,7 @@ def check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple
     """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
     check_exchange("rearrange", source, target, mesh, shape)
     ranks = mesh.group_size(exchanged_axes(source, target, mesh))
-    if ranks > EXCHANGED_RANKS:
-        raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED_RANKS}")
+    if ranks > EXCHANGED.most:
+        raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED.most}")
     if any(exchange_loads(source, target, mesh, shape)):
         raise ShardingError(f"rearrange sends nothing, but for <{target}> from <{source}> ranks lack elements")

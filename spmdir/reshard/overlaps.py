@@ -17,8 +17,9 @@ from typing import Any
 import attrs
 
 from spmdir.core.intervals import common, length
+from spmdir.core.limits import ENUMERATED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ENUMERATED, shard_lengths
+from spmdir.core.placement.base import shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.sharding import Sharding, shard_ranges
 from spmdir.reshard.runs import cut_length, mark_runs
@@ -126,7 +127,7 @@ def overlaps(
 def _is_scattered(dim: _Dim) -> bool:
     """Return whether ranks hold too many ranges of a dimension to compare them."""
     cuts = (cut for _, cut in (*dim.before, *dim.after))
-    return any(placement.stretches(dim.size, count) > ENUMERATED for placement, count in cuts)
+    return any(placement.stretches(dim.size, count) > ENUMERATED.most for placement, count in cuts)
 
 
 def _counted(

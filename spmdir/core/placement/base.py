@@ -18,6 +18,7 @@ import attrs
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ParseError, ShardingError, wrong_argument
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
+from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
@@ -271,20 +272,16 @@ def shard_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int
     return extents
 
 
-ENUMERATED = 1 << 16
-"""The most ranks of an axis on which a placement is asked about each rank in turn."""
-
-
 def enumerated(placement: Placement, count: int) -> range:
     """Return the indices of `count` ranks, of which `placement` says rank by rank what they hold.
 
     Raises:
         ShardingError: they are more than ENUMERATED.
     """
-    if count > ENUMERATED:
+    if count > ENUMERATED.most:
         raise ShardingError(
             f"{placement} says rank by rank what is held, and the axis has {count} ranks; expected at most "
-            f"{ENUMERATED}, or a placement whose class gives its `runs` at once"
+            f"{ENUMERATED.most}, or a placement whose class gives its `runs` at once"
         )
     return range(count)
 

@@ -10,7 +10,8 @@ import attrs
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import joined, scaled, tiled
-from spmdir.core.placement.base import ENUMERATED, ShardPlacement, runs_of
+from spmdir.core.limits import ENUMERATED
+from spmdir.core.placement.base import ShardPlacement, runs_of
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.shapes.factor import Dims
@@ -152,7 +153,7 @@ def _same(of_factor: ShardPlacement, of_dim: ShardPlacement, position: FactorPos
     extent = size * position.inner
     if not suits(of_dim, position.outer * extent, count):
         return False
-    if of_factor.stretches(size, count) * position.outer > ENUMERATED or count > ENUMERATED:
+    if of_factor.stretches(size, count) * position.outer > ENUMERATED.most or count > ENUMERATED.most:
         return False
     return all(
         joined(of_dim.ranges(position.outer * extent, count, rank))
