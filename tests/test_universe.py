@@ -173,7 +173,7 @@ def test_the_universe_is_found_by_its_entry_point_and_costs_no_import_of_the_dia
     metadata = tmp_path / "spmdir_universe-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spmdir-universe\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("[xdsl.universe]\nspmdir_here = spmdir.universe:UNIVERSE\n")
+    (metadata / "entry_points.txt").write_text("[xdsl.universe]\nspmdir = spmdir.universe:UNIVERSE\n")
     (tmp_path / "mlp.mlir").write_text(MLP)
     tool = "import sys; from xdsl.tools.xdsl_opt import main; main(); print(sorted({'torch', 'lark'} & {*sys.modules}))"
     done = subprocess.run(

@@ -84,8 +84,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         )
         (folder / name).chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    # What an installation of this checkout would tell tools of xDSL.
+    metadata = folder / "spmdir_universe-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spmdir-universe\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[xdsl.universe]\nspmdir = spmdir.universe:UNIVERSE\n")
+    packages = os.pathsep.join([str(ROOT), str(folder)])
     environment = {
-        **os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"
+        **os.environ, "PATH": path, "PYTHONPATH": packages, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"
     }  # fmt: skip
     server = subprocess.Popen(
         [sys.executable, str(SERVER), f"{folder}/socket"], env=environment, stdout=subprocess.PIPE
