@@ -20,6 +20,7 @@ PASSES: PassTable = {
     "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
     "propagate": "spmdir.passes.propagate:PropagatePass",
     "bind-sizes": "spmdir.passes.bind_sizes:BindSizesPass",
+    "expand": "spmdir.passes.expand:ExpandPass",
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",

@@ -1,9 +1,8 @@
 """bind-sizes: a program for any sizes becomes one for given sizes; types, arguments and sizes become numbers.
 
 What propagate decided is kept where the rules accept it at these sizes. Where they do not, as a dimension may be too
-short for a decision, everything but arguments, results and constraints is decided again, so that the program runs
-at these sizes too, held alike. Ops that are divided along what they reduce inside are replaced here, not by propagate,
-since their pieces hold numbers such as the count of a mean.
+short for a decision, everything but arguments, results and constraints is decided again with the options that
+propagate had, so that the program runs at these sizes too, laid out alike.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
-from spmdir.dialects.names import Names
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.expand import expand
+from spmdir.passes.expand import expansion_of
 from spmdir.passes.preconditions import global_function
-from spmdir.passes.propagate import PropagatePass
-from spmdir.passes.type_check.type_check import strategies_of
+from spmdir.passes.propagation.noted_options import taken_note
 
 
 @dataclass(frozen=True)
@@ -126,22 +123,18 @@ def _bound_output(value: Literal, given: Mapping[str, int]) -> Literal:
 
 
 def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
-    """Keep the decisions that the ops have if the rules accept them all, else decide again."""
-    mesh = ir.mesh(module)
-    ops = [op for op in function.body.block.ops if isinstance(op, AtenOp)]
+    """Keep the decisions that the ops have if the rules accept them all, else decide again with the same options."""
+    mesh, decided_by = ir.mesh(module), taken_note(function)
     try:
-        for op in ops:
-            strategies_of(op, mesh, ctx.rules)
-        names = Names(function.body.block)
-        for op in ops:
-            expand(op, mesh, ctx.rules, names)
+        for op in function.body.block.ops:
+            if isinstance(op, AtenOp):
+                expansion_of(op, mesh, ctx.rules)
     except (ShardingError, RuleError, UnsupportedError):
-        # What has been expanded by then computes the same, and is decided like the rest.
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):
                 for name in ("sharding", "needs"):
                     op.properties.pop(name, None)
-        PropagatePass().apply(ctx, module)
+        decided_by.apply(ctx, module)
 
 
 def _shown(given: Mapping[str, int]) -> str:

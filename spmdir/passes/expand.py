@@ -1,103 +1,154 @@
-"""Replaces an op that is divided along a dimension it reduces inside by the ops its rule's `expand` clause gives.
+"""expand: an op that is sharded along a dimension it reduces inside becomes the ops of its rule's `expand` clause.
 
-`softmax` over a divided dimension becomes a max, a subtraction, an exponential, a sum and a division, each with
-its own sharding; the pending max and sum are then reshards like any other. Pieces may expand in turn.
+`softmax` over a sharded dimension becomes a max, a subtraction, an exponential, a sum and a division, each with
+its own sharding; the partial max and sum are then resharded like any other value. These ops may expand in turn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.errors import UnsupportedError
+from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.type_check.type_check import divided_factors, required, strategies_of
-from spmdir.rules import OpRule, RuleSet
+from spmdir.passes.preconditions import sized_function
+from spmdir.passes.type_check.type_check import cheapest_operands, divided_factors, required, rule_of, strategies_of
+from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout
-from spmdir.rules.strategies.strategy import ShardCounts
+
+Layouts = dict[str, ExpansionLayout]
+"""Mesh axis, in nesting order → how the ops of an expansion are sharded over it."""
 
 
-def expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
-    """Replace `op` by its expansion if one of its strategies asks for that.
+@dataclass(frozen=True)
+class ExpandPass(ModulePass):
+    """Replaces ops that are sharded along a dimension they reduce inside, such as softmax, by ops that can run so."""
+
+    name = "expand"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assert isinstance(ctx, IRContext)
+        expand_all(sized_function(op, self.name), ir.mesh(op), ctx.rules)
+
+
+def expand_all(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
+    """Replace every op of `function` whose shardings ask for it.
 
     Raises:
-        ShardingError: the op is ill typed; UnsupportedError: a piece cannot be placed as the op is.
+        ShardingError: such an op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
     """
-    rule, choice = strategies_of(op, mesh, rules)
-    factor = next((row.factor for row in choice.values() if row.rewrite == "expand"), None)
-    if rule is None or factor is None:
-        return
-    expansion = rule.expansion(factor)
-    fine = mesh.refine(choice)
-    wanted = [sharding.refined(fine) for sharding in required(op) if sharding is not None]
-    order = list(dict.fromkeys(axis for sharding in wanted for axis, _ in sharding.entries)) + list(fine.axis_names)
-    order = list(dict.fromkeys(order))
-    placed = {}
-    for axis in order:
-        sharded = divided_factors(choice, fine, without=axis)
-        operands = tuple(sharding[axis] for sharding in wanted)
-        placed[axis] = _placed(op, rule, expansion, operands, axis, fine.sizes[axis], sharded)
+    found = [op for op in function.body.block.ops if isinstance(op, AtenOp) and _may_expand(op, rules)]
+    if found:
+        names = Names(function.body.block)
+        for op in found:
+            _expand(op, mesh, rules, names)
 
+
+def _may_expand(op: AtenOp, rules: RuleSet) -> bool:
+    if not any(sharding and sharding.entries for sharding in (*required(op), *op.shardings)):
+        return False
+    rule = rule_of(op, rules)
+    return rule is not None and any(factor.rewrite == "expand" for factor in rule.factors)
+
+
+def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
+    if op.needs is None:
+        _want_operands(op, mesh, rules)
+    found = expansion_of(op, mesh, rules)
+    if found is None:
+        return
+    expansion, layouts = found
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     nested: list[AtenOp] = []
-    for number, piece in enumerate(expansion.ops):
+    for number, part in enumerate(expansion.ops):
+        strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
         results = [
-            Sharding([(axis, placed[axis].strategies[number].results[r]) for axis in order], mesh.name).merged(mesh)
-            for r in range(len(piece.call.results))
+            Sharding([(axis, strategy.results[r]) for axis, strategy in strategies.items()], mesh.name).merged(mesh)
+            for r in range(len(part.call.results))
         ]
-        new = op_class(piece.call.name).build_op(
-            [values[value] for value in piece.operands],
-            piece.call.results,
-            piece.call.arguments,
-            results,
-            piece.call.structure,
-            op.location,
-        )
-        Rewriter.insert_op(new, InsertPoint.before(op))
         needs = [
-            Sharding([(axis, placed[axis].strategies[number].operands[i]) for axis in order], mesh.name).merged(mesh)
-            for i in range(len(piece.operands))
+            Sharding([(axis, strategy.operands[i]) for axis, strategy in strategies.items()], mesh.name).merged(mesh)
+            for i in range(len(part.operands))
         ]
-        differing = tuple(
-            None if need == sharding_of(value) else need for need, value in zip(needs, new.operands, strict=True)
-        )
-        if any(need is not None for need in differing):
-            new.properties["needs"] = shardings_attr(differing)
+        operands = [values[value] for value in part.operands]
+        call, kind = part.call, op_class(part.call.name)
+        new = kind.build_op(operands, call.results, call.arguments, results, call.structure, op.location)
+        _set_needs(new, needs)
+        Rewriter.insert_op(new, InsertPoint.before(op))
         for r, result in enumerate(new.results):
             values[Value("op", number, r)] = result
-            names.give(result, op.results[0], piece.call.name.split(".")[1])
-        if any(placed[axis].strategies[number].rewrite == "expand" for axis in order):
+            names.give(result, op.results[0], part.call.name.split(".")[1])
+        if any(strategy.rewrite == "expand" for strategy in strategies.values()):
             nested.append(new)  # type: ignore  # a rule expands into torch ops
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             take_name(values[value], result)
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
-    for piece in nested:
-        expand(piece, mesh, rules, names)
+    for new in nested:
+        _expand(new, mesh, rules, names)
 
 
-def _placed(
-    op: AtenOp,
-    rule: OpRule,
-    expansion: Expansion,
-    operands: tuple[Placement, ...],
-    axis: str,
-    count: int,
-    sharded: ShardCounts,
-) -> ExpansionLayout:
-    placed = rule.lay_out(expansion, count, sharded, operands)
-    if placed is None:
-        raise UnsupportedError(
-            f"'{op.name}' cannot be expanded on axis '{axis}' for operands placed ({', '.join(map(str, operands))}); "
-            "shard them by fewer axes",
-            location_of(op),
-        )
-    return placed
+def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Layouts] | None:
+    """Return the ops that `op` is to be replaced by and how they are sharded; None if it can run as it is.
+
+    Raises:
+        ShardingError: the op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
+    """
+    rule, choice = strategies_of(op, mesh, rules)
+    factor = next((strategy.factor for strategy in choice.values() if strategy.rewrite == "expand"), None)
+    if rule is None or factor is None:
+        return None
+    expansion = rule.expansion(factor)
+    fine = mesh.refine(choice)
+    wanted = [sharding.refined(fine) for sharding in required(op) if sharding is not None]
+    layouts: Layouts = {}
+    for axis in dict.fromkeys((*(axis for sharding in wanted for axis, _ in sharding.entries), *fine.axis_names)):
+        placed = tuple(sharding[axis] for sharding in wanted)
+        sharded = divided_factors(choice, fine, without=axis)
+        layout = rule.lay_out(expansion, fine.sizes[axis], sharded, placed)
+        if layout is None:
+            raise UnsupportedError(
+                f"'{op.name}' cannot be expanded on axis '{axis}' for operands placed ({', '.join(map(str, placed))}); "
+                "shard them by fewer axes",
+                location_of(op),
+            )
+        layouts[axis] = layout
+    return expansion, layouts
+
+
+def _want_operands(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
+    """Decide on the operands of an op that was sharded by hand, as insert-reshard would."""
+    held = [_known(operand, op) for operand in op.tensors]
+    _set_needs(op, cheapest_operands(op, held, mesh, rules))
+
+
+def _known(value: SSAValue, user: AtenOp) -> Sharding:
+    sharding = sharding_of(value)
+    if sharding is None or sharding.open_axes:
+        raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
+    return sharding
+
+
+def _set_needs(op: Operation, needs: Sequence[Sharding]) -> None:
+    """Note the shardings in which `op` wants its operands, where these have others."""
+    differing = tuple(
+        None if need == sharding_of(value) else need for need, value in zip(needs, op.operands, strict=False)
+    )
+    if any(need is not None for need in differing):
+        op.properties["needs"] = shardings_attr(differing)

@@ -21,6 +21,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.passes.expand import expand_all
 from spmdir.passes.preconditions import sized_function
 from spmdir.passes.type_check.type_check import cheapest_operands
 from spmdir.reshard.conditions import refinement
@@ -55,6 +56,7 @@ class InsertReshardPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         mesh, function = ir.mesh(op), sized_function(op, self.name)
+        expand_all(function, mesh, ctx.rules)
         made = _Reshards(Names(function.body.block))
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):

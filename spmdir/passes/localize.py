@@ -121,7 +121,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
     rewrites = {row.rewrite for row in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
-            f"'{op.name}' is sharded along a dimension it reduces inside; run insert-reshard first",
+            f"'{op.name}' reduces inside along a dimension that is sharded; run expand first",
             location_of(op),
         )
     if "local" in rewrites:

@@ -77,6 +77,22 @@ def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+def changed_options(made: ModulePass) -> tuple[tuple[str, str], ...]:
+    """Return the options of a pass that have not their default, with their values as text."""
+    fields = [field for field in dataclasses.fields(made) if getattr(made, field.name) != field.default]
+    return tuple((field.name.replace("_", "-"), _text(getattr(made, field.name))) for field in fields)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    return (
+        {True: "true", False: "false", None: "none"}[value]
+        if value is None or value is True or value is False
+        else str(value)
+    )
+
+
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
     """Return the first line of a pass's docstring, and `option: type = default` for each of its options."""
     kind = load_pass(name, passes)

@@ -25,17 +25,16 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.passes.expand import expand
 from spmdir.passes.options import Amount, Count
 from spmdir.passes.preconditions import global_function
 from spmdir.passes.propagation.nesting import Maker, annotate
+from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
@@ -218,10 +217,8 @@ class PropagatePass(ModulePass):
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
-            names = Names(function.body.block)
-            for node, maker in enumerate(makers if sizes_op(op) is None else ()):
-                if isinstance(maker, AtenOp) and any(chosen[node].expands for chosen in strategies.values()):
-                    expand(maker, mesh, ctx.rules, names)
+            if sizes_op(op) is not None:
+                note_options(function, self)
 
     def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:
         """What makes the nodes of the search, its problem, and what it found: the strategy of each node on each axis.

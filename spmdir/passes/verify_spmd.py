@@ -18,7 +18,6 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -82,16 +81,7 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
     """Raise a located SpmdirError unless `op` is well typed; collectives are so if the module verifies."""
     location = location_of(op)
     if isinstance(op, AtenOp):
-        rule, choice = strategies_of(op, mesh, ctx.rules)
-        for axis, strategy in choice.items():
-            expands = strategy.rewrite == "expand" and sizes_op(op) is None  # bind-sizes replaces it
-            if rule is not None and strategy.factor is not None and expands:
-                name = rule.factors[strategy.factor].name
-                raise ShardingError(
-                    f"'{op.name}' cannot run as it is with '{name}' divided over '{axis}'; let propagate choose its "
-                    "shardings, which replaces it by ops that can, or replicate that axis",
-                    location,
-                )
+        strategies_of(op, mesh, ctx.rules)
     elif isinstance(op, (ReshardOp, ConstraintOp)):
         source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
         if source is None or target is None or meta is None or source.open_axes or target.open_axes:

@@ -69,7 +69,7 @@ class CommReport:
     lower_bound: float
     seconds: float
     reshards: int = 0
-    objective: float | None = None
+    objective: float | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms")]

@@ -32,14 +32,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{'aten._softmax' cannot run as it is with}}
-  %a = aten._softmax(%x) {dim = 1, half_to_float = false} : tensor<16x8xf32> <tp: S(1)>
-  return %a : tensor<16x8xf32>
-}
-// -----
-spmd.mesh @mesh <dp = 2, tp = 4>
-
 // expected-error@+1 {{argument 0 has no sharding; run propagate first}}
 func.func @main(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
   // expected-error@+1 {{'aten.relu' has values without a sharding; run propagate first}}
