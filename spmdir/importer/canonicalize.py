@@ -1,4 +1,4 @@
-"""What the importer says more simply than torch: the IR has neither aliases nor strides nor implied sizes."""
+"""Rewrites of calls into simpler ops: the IR has neither aliases nor strides nor implied sizes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
     if whole and _is_contiguous(source) and _is_contiguous(result):
         return _sized("aten.view", "size")(call, node)
     raise UnsupportedError(
-        f"'{node.name}' is as_strided with strides {list(result.stride())}, which depends on how memory is laid out; "
+        f"'{node.name}' is as_strided with strides {list(result.stride())}, which depends on the memory layout; "
         "expected one that is a view of the whole contiguous tensor: write it with view, slice, transpose or expand",
         node_location(node),
     )
@@ -99,8 +99,8 @@ def _as_strided_scatter(call: Bound, node: fx.Node) -> Bound:
     whole = source.is_contiguous() and part.is_contiguous() and part.numel() == source.numel() and offset == 0
     if not whole or written.numel() != result.numel():
         raise UnsupportedError(
-            f"'{node.name}' is as_strided_scatter into a part with strides {list(part.stride())}, which depends on how "
-            "memory is laid out; expected the whole contiguous tensor: write it with slice_scatter or select_scatter",
+            f"'{node.name}' is as_strided_scatter into a part with strides {list(part.stride())}, which depends on "
+            "the memory layout; expected the whole contiguous tensor: write it with slice_scatter or select_scatter",
             node_location(node),
         )
     return Bound("aten.view", call.operands[1:], {"size": tuple(result.shape)}, call.results, None)
@@ -135,7 +135,7 @@ def _einsum(call: Bound, _: fx.Node) -> Bound:
     return attrs.evolve(call, arguments={**call.arguments, "equation": equation})
 
 
-def _refused(why: str) -> Callable[[Bound, fx.Node], Bound]:
+def _rejected(why: str) -> Callable[[Bound, fx.Node], Bound]:
     def rewrite(call: Bound, node: fx.Node) -> Bound:
         raise UnsupportedError(f"'{node.name}' calls {call.name}, {why}", node_location(node))
 
@@ -185,6 +185,6 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.new_zeros": _from_nothing("aten.zeros"),
     "aten.new_ones": _from_nothing("aten.ones"),
     "aten.new_full": _from_nothing("aten.full"),
-    "aten.as_strided_copy": _refused("which depends on how memory is laid out"),
+    "aten.as_strided_copy": _rejected("which depends on the memory layout"),
 }
 """Op name → (call, its node) → the call in the IR's words; None if its result is its first operand."""

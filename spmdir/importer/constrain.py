@@ -1,4 +1,4 @@
-"""`constrain`: a model's own word on how one of its values is sharded."""
+"""`constrain`: user annotations on values inside a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None
 
 
 def _of_gradient(sharding: str) -> str:
-    """Return what is pending is replicated: to leave a gradient pending that is whole, or divided, saves nothing."""
+    """Return the gradient's sharding: partial axes become replicated, since a partial gradient saves nothing."""
     return str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
 
 
@@ -66,7 +66,7 @@ class _Transformed(torch.autograd.Function):
 
 
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
-    """`x`, to be sharded as given; its gradient is constrained alike, but replicated where `x` has a pending reduction.
+    """Constrain `x` to a sharding; its gradient is constrained alike, but replicated where `x` is partial.
 
     An identity in eager; `torch.export` and `make_fx` record it, and `import_fx` makes it a `spmd.constraint`.
     Gradients of any order and tangents pass it.

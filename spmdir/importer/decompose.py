@@ -23,14 +23,14 @@ _LAID_OUT = ("aten.as_strided", "aten.as_strided_scatter")
 """Ops that are imported only where they say no more than a view does."""
 
 _SAID = ("stack_trace", "nn_module_stack")
-"""What the pieces of an op inherit from its node, so that they stand where it stood."""
+"""Metadata that the ops of a decomposition inherit from the node, so that errors name its place."""
 
 
 def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
     """Return the graph that torch puts in the place of a call, and its placeholders' arguments.
 
-    None if some piece has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as they
-    are, since other ops would draw others.
+    None if some op of it has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as
+    they are, since other ops would draw others.
     """
     target: Any = node.target
     if not _can_decompose(target):
@@ -46,13 +46,13 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
         args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
         return run(*args, **kwargs)
 
-    # What torch has in C++ binds open sizes, and so does the first way below, which keeps mutations of shapes.
+    # What torch has in C++ binds open sizes, and so does the first method below, which keeps mutations of shapes.
     is_sized = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
     run = decomposition_table.get(target, target) if is_sized else target
     fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
-    # The second way cannot trace checks of numbers.
-    ways = [torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)]
-    for functional in ways[is_sized:]:
+    # The second method cannot trace checks of numbers.
+    methods = [torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)]
+    for functional in methods[is_sized:]:
         graph = _traced(functional, fakes, mode, rules)
         if graph is not None and all(_is_known(inner, target, rules) for inner in _calls(graph)):
             for inner in graph.nodes:
@@ -76,14 +76,14 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
-    piece: Any = node.target
-    if not isinstance(piece, torch._ops.OpOverload):
+    op: Any = node.target
+    if not isinstance(op, torch._ops.OpOverload):
         return True
     if is_open(node.meta.get("val")):
-        return torch.Tag.data_dependent_output not in piece.tags
-    if piece is whole or is_random(piece):
+        return torch.Tag.data_dependent_output not in op.tags
+    if op is whole or is_random(op):
         return False
-    return op_name(piece) not in _LAID_OUT and has_rule(op_name(piece), rules)
+    return op_name(op) not in _LAID_OUT and has_rule(op_name(op), rules)
 
 
 def _can_decompose(target: Any) -> bool:

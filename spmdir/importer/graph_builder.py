@@ -112,27 +112,27 @@ class GraphBuilder:
         if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             self.mutations[node.args[0]] = args[1]
             return args[1]
-        pieces = None if has_rule(op_name(target), self.rules) else self._pieces(node)
-        if pieces is not None:
+        decomposition = None if has_rule(op_name(target), self.rules) else self._decomposition(node)
+        if decomposition is not None:
             self.is_exact = False
-            graph, given = pieces
+            graph, given = decomposition
             inputs = [inner for inner in graph.nodes if inner.op == "placeholder"]
             return self.run(graph, {inner: values[entry] for inner, entry in zip(inputs, given, strict=True)})
         return self._call(node, target, args, kwargs)
 
-    def _pieces(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
+    def _decomposition(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
         """Return the ops in the place of one that has no rule; None if it runs replicated."""
         name, place = op_name(node.target), node_location(node)
         if name == _CONSTRAIN or reason_against(node.target):
             return None
-        pieces = decomposed(node, self.rules)
-        if pieces is None and self.missing_rule == "error":
+        decomposition = decomposed(node, self.rules)
+        if decomposition is None and self.missing_rule == "error":
             raise UnsupportedError(
                 f"'{node.name}' calls {name}, which has no rule and consists of no ops that have one; "
                 "give it a rule with spmdir.load_rules, or let it run replicated with missing_rule='warn'",
                 place,
             )
-        return pieces
+        return decomposition
 
     def _number(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
         """Return what a node computes of sizes; an op says so."""

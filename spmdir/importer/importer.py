@@ -72,7 +72,7 @@ def import_fx(
         example_inputs: what to run the graph on where its nodes carry no shapes.
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
         missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
-            If not, it is refused ("error"), or left to run replicated, of which propagate warns ("warn").
+            If not, it is an error ("error"), or runs replicated, of which propagate warns ("warn").
         check: run the graph and the imported program on one device on random inputs, and compare each bit of what they
             return and write, NaN as NaN. After `fold-views`, and where ops are decomposed, results may round otherwise.
 
@@ -223,7 +223,7 @@ def _result_shardings(
         elif output.kind == "mutation":
             wanted.append(by_name.get(output.names[0]))
         else:
-            # A guess may not leave a sum pending that the caller takes for the value.
+            # A guess may not make an output partial that the caller takes for the value.
             inherited = given[entry] if entry else None
             wanted.append(None if inherited and inherited.partial else inherited)
     return wanted

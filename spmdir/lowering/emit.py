@@ -189,7 +189,7 @@ class _Emitter:
         self.checked.add(call)
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
-        """Return shape and element type of this rank's piece; None inside a local form, where the IR does not tell."""
+        """Return shape and element type of this rank's shard; None inside a local form, where the IR does not tell."""
         meta = meta_of(value.type)
         if meta is None or DYNAMIC in global_shape(value, self.mesh):
             return None

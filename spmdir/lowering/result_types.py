@@ -1,4 +1,4 @@
-"""What a torch op gives for operands of known shapes and element types, asked of torch without computing anything."""
+"""Shapes and element types of the results of torch ops, asked of torch without computing anything."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         said: what the IR says of each result; nothing is asked where it says None.
     """
     answers: list[Results] = []
-    refusals: list[UnsupportedError] = []
+    errors: list[UnsupportedError] = []
     for device in DEVICES:
         try:
             # By text besides, since 1, 1.0 and True are equal in Python.
             found = _results(target, args, kwargs, device, repr((args, kwargs)))
         except UnsupportedError as error:
-            refusals.append(error)
+            errors.append(error)
             continue
         if found is None:
             return
@@ -53,7 +53,7 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         if _differing(answers, said) is None:
             return
     if not answers:
-        raise refusals[0]
+        raise errors[0]
     if [meta and meta.shape for meta in answers[0]] == [meta and meta.shape for meta in said]:
         answers += _computed(target, args, kwargs, answers[0])
         if _differing(answers, said) is None:
@@ -93,7 +93,7 @@ def _results(
             return None
         except Exception as error:
             # torch ops raise whatever they like; for the user it is one thing: this call is impossible.
-            raise UnsupportedError(f"torch refuses it: {str(error).partition(chr(10))[0]}") from None
+            raise UnsupportedError(f"torch rejects it: {str(error).partition(chr(10))[0]}") from None
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return tuple(
         TensorMeta(tuple(output.shape), DTYPES_OF_TORCH[output.dtype])

@@ -20,7 +20,7 @@ _PLAIN = {
 
 @cache
 def resolve(name: str) -> OpOverload | None:
-    """`aten.mm` → `torch.ops.aten.mm.default`; None if nothing has registered such an op.
+    """Return `torch.ops.aten.mm.default` for `aten.mm`; None if nothing has registered such an op.
 
     Only what the dispatcher knows counts: no attribute of a Python object has a name in the IR.
     """
@@ -41,7 +41,7 @@ def resolve(name: str) -> OpOverload | None:
 
 @cache
 def torch_op(name: str) -> OpOverload:
-    """`aten.mm` → `torch.ops.aten.mm.default`.
+    """Return `torch.ops.aten.mm.default` for `aten.mm`.
 
     Raises:
         UnsupportedError: torch has no such op, or it is one that no program may call; nothing of it has run.
@@ -65,7 +65,7 @@ def is_mutable(target: Any) -> bool:
 
 @cache
 def reason_against(target: Any) -> str:
-    """Why no program may call an overload, as the table of ops words it; "" if one may."""
+    """Return why no program may call an overload, as the table of ops words it; "" if one may."""
     return judge(str(target).removesuffix(".default"), target._schema)
 
 
@@ -77,7 +77,7 @@ def require_admitted(target: Any) -> None:
 
 
 def judge(name: str, schema: Any) -> str:
-    """Why no program may call the op that `name` is in the IR; "" if one may.
+    """Return why no program may call the op that `name` is in the IR; "" if one may.
 
     Views are admitted, since the IR has values only and nothing that it admits writes. So are ops that draw random
     numbers, and ops whose results' shapes depend on data: others reject these, knowing the call.

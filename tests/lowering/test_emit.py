@@ -216,9 +216,9 @@ UNTRUE = [
     ("%0, %1 = aten.absolute(%x) : tensor<4x6xf32> <>, none\n%0 : tensor<4x6xf32>", "has 2 results where torch"),
     ("%0 = aten.cat([%x, %x]) {dim = 0} : tensor<7x6xf32> <>\n%0 : tensor<7x6xf32>", "size 7 where w0 = 8"),
     ("%0 = aten.slice.Tensor(%x) {end = 3} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", "size 4 where w0 = 3"),
-    ("%0 = aten.select.int(%x) {dim = 0, index = 9} : tensor<6xf32> <>\n%0 : tensor<6xf32>", "torch refuses it"),
+    ("%0 = aten.select.int(%x) {dim = 0, index = 9} : tensor<6xf32> <>\n%0 : tensor<6xf32>", "torch rejects it"),
     ('%0 = aten.clone(%x) {memory_format = "a"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "'a' is no Optional"),
-    ('%0 = aten.gelu(%x) {approximate = "no"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "torch refuses it"),
+    ('%0 = aten.gelu(%x) {approximate = "no"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "torch rejects it"),
 ]
 
 

@@ -98,8 +98,8 @@ def check_file(path: str) -> Report:
 
 def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
     if not attrs.has(kind):
-        refusal = SpmdirError(f"{kind.__name__} is no attrs class; decorate it with @attrs.frozen", _place(kind, path))
-        yield Verdict(kind.__name__, 0, 0, refusal)
+        error = SpmdirError(f"{kind.__name__} is no attrs class; decorate it with @attrs.frozen", _place(kind, path))
+        yield Verdict(kind.__name__, 0, 0, error)
         return
     try:
         found = instances(kind)  # pyright: ignore[reportArgumentType]

@@ -47,7 +47,7 @@ def specials(placement: Placement) -> Iterator[Example]:
 
 
 def ordinary(placement: Placement, dtype: DType) -> str:
-    """Return the values that a placement holds: random ones, or positive ones if it refuses negative ones."""
+    """Return the values that a placement holds: random ones, or positive ones if it rejects negative ones."""
     example = Example(2, (8,) * ((placement.dim or 0) + 1), dtype)
     try:
         placement.distribute(example.tensor(), 2, example.noise())
@@ -60,7 +60,7 @@ def ordinary(placement: Placement, dtype: DType) -> str:
 
 
 def even_sizes(placement: Placement, count: int) -> Iterator[int]:
-    """Yield sizes of the divided dimension that `count` ranks hold without remainder, several times over."""
+    """Yield sizes of the sharded dimension that `count` divides, several times over."""
     numbers = [n for n in _integers(placement) if n > 1]
     found = (24 * count * math.prod(numbers), 48 * count * math.prod(numbers), *map(sum, tuples(placement)))
     rank = (placement.dim or 0) + 1

@@ -17,7 +17,7 @@ VALUES: dict[Any, tuple[Any, ...]] = {
     str: ("a", "b"),
     tuple[int, ...]: ((2, 1), (1, 0, 3), (4,), (2, 2, 2, 2)),
 }
-"""Type of a field → values to try; those that the class refuses are left out."""
+"""Type of a field → values to try; those that the class rejects are left out."""
 
 
 def instances(kind: type[Placement]) -> tuple[Placement, ...]:

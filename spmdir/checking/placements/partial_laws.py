@@ -14,7 +14,7 @@ from spmdir.core.placement.base import PartialPlacement, Placement, parse_placem
 from spmdir.core.placement.reductions import REDUCTIONS
 
 
-def _pending(placement: Placement) -> Iterator[Example]:
+def _partial(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, PartialPlacement):
         yield from tensors(placement)
 
@@ -23,13 +23,13 @@ def _reduction(placement: Any, example: Example) -> str | None:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
     limit = rounding(placement, example.ranks, tensor)
     for again in range(2):
-        pieces = placement.distribute(tensor, example.ranks, example.noise(again))
-        reduced = placement.before(pieces[0])
+        shards = placement.distribute(tensor, example.ranks, example.noise(again))
+        reduced = placement.before(shards[0])
         if reduced.shape != tensor.shape or reduced.dtype != tensor.dtype:
             made = f"{list(reduced.shape)} of {reduced.dtype}"
             return f"`before` makes {made}; expected {list(tensor.shape)} of {tensor.dtype}"
-        for piece in pieces[1:]:
-            reduced = combine(reduced, placement.before(piece))
+        for shard in shards[1:]:
+            reduced = combine(reduced, placement.before(shard))
         fault = difference(placement.after(reduced, example.ranks), tensor, limit)
         if fault:
             return f"after({placement.reduce} of before(…)) {fault}"
@@ -55,7 +55,7 @@ def _commuting(placement: Placement) -> Iterator[Example]:
 
 
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
-    """Return the standard pending reduction of the same kind, which may be pending beside it.
+    """Return the standard partial placement of the same kind, which may stand beside it.
 
     Itself if there is none.
     """
@@ -67,7 +67,7 @@ def _kind(placement: Any, example: Example) -> str | None:
     tensor, other = example.tensor(), _of_kind(placement, example)
     assert other is not None
     held = placement.distribute(tensor, 2, example.noise())
-    rows = [other.distribute(piece, 2, example.noise(2 + at)) for at, piece in enumerate(held)]
+    rows = [other.distribute(shard, 2, example.noise(2 + at)) for at, shard in enumerate(held)]
     first = other.collect([placement.collect([row[at] for row in rows]) for at in range(2)])
     fault = difference(first, tensor, 4 * rounding(placement, 2, tensor))
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
@@ -77,10 +77,10 @@ def _elementwise(placement: Any, example: Example) -> str | None:
     tensor = example.tensor()
     if not tensor.dim() or not len(tensor):
         return None
-    pieces = placement.distribute(tensor, example.ranks, example.noise())
+    shards = placement.distribute(tensor, example.ranks, example.noise())
     half = -(-len(tensor) // 2)
     # They may work in place.
-    before = [(placement.before(piece.clone())[:half], placement.before(piece[:half].clone())) for piece in pieces]
+    before = [(placement.before(shard.clone())[:half], placement.before(shard[:half].clone())) for shard in shards]
     reduced = placement.before(tensor.clone())
     after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
     for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
@@ -90,8 +90,8 @@ def _elementwise(placement: Any, example: Example) -> str | None:
 
 
 PARTIAL_LAWS = (
-    Law("elementwise", "`before` and `after` do the same to every element", _pending, _elementwise),
-    Law("reduction", "the value is `after` of the reduction of `before`", _pending, _reduction),
-    Law("identity", "a rank that holds the identity changes nothing", _pending, _identity),
+    Law("elementwise", "`before` and `after` do the same to every element", _partial, _elementwise),
+    Law("reduction", "the value is `after` of the reduction of `before`", _partial, _reduction),
+    Law("identity", "a rank that holds the identity changes nothing", _partial, _identity),
     Law("kind", "reductions of one kind can be done in any order", _commuting, _kind),
 )

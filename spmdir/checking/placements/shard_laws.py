@@ -1,4 +1,4 @@
-"""Laws of the trait "shard": which positions ranks hold."""
+"""Laws of the trait "shard": which positions each rank has."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def _splits(placement: Any, example: Example) -> str | None:
                 return f"rank {index} holds {nested} by two axes of 2 ranks; expected {own}, as by one axis of 4"
         return None
     tensor = example.tensor()
-    pieces = placement.distribute(tensor, 4, example.noise())
-    halves = [placement.collect([piece.clone() for piece in half]) for half in (pieces[:2], pieces[2:])]
-    return difference(placement.collect(halves), placement.collect(pieces), rounding(placement, 4, tensor))
+    shards = placement.distribute(tensor, 4, example.noise())
+    halves = [placement.collect([shard.clone() for shard in half]) for half in (shards[:2], shards[2:])]
+    return difference(placement.collect(halves), placement.collect(shards), rounding(placement, 4, tensor))
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:
@@ -132,5 +132,5 @@ PARTITION_LAWS = (
 )
 PIECES_LAWS = (
     Law("splits", "where `splits` is true, two axes of two ranks hold what one of four does", _nested, _splits),
-    Law("scaled", "`scaled`, `unscaled` and `inside` divide evenly as the placement does", _scalable, _scaled),
+    Law("scaled", "`scaled`, `unscaled` and `inside` shard as the placement does", _scalable, _scaled),
 )

@@ -54,12 +54,12 @@ class Move(Example):
         return [lower_to_fx(module, rank) for rank in range(self.mesh.world_size)]
 
     def held(self) -> list[torch.Tensor]:
-        """Return what each rank holds before."""
+        """Return the local tensor of each rank before."""
         return distribute(self.tensor(), self.source, self.mesh, self.noise())
 
     def run(self) -> list[torch.Tensor]:
-        """Return what each rank holds afterwards."""
-        return [piece for (piece,) in run_lockstep(self.programs(), [[piece] for piece in self.held()], self.mesh)]
+        """Return the local tensor of each rank afterwards."""
+        return [shard for (shard,) in run_lockstep(self.programs(), [[shard] for shard in self.held()], self.mesh)]
 
     def sent(self) -> float:
         """Bytes that the busiest rank sends, by the ring model, counted on the collectives of its graph."""
@@ -96,10 +96,10 @@ class _Counter(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def _sent(graph: fx.GraphModule, piece: torch.Tensor, mesh: Mesh) -> float:
+def _sent(graph: fx.GraphModule, shard: torch.Tensor, mesh: Mesh) -> float:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         counter = _Counter(graph, mesh)
-        counter.run(mode.from_tensor(piece))
+        counter.run(mode.from_tensor(shard))
     return counter.bytes

@@ -93,7 +93,7 @@ def _edges_on(placement: Placement, example: Example) -> Iterator[Move]:
 
 
 def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Placement]]) -> Iterator[Move]:
-    """Yield the move, if there is a way and its tensor can be held as both ends say."""
+    """Yield the move, if there is a plan and the tensor fits both layouts."""
     assert example.shape is not None and example.dtype is not None
     source, target = map(Sharding, entries)
     held = [placement for side in (source, target) for _, placement in side.entries]
@@ -117,13 +117,13 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Pla
 def _same(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move) and example.shape is not None
     tensor, held, found = example.tensor(), example.held(), example.run()
-    for rank, piece in enumerate(found):
+    for rank, shard in enumerate(found):
         shape = example.target.local_shape(example.shape, example.mesh, example.mesh.coordinate(rank))
-        if tuple(piece.shape) != shape or piece.dtype != tensor.dtype:
-            return f"rank {rank} has {list(piece.shape)} of {piece.dtype}; expected {list(shape)} of {tensor.dtype}"
+        if tuple(shard.shape) != shape or shard.dtype != tensor.dtype:
+            return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {tensor.dtype}"
     exact = example.values == "special"
     limit = (
-        0.0 if exact else rounding(placement, example.mesh.world_size, torch.cat([piece.flatten() for piece in held]))
+        0.0 if exact else rounding(placement, example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))
     )
     return difference(collect(found, example.target, example.mesh), tensor, limit)
 

@@ -20,7 +20,7 @@ BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": Partial
 
 
 _KEPT = {"dim": "shard", "op": "partial"}
-"""Field → the only trait that may have it; by its being None stages know that others divide or reduce nothing."""
+"""Field → the only trait that may have it; by its being None stages know that others neither shard nor reduce."""
 
 
 def _declaration(placement: Placement, example: Example) -> str | None:

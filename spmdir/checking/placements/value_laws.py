@@ -1,4 +1,4 @@
-"""Laws of values: what ranks hold, and how the tensor comes back."""
+"""Laws of values: local tensors, and how the global tensor comes back."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ def _layouts(placement: Placement) -> Iterable[Example]:
 
 def _local_shape(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    pieces = placement.distribute(tensor, example.ranks, example.noise())
-    if len(pieces) != example.count:
-        return f"`distribute` gives {len(pieces)} pieces; expected {example.count}, one a rank"
-    for index, piece in enumerate(pieces):
+    shards = placement.distribute(tensor, example.ranks, example.noise())
+    if len(shards) != example.count:
+        return f"`distribute` gives {len(shards)} shards; expected {example.count}, one a rank"
+    for index, shard in enumerate(shards):
         said = tuple(placement.local_shape(tuple(tensor.shape), example.ranks, index))
-        if said != tuple(piece.shape):
+        if said != tuple(shard.shape):
             return (
-                f"rank {index} gets {list(piece.shape)} by `distribute`; expected {list(said)}, as `local_shape` says"
+                f"rank {index} gets {list(shard.shape)} by `distribute`; expected {list(said)}, as `local_shape` says"
             )
         if len(said) != tensor.dim():
             return f"rank {index} has {list(said)}; expected as many dimensions as the tensor has, {tensor.dim()}"
-        if piece.dtype != tensor.dtype and not placement.error:
-            return f"rank {index} gets {piece.dtype} by `distribute`; expected {tensor.dtype}"
+        if shard.dtype != tensor.dtype and not placement.error:
+            return f"rank {index} gets {shard.dtype} by `distribute`; expected {tensor.dtype}"
     return None
 
 
 def _values(placement: Placement) -> Iterator[Example]:
     if placement.trait != "open":
         yield from tensors(placement)
-        # Of a pending reduction, infinities may cancel to NaN.
+        # Of partial values, infinities may cancel to NaN.
         if placement.trait != "partial":
             yield from specials(placement)
 
