@@ -21,8 +21,12 @@ from xdsl.universe import XDSL_UNIVERSE
 
 from spmdir.core.admission import DROPOUT, RANDOM
 from spmdir.core.errors import ParseError, SpmdirError
+from spmdir.core.sharding import parse_sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
+from spmdir.dialects.aten import op_class
 from spmdir.dialects.names import keep_name, name_of
+from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.values import signature_attrs
 from spmdir.tools.golden import golden_files, read_golden
@@ -162,6 +166,16 @@ def test_a_clone_of_the_context_still_knows_every_op_and_its_rules():
     assert context.clone().get_optional_op("my.op") is not None
     assert context.clone().rules is context.rules
     assert context.clone().loaded_ops is not context.loaded_ops
+
+
+def test_ops_are_built_from_values_and_shardings():
+    function = ir.main_function(ir.parse(MLP))
+    x = function.args[0]
+    total = op_class("aten.sum.dim_IntList").build([x], [TensorMeta((64,), "f32")], dim=(0,))
+    reshard = ReshardOp.build(x, parse_sharding("tp: S(1)", "grid"))
+    assert (total.argument, reshard.target) == ({"dim": (0,)}, parse_sharding("tp: S(1)", "grid"))
+    function.body.block.insert_ops_before([total, reshard], function.body.block.first_op)
+    ir.verify(function.parent_op())
 
 
 def test_nothing_is_defined_twice_among_the_universes():

@@ -10,16 +10,19 @@ nothing here knows any op. What the tables of `core/admission.py` say of a name 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
 from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, is_admitted, why_not
+from spmdir.core.call import Literal
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.value_op import ValueOp
 
 
@@ -27,6 +30,25 @@ class AtenOp(ValueOp):
     """A call of a torch op; `aten.add.Tensor` is `torch.ops.aten.add.Tensor`, `default` is left out."""
 
     name = "aten.op"
+
+    @classmethod
+    def build(  # type: ignore[override]  # xDSL's takes operands and properties, as `create` does
+        cls,
+        operands: Sequence[SSAValue],
+        results: Sequence[TensorMeta | None],
+        shardings: Sequence[Sharding | None] | None = None,
+        location: Any = None,
+        **arguments: Literal,
+    ) -> Self:
+        """Return this op of `operands`, as in `op_class("aten.sum.dim_IntList").build([x], [meta], dim=(0,))`.
+
+        Args:
+            results: shape and element type of each result, None for one that is left out.
+            shardings: one a result.
+            arguments: those that are no tensors, by their names in torch's schema.
+        """
+        given = tuple(sorted(arguments.items()))
+        return cls.build_op(operands, results, given, shardings, location=location)  # type: ignore[return-value]
 
 
 @irdl_op_definition
