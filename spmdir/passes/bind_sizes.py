@@ -29,7 +29,7 @@ from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expansion_of
-from spmdir.passes.preconditions import global_function
+from spmdir.passes.preconditions import global_functions
 from spmdir.passes.propagation.noted_options import taken_note
 
 
@@ -46,7 +46,7 @@ class BindSizesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        global_function(op, self.name)
+        functions = global_functions(op, self.name)
         declared = sizes_op(op)
         if declared is None and not self.sizes:
             return
@@ -57,12 +57,12 @@ class BindSizesPass(ModulePass):
         except SpmdirError as error:
             raise type(error)(error.message, location_of(declared or op)) from None
         assert declared is not None  # for nothing but the declaration allows sizes
-        for function in ir.functions(op):
+        for function in functions:
             _bind_function(function, given)
         Rewriter.erase_op(declared)
-        function = ir.main_function(op)
-        if any(isinstance(child, AtenOp) and child.sharding for child in function.body.block.ops):
-            _decide(op, function, ctx)
+        for function in functions:
+            if any(isinstance(child, AtenOp) and child.sharding for child in function.body.block.ops):
+                _decide(op, function, ctx)
 
 
 def _bind_function(function: FuncOp, given: Mapping[str, int]) -> None:

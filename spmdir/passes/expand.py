@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import ShardingError, UnsupportedError
@@ -25,7 +23,7 @@ from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.preconditions import sized_function
+from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands, divided_factors, required, rule_of, strategies_of
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
@@ -36,14 +34,13 @@ Layouts = dict[str, ExpansionLayout]
 
 
 @dataclass(frozen=True)
-class ExpandPass(ModulePass):
+class ExpandPass(FunctionPass):
     """Replaces ops that are sharded along a dimension they reduce inside, such as softmax, by ops that can run so."""
 
     name = "expand"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assert isinstance(ctx, IRContext)
-        expand_all(sized_function(op, self.name), ir.mesh(op), ctx.rules)
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        expand_all(function, ir.mesh(module), ctx.rules)
 
 
 def expand_all(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:

@@ -11,22 +11,21 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.symbolic.expressions import Size, apply, evaluate, is_symbolic, product
 from spmdir.core.tensor import sized_meta
-from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
 from spmdir.dialects.syntax.context import IRContext
+from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet
 
@@ -65,15 +64,16 @@ class _Views:
 
 
 @dataclass(frozen=True)
-class FoldViewsPass(ModulePass):
+class FoldViewsPass(FunctionPass):
     """Turns contractions over views into einsums over what is viewed, so that each dimension can be sharded."""
 
     name = "fold-views"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assert isinstance(ctx, IRContext)
-        block = ir.main_function(op).body.block
-        start, hints = block.first_op, open_sizes(op).hints
+    needs_numbers: ClassVar = False
+
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        block = function.body.block
+        start, hints = block.first_op, open_sizes(module).hints
         assert start is not None  # a verified function has a terminator
         sizes = SizeValues(
             block.args,

@@ -26,7 +26,7 @@ from spmdir.passes.fusion.rewrite_text import read_rewrites
 from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
-from spmdir.passes.preconditions import sized_function
+from spmdir.passes.preconditions import global_functions, refuse_open_sizes
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
@@ -78,19 +78,20 @@ class FuseCollectivesPass(ModulePass):
         Args:
             on_attempt: called for each match of a rewrite with what became of it; str(attempt) is its remark.
         """
-        function = sized_function(module, self.name)
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
-        block = function.body.block
-        engine = Engine(ir.mesh(module), context.rules, Names(block), conditions, on_attempt)
-        waiting = set(block.ops)
-        for _ in range(self.max_sweeps):
-            for value in [*_merge_duplicates(block), *_erase_unused(block)]:
-                waiting |= _users(value, reach)
-            if not waiting:
-                return
-            waiting = _sweep(block, engine, index, waiting, reach)
+        refuse_open_sizes(module, self.name)
+        for function in global_functions(module, self.name):
+            block = function.body.block
+            engine = Engine(ir.mesh(module), context.rules, Names(block), conditions, on_attempt)
+            waiting = set(block.ops)
+            for _ in range(self.max_sweeps):
+                for value in [*_merge_duplicates(block), *_erase_unused(block)]:
+                    waiting |= _users(value, reach)
+                if not waiting:
+                    break
+                waiting = _sweep(block, engine, index, waiting, reach)
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]

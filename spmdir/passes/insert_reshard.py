@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import attrs
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import ShardingError
@@ -22,7 +21,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.expand import expand_all
-from spmdir.passes.preconditions import sized_function
+from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands
 from spmdir.reshard.conditions import refinement
 
@@ -48,14 +47,13 @@ class _Reshards:
 
 
 @dataclass(frozen=True)
-class InsertReshardPass(ModulePass):
+class InsertReshardPass(FunctionPass):
     """Puts a spmd.reshard before each use that needs another sharding; one serves all users that need the same."""
 
     name = "insert-reshard"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assert isinstance(ctx, IRContext)
-        mesh, function = ir.mesh(op), sized_function(op, self.name)
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        mesh = ir.mesh(module)
         expand_all(function, mesh, ctx.rules)
         made = _Reshards(Names(function.body.block))
         for user in list(function.body.block.ops):

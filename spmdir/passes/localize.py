@@ -41,7 +41,7 @@ from spmdir.dialects.verification import is_local
 from spmdir.passes.local_programs.local_forms import NOTE, note
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.preconditions import refuse_open_sizes
+from spmdir.passes.preconditions import flat_functions, refuse_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
 from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
@@ -59,7 +59,7 @@ class LocalizePass(ModulePass):
         assert isinstance(ctx, IRContext)
         refuse_open_sizes(op, self.name)
         mesh = ir.mesh(op)
-        for function in ir.functions(op):
+        for function in flat_functions(op):
             if not is_local(function):
                 _localize(function, mesh, ctx.rules)
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import ShardingError, SpmdirError
@@ -22,9 +21,9 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
-from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.preconditions import sized_function
+from spmdir.passes.preconditions import FunctionPass
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step
@@ -38,7 +37,7 @@ Tree = dict[Sharding, Step]
 
 
 @dataclass(frozen=True)
-class LowerReshardPass(ModulePass):
+class LowerReshardPass(FunctionPass):
     """Turns each spmd.reshard into the cheapest collectives; reshards of one value share their steps."""
 
     name = "lower-reshard"
@@ -46,8 +45,8 @@ class LowerReshardPass(ModulePass):
     topology: str = FLAT.name
     """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes."""
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        mesh, function = ir.mesh(op), sized_function(op, self.name)
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        mesh = ir.mesh(module)
         topology = find_topology(self.topology, FLAT)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spmdir.passes.fusion.rewrite_conditions import Test
     from spmdir.passes.fusion.terms import Rewrite
 
-STANDARD = "propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
 """The standard pipeline, from an imported program to the program of one rank."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"

@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.passes import ModulePass
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import sizes_op
-from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.verification import is_local
 
 
-def global_function(module: ModuleOp, pass_name: str) -> FuncOp:
-    """The one function of `module`, for a pass that reads global types.
+class FunctionPass(ModulePass):
+    """A pass that changes each function of a module by itself: it has `run_on_function` in the place of `apply`.
+
+    Attributes:
+        needs_numbers: whether symbolic sizes must have been bound to numbers before.
+    """
+
+    needs_numbers: ClassVar[bool] = True
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run the pass on each function of `op`.
+
+        Raises:
+            SpmdirError: a function is not at the stage that the pass is for; located.
+        """
+        assert isinstance(ctx, IRContext)
+        if self.needs_numbers:
+            refuse_open_sizes(op, self.name)
+        for function in global_functions(op, self.name):
+            self.run_on_function(ctx, op, function)
+
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Change `function`, which has global types and calls no other, in place."""
+        raise NotImplementedError(f"{type(self).__name__}.run_on_function")
+
+
+def global_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
+    """Return the functions of `module`, for a pass that reads global types.
 
     Raises:
-        UnsupportedError: localize has made the types those of one rank, or there is not one function.
+        UnsupportedError: there is none, one calls another, or localize has made its types those of one rank; located.
     """
-    function = ir.main_function(module)
-    if is_local(function):
-        raise UnsupportedError(
-            f"the types are those of one rank, and {pass_name} needs the global ones; run {pass_name} before localize",
-            location_of(function),
-        )
-    return function
+    functions = flat_functions(module)
+    for function in functions:
+        if is_local(function):
+            raise UnsupportedError(
+                f"the types are those of one rank, and {pass_name} needs the global ones; "
+                f"run {pass_name} before localize",
+                location_of(function),
+            )
+    return functions
 
 
-def sized_function(module: ModuleOp, pass_name: str) -> FuncOp:
-    """The one function of `module`, for a pass that reads global types and works with numbers.
+def flat_functions(module: ModuleOp) -> list[FuncOp]:
+    """Return the functions of `module`.
 
     Raises:
-        UnsupportedError: as for `global_function`; sizes are symbolic.
+        UnsupportedError: there is none, or one calls another; located.
     """
-    refuse_open_sizes(module, pass_name)
-    return global_function(module, pass_name)
+    functions = ir.functions(module)
+    if not functions:
+        raise UnsupportedError("the module has no function; expected one or more", location_of(module))
+    for function in functions:
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
+    return functions
 
 
 def refuse_open_sizes(module: ModuleOp, pass_name: str) -> None:

@@ -6,14 +6,12 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import attrs
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
-from xdsl.passes import ModulePass
 
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
@@ -32,7 +30,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.options import Amount, Count
-from spmdir.passes.preconditions import global_function
+from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.nesting import Maker, annotate
 from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_objective
@@ -188,10 +186,11 @@ class OpStrategies:
 
 
 @dataclass(frozen=True)
-class PropagatePass(ModulePass):
+class PropagatePass(FunctionPass):
     """Gives every value a sharding; what the user gave is fixed, reshards and pending reductions are priced."""
 
     name = "propagate"
+    needs_numbers: ClassVar = False
 
     flop_bytes: Amount = 0.0225
     """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
@@ -204,9 +203,8 @@ class PropagatePass(ModulePass):
     missing_rule: Literal["warn", "error"] = "warn"
     """An op without a rule runs replicated with a warning, or is refused."""
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assert isinstance(ctx, IRContext)
-        mesh, function = ir.mesh(op), global_function(op, self.name)
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        mesh = ir.mesh(module)
         if self.missing_rule == "error":
             _refuse_missing_rules(function, ctx.rules)
         with ir.collector_paused():
@@ -217,7 +215,7 @@ class PropagatePass(ModulePass):
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
-            if sizes_op(op) is not None:
+            if sizes_op(module) is not None:
                 note_options(function, self)
 
     def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:

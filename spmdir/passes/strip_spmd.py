@@ -16,7 +16,7 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.preconditions import global_function
+from spmdir.passes.preconditions import global_functions
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class StripSpmdPass(ModulePass):
     name = "strip-spmd"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        function = global_function(op, self.name)
-        for child in list(function.body.block.ops):
-            _strip(child)
-        function.arg_attrs = _without_shardings(function.arg_attrs)
-        function.res_attrs = _without_shardings(function.res_attrs)
-        for child in function.body.block.ops:
-            if isinstance(child, SizeOp):
-                child.tell_axes()
+        for function in global_functions(op, self.name):
+            for child in list(function.body.block.ops):
+                _strip(child)
+            function.arg_attrs = _without_shardings(function.arg_attrs)
+            function.res_attrs = _without_shardings(function.res_attrs)
+            for child in function.body.block.ops:
+                if isinstance(child, SizeOp):
+                    child.tell_axes()
         for mesh in [child for child in op.body.block.ops if isinstance(child, MeshOp)]:
             Rewriter.erase_op(mesh)
 

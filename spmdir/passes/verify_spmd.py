@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
@@ -27,7 +28,7 @@ from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.same_function import compare
 from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.preconditions import refuse_open_sizes
+from spmdir.passes.preconditions import flat_functions, refuse_open_sizes
 from spmdir.passes.type_check.type_check import strategies_of
 from spmdir.reshard.plan import plan_reshard
 
@@ -46,26 +47,29 @@ class VerifySpmdPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         ir.verify(op)
-        function = ir.main_function(op)
-        if not is_local(function):
-            _check(op, ctx, results=not self.before_reshard)
-            return
-        refuse_open_sizes(op, self.name)
-        whole = globalized(op, ctx)
-        ir.verify(whole)
-        _check(whole, ctx)
-        LocalizePass().apply(ctx, whole)
-        compare(function, ir.main_function(whole))
+        for function in flat_functions(op):
+            if is_local(function):
+                self._check_local(ctx, op, function)
+            else:
+                _check(function, ir.mesh(op), ctx, results=not self.before_reshard)
+
+    def _check_local(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Raise SpmdirError unless `function` is what localize makes of the global function that it stands for."""
+        refuse_open_sizes(module, self.name)
+        restored = globalized(module, function, ctx)
+        ir.verify(restored)
+        _check(ir.main_function(restored), ir.mesh(restored), ctx)
+        LocalizePass().apply(ctx, restored)
+        compare(function, ir.main_function(restored))
         trust(function)
 
 
-def _check(module: ModuleOp, ctx: IRContext, results: bool = True) -> None:
-    """Raise SpmdirError unless a module with global types is well typed.
+def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -> None:
+    """Raise SpmdirError unless a function with global types is well typed.
 
     Args:
         results: whether results must be held as the function promises, unless operands are still to be resharded.
     """
-    mesh, function = ir.mesh(module), ir.main_function(module)
     errors: list[SpmdirError] = [*argument_errors(function)]
     for child in function.body.block.ops:
         try:

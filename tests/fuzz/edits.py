@@ -192,7 +192,7 @@ def outcome(text: str, inputs: Mapping[str, Any], rtol: float = 1e-9) -> str:
         found = simulate(module, dict(inputs), dict(inputs))
     except SpmdirError:
         return "rejected"
-    whole = globalized(module, ir.context()) if is_local(ir.main_function(module)) else module
+    whole = globalized(module, ir.main_function(module), ir.context()) if is_local(ir.main_function(module)) else module
     unread = [argument for argument in ir.main_function(whole).args if argument.name_hint not in inputs]
     given = {**inputs, **{argument.name_hint: _zeros(argument) for argument in unread}}
     try:

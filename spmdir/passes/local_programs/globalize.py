@@ -24,7 +24,7 @@ from spmdir.dialects.values import function_attrs, global_shape
 from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
 
 
-def globalized(module: ModuleOp, ctx: IRContext) -> ModuleOp:
+def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
     """The module that localize would make `module` of, by what its values and its local forms say.
 
     Operands that a local form does not read become further arguments of the function.
@@ -32,9 +32,7 @@ def globalized(module: ModuleOp, ctx: IRContext) -> ModuleOp:
     Raises:
         SpmdirError: it says what cannot be; located.
     """
-    return ModuleOp(
-        [ir.mesh_op(module).clone(), _Globalizer(ir.main_function(module), ir.mesh(module), ctx).function()]
-    )
+    return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
 
 def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:

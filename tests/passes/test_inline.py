@@ -1,0 +1,59 @@
+"""Modules of several functions: calls are inlined on the way to a rank's program, and one function is the program."""
+
+import pytest
+import torch
+
+import spmdir
+
+CALLS = """
+spmd.mesh @mesh <tp = 2>
+
+func.func private @layer(%x: tensor<4x8xf64>,
+                         %w: tensor<8x8xf64> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<4x8xf64> {
+  %0 = aten.mm(%x, %w) : tensor<4x8xf64>
+  %1 = aten.relu(%0) : tensor<4x8xf64>
+  return %1 : tensor<4x8xf64>
+}
+
+func.func @main(%x: tensor<4x8xf64>, %w1: tensor<8x8xf64>, %w2: tensor<8x8xf64>) -> (tensor<4x8xf64>, tensor<4x8xf64>) {
+  %h = func.call @layer(%x, %w1) : (tensor<4x8xf64>, tensor<8x8xf64>) -> tensor<4x8xf64>
+  %y = func.call @layer(%h, %w2) : (tensor<4x8xf64>, tensor<8x8xf64>) -> tensor<4x8xf64>
+  return %h, %y : tensor<4x8xf64>, tensor<4x8xf64>
+}
+"""
+
+
+def test_a_program_with_calls_computes_what_its_functions_compute() -> None:
+    x, w1, w2 = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 8), (8, 8), (8, 8)))
+    h, y = spmdir.simulate(spmdir.parse(CALLS), [x, w1, w2])
+    torch.testing.assert_close(h, (x @ w1).relu())
+    torch.testing.assert_close(y, (h @ w2).relu())
+
+
+def test_an_annotation_of_a_called_function_is_a_constraint_of_each_call() -> None:
+    module = spmdir.run_passes(spmdir.parse(CALLS), "inline,propagate,insert-reshard")
+    text = spmdir.print_ir(module)
+    assert "func.call" not in text
+    assert text.count("aten.mm") == text.count("aten.relu") == 2
+    assert text.count("{spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}") >= 2  # both weights
+
+
+def test_a_chain_of_thousands_of_calls_is_inlined() -> None:
+    signature = "(%x: tensor<4xf32>) -> tensor<4xf32>"
+    functions = ["spmd.mesh @mesh <tp = 2>", f"func.func private @f0{signature} {{\n  return %x : tensor<4xf32>\n}}"]
+    for n in range(1, 3000):
+        call = f"%y = func.call @f{n - 1}(%x) : (tensor<4xf32>) -> tensor<4xf32>"
+        name = f"private @f{n}" if n < 2999 else "@main"
+        functions.append(f"func.func {name}{signature} {{\n  {call}\n  return %y : tensor<4xf32>\n}}")
+    module = spmdir.run_passes(spmdir.parse("\n".join(functions)), "inline")
+    assert spmdir.print_ir(module).count("func.func") == 1
+
+
+def test_of_several_functions_main_or_the_only_public_one_is_the_program() -> None:
+    with pytest.raises(
+        spmdir.SpmdirError, match="the module has 2 functions; expected one, or one that is called @main"
+    ):
+        spmdir.simulate(spmdir.parse(CALLS.replace("private @layer", "@layer").replace("@main", "@model")), [])
+    x, w1, w2 = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 8), (8, 8), (8, 8)))
+    h, _ = spmdir.simulate(spmdir.parse(CALLS.replace("@main", "@model")), [x, w1, w2])
+    torch.testing.assert_close(h, (x @ w1).relu())
