@@ -193,3 +193,27 @@ def test_two_plugins_that_declare_one_name_are_refused_at_the_second(tmp_path: P
     with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as refusal:
         load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
     assert str(refusal.value.location) == f"{tmp_path / 'two.py'}:6:1"
+
+
+def test_rewrites_and_topologies_of_plugins_are_those_of_the_pipeline(tmp_path: Path) -> None:
+    rewrites = write(
+        tmp_path, "mine.rewrites", "slice-twice: slice (slice x on A dim d) on B dim d => slice x on A, B dim d\n"
+    )
+    text = "from spmdir.reshard.topology import Topology\nSLOW = Topology('slow', 1e9, 1e9, 1e-6, 0.0, 0.0, 1e9)\n"
+    pipeline = Pipeline(plugins=[rewrites, write(tmp_path, "slow.py", text)], topology="slow")
+    assert [rewrite.name for rewrite in pipeline.context().rewrites] == ["slice-twice"]
+    (lowering,) = [made for made in pipeline.made() if made.name == "lower-reshard"]
+    assert lowering.topology.name == "slow" and lowering.topology.intra_bandwidth == 1e9  # type: ignore[attr-defined]
+
+
+def test_an_installed_plugin_is_found_by_its_name_and_by_the_name_of_its_pass(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path, "renaming_package.py", RENAME)
+    info = tmp_path / "renaming-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: renaming\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[spmdir.plugins]\nrenaming = renaming_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [made.name for made in Pipeline("rename", plugins=["renaming"]).made()] == ["rename"]
+    assert [plugin.name for plugin in Pipeline("rename{to=h}").plugins] == ["renaming"]
+    with pytest.raises(SpmdirError, match=r"no plug-in 'renamin'.*installed are renaming; did you mean 'renaming'"):
+        load_plugins(["renamin"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -269,7 +270,55 @@ def refusals(mesh: Mesh, rank: int) -> dict[str, str]:
     }
 
 
+NEGATES = """
+from dataclasses import dataclass
+
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from spmdir.dialects.aten import op_class
+
+@dataclass(frozen=True)
+class NegatesPass(ModulePass):
+    name = "negates"
+
+    def apply(self, ctx, op):
+        for old in [child for child in op.walk() if child.name == "aten.relu"]:
+            new = op_class("aten.neg").build_op(
+                list(old.operands), list(old.metas), (), list(old.shardings), None, old.location)
+            for key in old.properties.keys() - new.properties.keys():
+                new.properties[key] = old.properties[key]
+            Rewriter.replace_op(old, new)
+"""
+"""A plug-in whose pass makes another program, so that results tell whether it has run."""
+
+
+def own_pass(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """A pass of a plug-in among those of `parallelize`, and pipelines and plug-ins that differ between ranks."""
+    file = Path(tempfile.mkdtemp()) / "negates.py"
+    file.write_text(NEGATES)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).double()
+    x = torch.randn(4, 8, dtype=torch.float64)
+    plan = {"0.weight": "tp: S(0)", "0.bias": "tp: S(0)", "2.weight": "tp: S(1)"}
+    rest = "propagate,expand,insert-reshard,lower-reshard,localize"
+    texts = (f"negates,{rest}", rest.replace("localize", "negates,localize"))
+    pipelines = [spmdir.Pipeline(text, plugins=[file]) for text in texts]
+    outputs = [spmdir.parallelize(model, (x,), mesh, plan, pipeline=pipeline)(x) for pipeline in pipelines]
+    file.write_text(NEGATES + "# another" * rank)
+    changed = spmdir.Pipeline(rest, plugins=[file])
+    other = rest.replace("expand,", "" if rank else "expand,")
+    return {
+        "outputs": outputs,
+        "expected": [model[2](-model[0](x))] * 2,
+        "plug-ins": error_of(lambda: spmdir.parallelize(model, (x,), mesh, plan, pipeline=changed)),
+        "pipelines": error_of(lambda: spmdir.parallelize(model, (x,), mesh, plan, pipeline=other)),
+    }
+
+
 CASES: dict[str, Callable[[Mesh, int], Any]] = {
+    "own_pass": own_pass,
     "forward": lambda mesh, rank: forward(mesh),
     "divided": lambda mesh, rank: divided(mesh),
     "adamw": lambda mesh, rank: training(mesh, "adamw"),

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
-    TWO: ("forward", "sgd", "refusals"),
+    TWO: ("forward", "sgd", "refusals", "own_pass"),
     FOUR: ("forward", "divided", "adamw", "effects", "saved", "exported"),
 }
 """Mesh → what its ranks do."""
@@ -153,6 +153,19 @@ def test_ranks_that_disagree_are_refused(ranks):
         assert f"has {mesh.world_size} ranks" in result["refusals"]["size"]
         assert f"has {3 * mesh.world_size};" in result["refusals"]["size"]
         assert "would run different programs" in result["refusals"]["programs"]
+
+
+@on(TWO)
+def test_a_pass_of_a_plugin_runs_on_ranks_wherever_it_stands_in_the_pipeline(ranks):
+    for result in ranks[1]:
+        assert_same(result["own_pass"]["outputs"], result["own_pass"]["expected"])
+
+
+@on(TWO)
+def test_ranks_that_differ_in_pipeline_or_plugins_are_rejected(ranks):
+    for result in ranks[1]:
+        assert "with different plug-ins or topologies" in result["own_pass"]["plug-ins"]
+        assert "give the pipelines propagate,expand," in result["own_pass"]["pipelines"]
 
 
 @pytest.mark.gloo
