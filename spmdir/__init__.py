@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.reshard.topology import Topology as Topology
     from spmdir.rules.listing import strategies as strategies
     from spmdir.rules.rule_set import load_rules as load_rules
-    from spmdir.runtime.parallelize import Parallel as Parallel
-    from spmdir.runtime.prepare import parallelize as parallelize
+    from spmdir.runtime.parallel import Parallel as Parallel
+    from spmdir.runtime.parallelize import parallelize as parallelize
     from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
     from spmdir.runtime.training import training_step as training_step
     from spmdir.simulator.simulate import simulate as simulate
@@ -50,7 +50,7 @@ _HOMES = {
     "Edge": "spmdir.core.placement.base",
     "Mesh": "spmdir.core.mesh",
     "P": "spmdir.core.placement.standard",
-    "Parallel": "spmdir.runtime.parallelize",
+    "Parallel": "spmdir.runtime.parallel",
     "PartialPlacement": "spmdir.core.placement.base",
     "Pipeline": "spmdir.passes.pipeline",
     "Placement": "spmdir.core.placement.base",
@@ -70,7 +70,7 @@ _HOMES = {
     "load_plugin": "spmdir.plugins",
     "load_rules": "spmdir.rules.rule_set",
     "lower_to_fx": "spmdir.lowering.emit",
-    "parallelize": "spmdir.runtime.prepare",
+    "parallelize": "spmdir.runtime.parallelize",
     "parse": "spmdir.dialects.ir",
     "parse_placement": "spmdir.core.placement.standard",
     "plan_reshard": "spmdir.reshard.plan",

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute
 from spmdir.core.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|spmdir[/\\]importer[/\\](?:constrain|locations|replay)\.py$|^<")
+_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|[/\\]spmdir[/\\](?:importer|runtime)[/\\]|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 _DEPTH = 32
 """How many frames a location keeps, the innermost ones: a stack that a file brings may be of any depth."""

@@ -27,7 +27,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.simulator.distribution import local_tensor
+from spmdir.runtime.local_state import own_shard
 from spmdir.simulator.simulate import arrange_outputs
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
@@ -77,14 +77,15 @@ def _local_state(
     """The state dict of `rank`; tied entries stay tied."""
     whole: dict[str, Any] = source.state_dict
     by_tensor = {id(whole[name]): sharding for name, sharding in shardings.items() if name in whole}
-    pieces: dict[tuple[int, Sharding], Any] = {}
+    shards: dict[tuple[int, Sharding], Any] = {}
     state = {}
     for name, tensor in whole.items():
         sharding = shardings.get(name) or by_tensor.get(id(tensor)) or Sharding()
         key = id(tensor), sharding
-        if key not in pieces:
-            pieces[key] = _own_piece(tensor, sharding, mesh, rank)
-        state[name] = pieces[key]
+        if key not in shards:
+            replicated = isinstance(tensor, nn.Parameter) and not sharding.entries
+            shards[key] = tensor if replicated else own_shard(tensor, sharding, mesh, rank, tensor.device)
+        state[name] = shards[key]
     return state
 
 
@@ -204,12 +205,3 @@ def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCal
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
     outputs = [spec.arg for spec in user_outputs(signature)]
     return ModuleCallEntry("", dataclasses.replace(call, inputs=inputs, outputs=outputs))
-
-
-def _own_piece(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> Tensor:
-    """The piece in storage of its own; a parameter that is not divided stays the one that it is."""
-    parameter = isinstance(tensor, nn.Parameter)
-    if parameter and not sharding.entries:
-        return tensor
-    piece = local_tensor(tensor.detach(), sharding, mesh, rank).clone(memory_format=torch.contiguous_format)
-    return nn.Parameter(piece, tensor.requires_grad) if parameter else piece

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -14,6 +15,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Shard as S
 from spmdir.core.sharding import Sharding
+from spmdir.simulator.distribution import local_tensor
 
 
 @attrs.frozen(eq=False)
@@ -35,6 +37,16 @@ class LocalShard:
             f"'{self.name}' is held as <{self.sharding}>, which DTensor cannot say, so a checkpoint of it would lose "
             "what other ranks hold; save state_dict(), which gathers it, or shard it by S(dim) alone"
         )
+
+
+def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
+    """Return the shard of `rank` on `device`, in storage of its own, so that the global tensor can be freed.
+
+    The shard of a parameter is a parameter.
+    """
+    shard = local_tensor(tensor.detach(), sharding, mesh, rank).to(device)
+    shard = shard.clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(shard, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shard
 
 
 def as_dtensor(

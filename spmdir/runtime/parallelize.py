@@ -1,258 +1,214 @@
-"""A model or a training step, partitioned, as one of the ranks that run it."""
+"""`parallelize`: capture, import, passes, lowering and the placing of state, for real ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-import attrs
 import torch
 import torch.distributed as dist
-from torch import Tensor, fx
-from torch._C._distributed_c10d import _resolve_process_group
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
 
-from spmdir.core.errors import SpmdirError
-from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.symbolic.expressions import evaluate
-from spmdir.dialects.attributes import sharding_attr, type_of
-from spmdir.dialects.mesh_op import MeshOp
+from spmdir.core.arguments import FLAG
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
-from spmdir.lowering.emit import lower_to_fx
-from spmdir.lowering.process_groups import device_groups, name_groups
+from spmdir.importer.importer import import_fx
+from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
 from spmdir.passes.finish import bound
-from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.rules import RuleSet
+from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
 from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.capture import Convention
-from spmdir.runtime.digests import program_digest
-from spmdir.runtime.failures import failing_node, is_collective, run_failure
-from spmdir.runtime.local_state import LocalShard, as_dtensor
-from spmdir.runtime.signature import Argument, Result, Signature
+from spmdir.runtime.capture import Capture, capture_model, capture_step
+from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
+from spmdir.runtime.local_state import own_shard
+from spmdir.runtime.parallel import Parallel, broadcast_first, lowered
+from spmdir.runtime.signature import Argument, Signature, keep_places, read_signature
 from spmdir.simulator.distribution import local_tensor
-from spmdir.simulator.simulate import check_memory, check_tensor, solve_shapes
-from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from spmdir.torch_interop.schemas import is_random
-
-Known = tuple[tuple[str, int], ...]
-"""Symbolic sizes by name."""
 
 
-@attrs.define(frozen=True, eq=False, slots=False)
-class Parallel:
-    """One rank's part of a partitioned program; calling it runs it together with the other ranks.
+def parallelize(
+    model: nn.Module | Callable[..., Any],
+    example_args: Sequence[Any],
+    mesh: Mesh | DeviceMesh,
+    shardings: Mapping[str, object] | None = None,
+    *,
+    out_shardings: Sequence[object] | None = None,
+    state: Any = None,
+    device_mesh: Any = None,
+    local_inputs: bool = False,
+    dynamic_shapes: Any = None,
+    missing_rule: Literal["warn", "error"] = "warn",
+    sync_state: bool = False,
+    pipeline: Pipeline | str | None = None,
+) -> Parallel:
+    """Partition a model or a training step; every rank calls this, alike, and gets its part.
 
-    Attributes:
-        module: the partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not
-            lowered, which is done for each choice of sizes when it is first called with them.
-        graph: the program of this rank; with symbolic sizes, that for the example arguments.
-        mesh, rank: the ranks, and this one among them.
-        device: where this one runs.
-    """
+    Each rank keeps only its shards of parameters, buffers and state: once the caller lets go of the originals, no
+    rank holds a full copy of what is sharded. Originals must be equal on all ranks, so seed before making them,
+    which is compared, or give `sync_state`; they may lie on the CPU whatever the ranks run on.
 
-    module: ModuleOp
-    graph: fx.GraphModule
-    mesh: Mesh
-    rank: int
-    device: torch.device
-    _held: dict[str, Tensor]
-    _device_mesh: Any
-    _ranks: RankGroup
-    _signature: Signature
-    _convention: Convention
-    _aliases: Mapping[str, str]
-    _local_inputs: bool
-    _graphs: dict[Known, fx.GraphModule]
-    _pipeline: Pipeline
-    _rules: RuleSet
-
-    @torch.no_grad()
-    def __call__(self, *args: Any) -> Any:
-        """The outputs of the model or the step, in its structure; the new state overwrites the old.
-
-        Every rank passes the same arguments, built like the example arguments, and gets whole outputs but for those
-        that `out_shardings` divides. Autograd records nothing: gradients are part of a step. Random ops draw from
-        the generator of the first rank.
-
-        Raises:
-            SpmdirError: the arguments do not fit, or share memory that is written to; sizes that are not those of the
-                last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
-                has ended, stalls, or had an error.
-        """
-        with self._ranks.reporting():
-            tensors = self._convention.tensors(args)
-            given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
-            check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
-            sizes = self._sizes(given)
-            shards = [
-                self._held[a.name] if a.held else self._shard(a, given[a.name], sizes)
-                for a in self._signature.arguments
-            ]
-        graph = self._graph(sizes)
-        if self._draws:
-            self._share_generator()
-        returned = self._run(graph, shards)
-        kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
-        results = self._apart(returned, kept)
-        for argument, result in self._signature.renewed:
-            if result.index not in kept:
-                (self._held if argument.held else given)[argument.name].copy_(results[result.index])
-        flat = [
-            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes)
-            for leaf in self._signature.outputs
-        ]
-        return pytree.tree_unflatten(flat, self._convention.out_spec)
-
-    @cached_property
-    def state(self) -> dict[str, Tensor | LocalShard]:
-        """Name → what this rank holds of it, as a DTensor; a nn.Parameter where it was one.
-
-        Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
-        calls read. A sharding that DTensor cannot say gives a LocalShard, which cannot be saved.
-        """
-        return {
-            a.name: as_dtensor(a.name, self._held[a.name], a.sharding, a.meta.shape, self.mesh, self._device_mesh)
-            for a in self._signature.held
-        }
-
-    @torch.no_grad()
-    def state_dict(self) -> dict[str, Tensor]:
-        """The whole state by name, gathered on every rank; all ranks must call it."""
-        names = [argument.name for argument in self._signature.held]
-        gathered = self._apart(self._run(self._gather, [self._held[name] for name in names]))
-        whole = dict(zip(names, gathered, strict=True))
-        return {**whole, **{alias: whole[name] for alias, name in self._aliases.items()}}
-
-    def gather_state(self) -> Any:
-        """The whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it."""
-        whole, spec = self.state_dict(), self._convention.state_spec
-        if spec is None:
-            return whole
-        leaves = [whole[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
-        return pytree.tree_unflatten(leaves, spec)
-
-    def _sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
-        """The symbolic sizes of the program in a call with the inputs `given`."""
-        known: dict[str, int] = {}
-        declared = open_sizes(self.module)
-        if declared.symbols:
-            solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in self._signature.inputs])
-            declared.check(known)
-        return known
-
-    def _run(self, graph: fx.GraphModule, shards: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a program of this rank together with the other ranks."""
-        try:
-            return graph(*shards)
-        except Exception as error:
-            node = failing_node(graph, error)
-            failure = run_failure(node, error, self.rank, self._ranks.reports())
-            if not is_collective(node):
-                self._ranks.report(failure)
-            raise failure from error
-
-    def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
-        """The program of this rank for `sizes`, on which the ranks agree unless they are those of the last call."""
-        key = tuple(sizes.items())
-        if key == self._ranks.agreed:
-            return self._graphs[key]
-        with self._ranks.checked("a run with new sizes") as status:
-            status["sizes"] = dict(sizes)
-            graph = self._graphs.get(key)
-            if graph is None:
-                with self._rules:
-                    module = bound(self.module, sizes, self._pipeline)
-                    program, graph = lowered(module, self._pipeline, self.rank, self.device)
-                status["program"] = program_digest(program, graph)
-        if key not in self._graphs:
-            name_groups(graph, self.mesh, self._device_mesh)
-            self._graphs[key] = graph
-        self._ranks.agreed = key
-        return graph
-
-    def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-        """What the program of this rank takes for an input."""
-        shape, sharding = argument.shape(sizes), argument.sharding
-        if self._local_inputs:
-            shape = sharding.local_shape(shape, self.mesh, self.mesh.coordinate(self.rank))
-        check_tensor(argument.name, tensor, shape, argument.meta.dtype)
-        expected = TORCH_DTYPES[argument.meta.dtype]
-        if tensor.dtype != expected:
-            raise SpmdirError(
-                f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
-                f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
-            )
-        shard = tensor if self._local_inputs else local_tensor(tensor, sharding, self.mesh, self.rank)
-        return shard.to(self.device)
-
-    def _apart(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
-        """The results, with copies of those that are held state, which later calls overwrite, but for those `kept`."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
-        return [
-            r.detach().clone() if r.untyped_storage().data_ptr() in held and index not in kept else r
-            for index, r in enumerate(results)
-        ]
-
-    @cached_property
-    def _gather(self) -> fx.GraphModule:
-        """The program that makes whole tensors of what the ranks hold."""
-        program = lower_to_fx(_gathering(self._signature.held, self.mesh), self.rank).to(self.device)
-        name_groups(program, self.mesh, self._device_mesh)
-        return program
-
-    @cached_property
-    def _draws(self) -> bool:
-        """Whether the program draws random numbers."""
-        return any(is_random(n.target) for n in self.graph.graph.nodes)
-
-    def _share_generator(self) -> None:
-        """Put the generator of every rank where that of the first rank is."""
-        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
-        drawn = source.get_rng_state().to(self.device)
-        what = "the random generator, which comes before the run,"
-        broadcast_first(drawn, what, self.mesh, self._device_mesh, self._ranks)
-        source.set_rng_state(drawn.cpu())
-
-
-def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
-    """Return a decided module with its collectives, and this rank's program, whose groups are named by mesh axes."""
-    run_passes(module, pipeline.after("propagate").before("localize"))
-    return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
-
-
-def whole_group(mesh: Mesh, device_mesh: Any) -> Any:
-    """The process group of all ranks of the mesh."""
-    name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
-    return _resolve_process_group(name)
-
-
-def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
-    """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
+    Args:
+        model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
+            new_state)` of tensor ops, as `training_step` makes.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        example_args: positional arguments with global shapes; numbers among them become constants.
+        shardings: as for `import_fx`; what is not named is left to the compiler. Leaves of the state go by their
+            path, `input:N` counts them before the arguments.
+        out_shardings: one entry an output; None for whole on every rank. What is given comes back as local pieces.
+        state: the pytree of tensors that a step begins with.
+        device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
+            the group has NCCL, else on the CPU.
+        local_inputs: whether calls are given this rank's pieces of the inputs instead of global inputs.
+        dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
+            of a step, one entry an argument. Shardings are decided once, for the example arguments.
+        missing_rule: as for `import_fx`.
+        sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
+        pipeline: what is run on the program, with its plug-ins; the standard one if None. The steps up to `propagate`
+            run once, the others for each choice of sizes.
 
     Raises:
-        SpmdirError: another rank does not come, with what that one left.
+        SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
+            or partitioned; ranks would run different programs, or begin with different values. All ranks raise what
+            one of them raises, and where one does not come within the timeout of the process group.
     """
-    try:
-        dist.broadcast(values, group=whole_group(mesh, device_mesh), group_src=0)
-    except RuntimeError as error:
-        axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
+    device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
+    ranks = RankGroup.join(_members(device_mesh))
+    with ranks.checked("parallelize") as status:
+        _check_asked(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
+        mesh, pipeline = as_mesh(mesh), as_pipeline(pipeline)
+        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
+        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
+        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
+        _check_world(mesh, device_mesh)
+        device, rank = _device(device_mesh), ranks.index
+        if isinstance(model, nn.Module) and state is None:
+            capture = capture_model(model, tuple(example_args), dynamic_shapes)
+        else:
+            capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
+        with pipeline.rules:
+            module = import_fx(
+                capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
+            )
+            run_passes(module, pipeline.through("propagate"))
+            signature = read_signature(ir.main_function(module), capture)
+            keep_places(ir.main_function(module), signature, local_inputs)
+            examples = open_sizes(module).hints
+            sized = bound(module, examples, pipeline) if examples else module
+            program, graph = lowered(sized, pipeline, rank, device)
+        originals = _originals(capture, signature)
+        status |= {"sizes": examples, "program": program_digest(program, graph)}
+        if not sync_state:
+            status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
+        held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
+        largest = max((tensor.nbytes for tensor in originals.values()), default=0)
+        buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
+    with ranks.reporting():
+        timeout = ranks.timeout if device_mesh is None else None
+        device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
+        name_groups(graph, mesh, device_mesh, timeout)
+        for a in signature.held if sync_state else []:
+            whole = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
+            held[a.name].detach().copy_(local_tensor(whole, a.sharding, mesh, rank))
+    ranks.agreed = tuple(examples.items())
+    return Parallel(
+        module if examples else program,
+        graph,
+        mesh,
+        rank,
+        device,
+        held,
+        device_mesh,
+        ranks,
+        signature,
+        capture.convention,
+        _aliases(capture, originals),
+        local_inputs,
+        {ranks.agreed: graph},
+        pipeline,
+        pipeline.rules,
+    )
+
+
+def _check_asked(
+    model: Any, state: Any, example_args: Any, local_inputs: bool, sync_state: bool, dynamic_shapes: Any
+) -> None:
+    FLAG.check("local_inputs", local_inputs)
+    FLAG.check("sync_state", sync_state)
+    if state is None and not isinstance(model, nn.Module):
         raise SpmdirError(
-            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
-            f"{ranks.reports() or 'another rank has ended or is stuck; '}{reason}"
-        ) from error
+            f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
+            "step(state, *args) → (outputs, new_state) together with state="
+        )
+    if not isinstance(example_args, (tuple, list)):
+        raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
+    if local_inputs and dynamic_shapes is not None:
+        raise SpmdirError("pieces of inputs do not tell the whole sizes; give global inputs with dynamic_shapes")
+    named = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, nn.Module) else []
+    paths = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(state)[0]]
+    for name, tensor in [*named, *paths]:
+        if isinstance(tensor, Tensor) and tensor.is_meta:
+            raise UnsupportedError(
+                f"'{name}' is on the meta device, so it has no values to run with; make it on the CPU, as by "
+                "model.to_empty(device='cpu') and loading its weights; import_fx and lower_to_fx compile without values"
+            )
 
 
-def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:
-    """A program that returns its arguments, held as given, whole."""
-    types = [type_of(argument.meta) for argument in arguments]
-    block = Block(arg_types=types)
-    block.add_op(ReturnOp(*block.args))
-    held = [DictionaryAttr({"spmd.sharding": sharding_attr(argument.sharding)}) for argument in arguments]
-    whole = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
-    function = FuncOp("gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(whole))
-    return ModuleOp([MeshOp.build(mesh), function])
+def _members(device_mesh: Any) -> list[int]:
+    """The global ranks of the mesh, in its order, this process among them."""
+    if not dist.is_initialized():
+        raise SpmdirError(
+            "there is no process group; start a process for each rank of the mesh, as with torchrun, "
+            "and call torch.distributed.init_process_group first"
+        )
+    if device_mesh is None:
+        return list(range(dist.get_world_size()))
+    device_rank(device_mesh)
+    return device_mesh.mesh.flatten().tolist()
+
+
+def _check_world(mesh: Mesh, device_mesh: Any) -> None:
+    if device_mesh is not None:
+        device_groups(mesh, device_mesh)
+    elif dist.get_world_size() != mesh.world_size:
+        raise SpmdirError(
+            f"the process group has {dist.get_world_size()} ranks, mesh {mesh} has {mesh.world_size}; "
+            f"start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the device_mesh of a part of them"
+        )
+
+
+def _device_mesh(mesh: Mesh, device: torch.device) -> Any:
+    return dist.device_mesh.init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
+
+
+def _device(device_mesh: Any) -> torch.device:
+    if device_mesh is not None:
+        kind = device_mesh.device_type
+    else:
+        kind = "cuda" if "nccl" in dist.get_backend_config() and torch.cuda.is_available() else "cpu"
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:
+    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
+    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    if ranks.index == 0:
+        whole.copy_(tensor.detach())
+    if tensor.nbytes:
+        broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", mesh, device_mesh, ranks)
+    return whole
+
+
+def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
+    """Return name → the unsharded tensor, of what stays with the ranks."""
+    leaves = zip(signature.state, capture.state, strict=True)
+    of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
+    return {a.name: of_state[a.name] if a.name in of_state else capture.own[a.name] for a in signature.held}
+
+
+def _aliases(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
+    """Further names of tied parameters → the name that the program has for them."""
+    names = {id(tensor): name for name, tensor in originals.items()}
+    return {k: names[id(t)] for k, t in capture.own.items() if k not in originals and id(t) in names}

@@ -18,8 +18,8 @@ from torch.export import Dim
 import spmdir
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.runtime import parallelize as parallel_module
-from spmdir.runtime import prepare
+from spmdir.runtime import parallel as parallel_module
+from spmdir.runtime import parallelize as parallelize_module
 from tests.runtime.parallelize_cases import error_of
 
 MESH = Mesh({"tp": 2})
@@ -102,7 +102,7 @@ def agreement(rank: int) -> dict[str, Any]:
 
 def error_of_raw(rank: int) -> str:
     """What rank 0 is told of an error of rank 1 that is not spmdir's."""
-    broken = mock.patch.object(prepare, "_own_shard", side_effect=MemoryError("no memory for it"))
+    broken = mock.patch.object(parallelize_module, "own_shard", side_effect=MemoryError("no memory for it"))
     try:
         with broken if rank else nullcontext():
             parallel()
@@ -125,7 +125,7 @@ def placing(rank: int) -> str:
     """An error of rank 1 while rank 0 waits to give it the state."""
     device_mesh = fresh_mesh()
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), device_mesh.get_group())
-    store, first_ranks = dist.distributed_c10d._get_default_store(), prepare._first_ranks
+    store, first_ranks = dist.distributed_c10d._get_default_store(), parallelize_module._first_ranks
 
     def late(*arguments: Any) -> Tensor:
         if rank:
@@ -133,7 +133,7 @@ def placing(rank: int) -> str:
         store.wait(["rank 1 has no place"])
         return first_ranks(*arguments)
 
-    with mock.patch.object(prepare, "_first_ranks", late):
+    with mock.patch.object(parallelize_module, "_first_ranks", late):
         found = error_of(lambda: parallel(device_mesh=device_mesh, sync_state=True))
     if rank:
         store.set("rank 1 has no place", "")

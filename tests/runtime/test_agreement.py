@@ -130,7 +130,11 @@ def test_a_rank_that_ends_is_an_error_on_the_others_with_the_place(ranks):
 
 @pytest.mark.parametrize("field", COMPARED)
 def test_the_first_thing_that_differs_is_named(field):
-    values = {"state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}], "sizes": [{"s0": 1}, {"s0": 2}]}
+    values = {
+        "pipeline": [{"text": "a", "digest": "1"}, {"text": "a", "digest": "2"}],
+        "state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
+        "sizes": [{"s0": 1}, {"s0": 2}],
+    }
     before = dict.fromkeys(list(COMPARED)[: list(COMPARED).index(field)], "same")
     one, other = values.get(field, ["one", "other"])
     verdict = verdict_of([{**before, field: one}, {**before, field: one}, {**before, field: other}])

@@ -1,0 +1,258 @@
+"""A model or a training step, partitioned, as one of the ranks that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from functools import cached_property
+from typing import Any
+
+import attrs
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.symbolic.expressions import evaluate
+from spmdir.dialects.attributes import sharding_attr, type_of
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.sizes import open_sizes
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.lowering.process_groups import device_groups, name_groups
+from spmdir.passes.finish import bound
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.rules import RuleSet
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.capture import Convention
+from spmdir.runtime.digests import program_digest
+from spmdir.runtime.failures import failing_node, is_collective, run_failure
+from spmdir.runtime.local_state import LocalShard, as_dtensor
+from spmdir.runtime.signature import Argument, Result, Signature
+from spmdir.simulator.distribution import local_tensor
+from spmdir.simulator.simulate import check_memory, check_tensor, solve_shapes
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.schemas import is_random
+
+Known = tuple[tuple[str, int], ...]
+"""Symbolic sizes by name."""
+
+
+@attrs.define(frozen=True, eq=False, slots=False)
+class Parallel:
+    """One rank's part of a partitioned program; calling it runs it together with the other ranks.
+
+    Attributes:
+        module: the partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not
+            lowered, which is done for each choice of sizes when it is first called with them.
+        graph: the program of this rank; with symbolic sizes, that for the example arguments.
+        mesh, rank: the ranks, and this one among them.
+        device: where this one runs.
+    """
+
+    module: ModuleOp
+    graph: fx.GraphModule
+    mesh: Mesh
+    rank: int
+    device: torch.device
+    _held: dict[str, Tensor]
+    _device_mesh: Any
+    _ranks: RankGroup
+    _signature: Signature
+    _convention: Convention
+    _aliases: Mapping[str, str]
+    _local_inputs: bool
+    _graphs: dict[Known, fx.GraphModule]
+    _pipeline: Pipeline
+    _rules: RuleSet
+
+    @torch.no_grad()
+    def __call__(self, *args: Any) -> Any:
+        """The outputs of the model or the step, in its structure; the new state overwrites the old.
+
+        Every rank passes the same arguments, built like the example arguments, and gets whole outputs but for those
+        that `out_shardings` divides. Autograd records nothing: gradients are part of a step. Random ops draw from
+        the generator of the first rank.
+
+        Raises:
+            SpmdirError: the arguments do not fit, or share memory that is written to; sizes that are not those of the
+                last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
+                has ended, stalls, or had an error.
+        """
+        with self._ranks.reporting():
+            tensors = self._convention.tensors(args)
+            given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
+            check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
+            sizes = self._sizes(given)
+            shards = [
+                self._held[a.name] if a.held else self._shard(a, given[a.name], sizes)
+                for a in self._signature.arguments
+            ]
+        graph = self._graph(sizes)
+        if self._draws:
+            self._share_generator()
+        returned = self._run(graph, shards)
+        kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
+        results = self._apart(returned, kept)
+        for argument, result in self._signature.renewed:
+            if result.index not in kept:
+                (self._held if argument.held else given)[argument.name].copy_(results[result.index])
+        flat = [
+            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes)
+            for leaf in self._signature.outputs
+        ]
+        return pytree.tree_unflatten(flat, self._convention.out_spec)
+
+    @cached_property
+    def state(self) -> dict[str, Tensor | LocalShard]:
+        """Name → what this rank holds of it, as a DTensor; a nn.Parameter where it was one.
+
+        Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
+        calls read. A sharding that DTensor cannot say gives a LocalShard, which cannot be saved.
+        """
+        return {
+            a.name: as_dtensor(a.name, self._held[a.name], a.sharding, a.meta.shape, self.mesh, self._device_mesh)
+            for a in self._signature.held
+        }
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole state by name, gathered on every rank; all ranks must call it."""
+        names = [argument.name for argument in self._signature.held]
+        gathered = self._apart(self._run(self._gather, [self._held[name] for name in names]))
+        whole = dict(zip(names, gathered, strict=True))
+        return {**whole, **{alias: whole[name] for alias, name in self._aliases.items()}}
+
+    def gather_state(self) -> Any:
+        """The whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it."""
+        whole, spec = self.state_dict(), self._convention.state_spec
+        if spec is None:
+            return whole
+        leaves = [whole[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
+        return pytree.tree_unflatten(leaves, spec)
+
+    def _sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
+        """The symbolic sizes of the program in a call with the inputs `given`."""
+        known: dict[str, int] = {}
+        declared = open_sizes(self.module)
+        if declared.symbols:
+            solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in self._signature.inputs])
+            declared.check(known)
+        return known
+
+    def _run(self, graph: fx.GraphModule, shards: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run a program of this rank together with the other ranks."""
+        try:
+            return graph(*shards)
+        except Exception as error:
+            node = failing_node(graph, error)
+            failure = run_failure(node, error, self.rank, self._ranks.reports())
+            if not is_collective(node):
+                self._ranks.report(failure)
+            raise failure from error
+
+    def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
+        """The program of this rank for `sizes`, on which the ranks agree unless they are those of the last call."""
+        key = tuple(sizes.items())
+        if key == self._ranks.agreed:
+            return self._graphs[key]
+        with self._ranks.checked("a run with new sizes") as status:
+            status["sizes"] = dict(sizes)
+            graph = self._graphs.get(key)
+            if graph is None:
+                with self._rules:
+                    module = bound(self.module, sizes, self._pipeline)
+                    program, graph = lowered(module, self._pipeline, self.rank, self.device)
+                status["program"] = program_digest(program, graph)
+        if key not in self._graphs:
+            name_groups(graph, self.mesh, self._device_mesh)
+            self._graphs[key] = graph
+        self._ranks.agreed = key
+        return graph
+
+    def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+        """What the program of this rank takes for an input."""
+        shape, sharding = argument.shape(sizes), argument.sharding
+        if self._local_inputs:
+            shape = sharding.local_shape(shape, self.mesh, self.mesh.coordinate(self.rank))
+        check_tensor(argument.name, tensor, shape, argument.meta.dtype)
+        expected = TORCH_DTYPES[argument.meta.dtype]
+        if tensor.dtype != expected:
+            raise SpmdirError(
+                f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
+                f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
+            )
+        shard = tensor if self._local_inputs else local_tensor(tensor, sharding, self.mesh, self.rank)
+        return shard.to(self.device)
+
+    def _apart(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
+        """The results, with copies of those that are held state, which later calls overwrite, but for those `kept`."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
+        return [
+            r.detach().clone() if r.untyped_storage().data_ptr() in held and index not in kept else r
+            for index, r in enumerate(results)
+        ]
+
+    @cached_property
+    def _gather(self) -> fx.GraphModule:
+        """The program that makes whole tensors of what the ranks hold."""
+        program = lower_to_fx(_gathering(self._signature.held, self.mesh), self.rank).to(self.device)
+        name_groups(program, self.mesh, self._device_mesh)
+        return program
+
+    @cached_property
+    def _draws(self) -> bool:
+        """Whether the program draws random numbers."""
+        return any(is_random(n.target) for n in self.graph.graph.nodes)
+
+    def _share_generator(self) -> None:
+        """Put the generator of every rank where that of the first rank is."""
+        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
+        drawn = source.get_rng_state().to(self.device)
+        what = "the random generator, which comes before the run,"
+        broadcast_first(drawn, what, self.mesh, self._device_mesh, self._ranks)
+        source.set_rng_state(drawn.cpu())
+
+
+def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
+    """Return a decided module with its collectives, and this rank's program, whose groups are named by mesh axes."""
+    run_passes(module, pipeline.after("propagate").before("localize"))
+    return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
+
+
+def whole_group(mesh: Mesh, device_mesh: Any) -> Any:
+    """The process group of all ranks of the mesh."""
+    name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
+    return _resolve_process_group(name)
+
+
+def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
+    """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
+
+    Raises:
+        SpmdirError: another rank does not come, with what that one left.
+    """
+    try:
+        dist.broadcast(values, group=whole_group(mesh, device_mesh), group_src=0)
+    except RuntimeError as error:
+        axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
+        raise SpmdirError(
+            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
+            f"{ranks.reports() or 'another rank has ended or is stuck; '}{reason}"
+        ) from error
+
+
+def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:
+    """A program that returns its arguments, held as given, whole."""
+    types = [type_of(argument.meta) for argument in arguments]
+    block = Block(arg_types=types)
+    block.add_op(ReturnOp(*block.args))
+    held = [DictionaryAttr({"spmd.sharding": sharding_attr(argument.sharding)}) for argument in arguments]
+    whole = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
+    function = FuncOp("gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(whole))
+    return ModuleOp([MeshOp.build(mesh), function])
