@@ -24,7 +24,7 @@ from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import cheapest_operands, divided_factors, required, rule_of, strategies_of
+from spmdir.passes.type_check.type_check import cheapest_operands, required, rule_of, sharded_factors, strategies_of
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout
@@ -117,7 +117,7 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
     layouts: Layouts = {}
     for axis in dict.fromkeys((*(axis for sharding in wanted for axis, _ in sharding.entries), *fine.axis_names)):
         placed = tuple(sharding[axis] for sharding in wanted)
-        sharded = divided_factors(choice, fine, without=axis)
+        sharded = sharded_factors(choice, fine, without=axis)
         layout = rule.lay_out(expansion, fine.sizes[axis], sharded, placed)
         if layout is None:
             raise UnsupportedError(

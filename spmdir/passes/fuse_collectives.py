@@ -26,7 +26,7 @@ from spmdir.passes.fusion.rewrite_text import read_rewrites
 from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
-from spmdir.passes.preconditions import global_functions, refuse_open_sizes
+from spmdir.passes.preconditions import global_functions, reject_open_sizes
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
@@ -81,7 +81,7 @@ class FuseCollectivesPass(ModulePass):
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
         index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
-        refuse_open_sizes(module, self.name)
+        reject_open_sizes(module, self.name)
         for function in global_functions(module, self.name):
             block = function.body.block
             engine = Engine(ir.mesh(module), context.rules, Names(block), conditions, on_attempt)

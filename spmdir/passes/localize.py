@@ -41,7 +41,7 @@ from spmdir.dialects.verification import is_local
 from spmdir.passes.local_programs.local_forms import NOTE, note
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.preconditions import flat_functions, refuse_open_sizes
+from spmdir.passes.preconditions import flat_functions, reject_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
 from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
@@ -57,7 +57,7 @@ class LocalizePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        refuse_open_sizes(op, self.name)
+        reject_open_sizes(op, self.name)
         mesh = ir.mesh(op)
         for function in flat_functions(op):
             if not is_local(function):
@@ -81,7 +81,7 @@ def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Loc
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     block, names = function.body.block, Names(function.body.block)
     for op in block.ops:
-        _refuse_unfinished(op)
+        _reject_unfinished(op)
     raise_all([*argument_errors(function), *result_errors(function, mesh)])
     # Last op first: an op is then read while its operands still have their global types.
     for op in reversed(list(block.ops)):
@@ -101,7 +101,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     trust(function)
 
 
-def _refuse_unfinished(op: Any) -> None:
+def _reject_unfinished(op: Any) -> None:
     location = location_of(op)
     if isinstance(op, (ReshardOp, ConstraintOp)):
         raise UnsupportedError(f"localize found '{op.name}'; run lower-reshard first", location)

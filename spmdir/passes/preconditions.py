@@ -33,7 +33,7 @@ class FunctionPass(ModulePass):
         """
         assert isinstance(ctx, IRContext)
         if self.needs_numbers:
-            refuse_open_sizes(op, self.name)
+            reject_open_sizes(op, self.name)
         for function in global_functions(op, self.name):
             self.run_on_function(ctx, op, function)
 
@@ -75,7 +75,7 @@ def flat_functions(module: ModuleOp) -> list[FuncOp]:
     return functions
 
 
-def refuse_open_sizes(module: ModuleOp, pass_name: str) -> None:
+def reject_open_sizes(module: ModuleOp, pass_name: str) -> None:
     """Raise UnsupportedError if sizes of `module` are symbolic, for a pass that works with numbers."""
     declared = sizes_op(module)
     if declared is not None:

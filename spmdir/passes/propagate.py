@@ -71,7 +71,7 @@ class OpStrategies:
         operands: the number of operands.
         results: what the user fixed of each result.
         work: bytes on the wire that the op's compute is worth.
-        whole_sums: ranks add in the order in which one device does, as long as something else can be done.
+        keep_sum_order: ranks add in the order in which one device does, as long as something else can be done.
         parts: the axes that are sub-axes, which divide evenly together.
         sizes: those of all axes, if a result is fixed.
         extras: the plug-in placements that its values may have.
@@ -81,7 +81,7 @@ class OpStrategies:
     operands: int
     results: tuple[Sharding | None, ...]
     work: float
-    whole_sums: bool = False
+    keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     extras: tuple[Placement, ...] = ()
@@ -100,7 +100,7 @@ class OpStrategies:
         if not fitting and self.sizes:
             divided = divided.over(self._beside(rule, axis))
             fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
-        if self.whole_sums:
+        if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
         if axis in self.parts:
@@ -206,7 +206,7 @@ class PropagatePass(FunctionPass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
         if self.missing_rule == "error":
-            _refuse_missing_rules(function, ctx.rules)
+            _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
             makers, problem, solution = self._decide(function, mesh, ctx.rules)
             strategies = solution.strategies
@@ -223,7 +223,7 @@ class PropagatePass(FunctionPass):
 
         Axes are split as the user's shardings do; then also as views would like, if that costs less.
         """
-        given = _given_mesh(function, mesh)
+        given = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, rules, self.flop_bytes)
         problem = problem.on(given)
         solution, refused = None, None
@@ -245,7 +245,7 @@ class PropagatePass(FunctionPass):
         return makers, problem, solution
 
 
-def _given_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
+def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
     """`mesh` with the axes split that the shardings of the function split."""
     given = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     given += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
@@ -367,7 +367,7 @@ def _meta(value: SSAValue) -> TensorMeta:
     return meta
 
 
-def _refuse_missing_rules(function: FuncOp, rules: RuleSet) -> None:
+def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
     for op in function.body.block.ops:
         if isinstance(op, AtenOp) and rule_of(op, rules) is None:
             raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))

@@ -28,7 +28,7 @@ from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.same_function import compare
 from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.preconditions import flat_functions, refuse_open_sizes
+from spmdir.passes.preconditions import flat_functions, reject_open_sizes
 from spmdir.passes.type_check.type_check import strategies_of
 from spmdir.reshard.plan import plan_reshard
 
@@ -55,7 +55,7 @@ class VerifySpmdPass(ModulePass):
 
     def _check_local(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Raise SpmdirError unless `function` is what localize makes of the global function that it stands for."""
-        refuse_open_sizes(module, self.name)
+        reject_open_sizes(module, self.name)
         restored = globalized(module, function, ctx)
         ir.verify(restored)
         _check(ir.main_function(restored), ir.mesh(restored), ctx)

@@ -1,7 +1,8 @@
-"""`Masked`: a pending sum in which every element is other than zero on one rank at most.
+"""`Masked`: a partial sum in which every element is nonzero on one rank at most.
 
-It is what a lookup in a table whose rows are divided leaves: each rank has the rows that it found and zeros elsewhere.
-DTensor calls it `_MaskPartial`. It is a pending sum and may become one for nothing, but it passes more ops than a sum
+A lookup in a table whose rows are sharded results in it: each rank has the rows that it found and zeros elsewhere.
+DTensor calls it `_MaskPartial`. It is a partial sum and becomes one without communication, but it passes more ops than
+a sum
 does: where f(0) = 0, the sum of f over the ranks is f of the sum, so a reduction can wait until after the activation.
 """
 
@@ -33,7 +34,7 @@ def _positive_exponent(rule: Any) -> bool:
 
 
 SCALES = ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
-"""Pointwise ops that pass a pending sum in one of their operands, element by element."""
+"""Pointwise ops that pass a partial sum in one of their operands, element by element."""
 
 KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _positive_exponent}
 """Pointwise ops of one tensor that make 0 of 0 for some of their arguments."""
@@ -41,7 +42,7 @@ KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _po
 
 @attrs.frozen
 class Masked(PartialPlacement):
-    """The value is the sum of what the ranks hold, and each element comes from one of them."""
+    """The value is the sum of the ranks' partial values, and each element comes from one of them."""
 
     text: ClassVar[str] = "Masked"
 
@@ -50,12 +51,12 @@ class Masked(PartialPlacement):
         return "sum"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        pieces, rest = [], tensor
+        partials, rest = [], tensor
         for _ in range(count - 1):
             here = noise(tensor).real > 0
-            pieces.append(rest.where(here, 0))
+            partials.append(rest.where(here, 0))
             rest = rest.where(~here, 0)
-        return [*pieces, rest.clone()]
+        return [*partials, rest.clone()]
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return clause in ("moves", "carries")
@@ -63,15 +64,15 @@ class Masked(PartialPlacement):
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x, target="P(sum)")
 
-    def lift(self, rule: Any, rows: Sequence[Any]) -> Iterable[Any]:
+    def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
         if rule.name in LOOKUPS:
             yield from rule.combining(self)
         if rule.name.removeprefix("aten.") in KEEPS_ZERO or KEEPS_ZERO_IF.get(rule.name, lambda _: False)(rule):
             yield rule.pointwise(self)
         if rule.name in SCALES:
-            pending = (row for row in rows if SUM in row.operands)
+            summed = (strategy for strategy in strategies if SUM in strategy.operands)
             yield from (
-                attrs.evolve(row, operands=self._of(row.operands), results=self._of(row.results)) for row in pending
+                attrs.evolve(one, operands=self._of(one.operands), results=self._of(one.results)) for one in summed
             )
 
     def _of(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:

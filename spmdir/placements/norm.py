@@ -1,6 +1,6 @@
-"""`Norm(p)`: a pending p-norm. The value is (Σ |x_r|^p)^(1/p) of what ranks hold, their maximum where p is infinite.
+"""`Norm(p)`: a partial p-norm. The value is (Σ |x_r|^p)^(1/p) of the partial values, their maximum where p is infinite.
 
-The norm of a tensor whose elements are divided among ranks is the norm of the ranks' norms. Held so, it need not be
+The norm of a tensor whose elements are sharded is the norm of the ranks' norms. Held so, it need not be
 reduced at once: the norms of many gradients can be stacked, the norm of those be taken, and one number be reduced, as
 clipping by the norm of all gradients wants. DTensor calls it `_NormPartial`.
 
@@ -22,7 +22,7 @@ from spmdir.core.placement.base import Noise, PartialPlacement
 
 @attrs.frozen
 class Norm(PartialPlacement):
-    """Pending p-norm; `p` is greater than 0, or `inf`."""
+    """A partial p-norm; `p` is greater than 0, or `inf`."""
 
     text: ClassVar[str] = "Norm({p})"
     examples: ClassVar[tuple[str, ...]] = ("Norm(2)", "Norm(1)", "Norm(3.5)", "Norm(inf)")
@@ -32,18 +32,18 @@ class Norm(PartialPlacement):
     def reduce(self) -> str:  # type: ignore[override]
         return "max" if math.isinf(self.p) else "sum"
 
-    def before(self, piece: Any) -> Any:
-        return piece if math.isinf(self.p) else piece**self.p
+    def before(self, partial: Any) -> Any:
+        return partial if math.isinf(self.p) else partial**self.p
 
     def after(self, reduced: Any, count: int) -> Any:
         return reduced if math.isinf(self.p) else reduced ** (1 / self.p)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         if tensor.numel() and (tensor < 0).any():
-            raise UnsupportedError(f"a value that is held as {self} has negative elements; norms have none")
+            raise UnsupportedError(f"a value with the placement {self} has negative elements; norms have none")
         weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
-        whole = self.collect(weights)
-        return [tensor * (weight / whole) for weight in weights]
+        total = self.collect(weights)
+        return [tensor * (weight / total) for weight in weights]
 
     def supports(self, dtype: DType) -> bool:
         # Squares of f16 overflow at 256.
@@ -53,7 +53,7 @@ class Norm(PartialPlacement):
         # Zeros on all ranks, which some of these ops fill in, are a norm of zero.
         return clause in ("moves", "carries")
 
-    def lift(self, rule: Any, rows: Sequence[Any]) -> Iterable[Any]:
+    def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
         if rule.name == "aten.linalg_vector_norm" and rule.argument("ord") == self.p:
             yield from rule.combining(self)
             yield rule.pointwise(self)

@@ -20,7 +20,7 @@ from spmdir.core.placement.base import ShardPlacement
 
 def _no_negative_size(_: Any, __: Any, sizes: tuple[int, ...]) -> None:
     if not sizes or min(sizes) < 0:
-        raise ShardingError(f"the sizes {list(sizes)} divide nothing; expected one of at least 0 for each rank")
+        raise ShardingError(f"the sizes {list(sizes)} shard nothing; expected one of at least 0 for each rank")
 
 
 @attrs.frozen

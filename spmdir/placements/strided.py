@@ -1,12 +1,12 @@
-"""`Strided(dim, split)`: every rank holds a piece of each of `split` stretches of a dimension.
+"""`Strided(dim, split)`: every rank has a shard of each of `split` blocks of a dimension.
 
-Two things come to lie so:
+Two things are laid out so:
 
-- The nesting order of FSDP over tensor parallelism. Weights are divided by `tp` first and then by `dp`, but where
+- The nesting order of FSDP over tensor parallelism. Weights are sharded by `tp` first and then by `dp`, but where
   placements are listed in the order of the mesh's axes, `dp` stands first: `dp: Strided(0, 2), tp: S(0)` with two ranks
   on `tp` gives every rank the rows that `tp: S(0), dp: S(0)` gives it.
-- Flattening. A dimension of 4 × 6 elements whose inner part is divided is one of 24 elements of which ranks hold pieces
-  of 4 stretches: `S(1)` becomes `Strided(0, 4)`.
+- Flattening. A dimension of 4 × 6 elements whose inner part is sharded is one of 24 elements of which ranks have shards
+  of 4 blocks: `S(1)` becomes `Strided(0, 4)`.
 
 With `Strided(0, 2)`, two ranks hold of eight rows
 
@@ -28,19 +28,19 @@ from spmdir.core.placement.standard import Shard
 
 @attrs.frozen
 class Strided(ShardPlacement):
-    """Rank i holds piece i of each of `split` stretches; both are cut as `torch.chunk` cuts."""
+    """Rank i has chunk i of each of `split` blocks; both as `torch.chunk` makes them."""
 
     text: ClassVar[str] = "Strided({dim}, {split})"
     dim: int
     split: int = attrs.field(validator=attrs.validators.ge(1))
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
-        pieces = []
+        ranges = []
         for stretch in range(self.split):
             start, extent = chunk(size, self.split, stretch)
-            offset, held = chunk(extent, count, index)
-            pieces.append((start + offset, start + offset + held))
-        return joined(pieces)
+            offset, own = chunk(extent, count, index)
+            ranges.append((start + offset, start + offset + own))
+        return joined(ranges)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         stretches = chunk_runs(size, self.split)

@@ -101,7 +101,7 @@ def moves(
     for kind in between("partial", "replicated"):
         for axes in _subsets(of_trait("partial", R)):
             add(kind, axes)
-    for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.holds_whole):
+    for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.from_replicated):
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
         for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):

@@ -179,7 +179,7 @@ def _joined(
         if op is None:
             raise ShardingError(f"{spec.name} needs the reduction of its result, such as sum")
         placement = partial_placement(op)
-        if not placement.holds_whole:
+        if not placement.from_replicated:
             raise ShardingError(f"{spec.name} cannot make {placement}, which has no identity; declare one, or an edge")
         return [(axis, placement) for axis in axes]
     return []

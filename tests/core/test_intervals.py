@@ -39,7 +39,7 @@ def test_what_ranges_have_in_common_is_ascending(a: Ranges, b: Ranges) -> None:
 
 
 @given(some_ranges(), some_ranges())
-def test_positions_of_what_is_not_held_are_refused(part: Ranges, ranges: Ranges) -> None:
+def test_positions_outside_the_shard_are_rejected(part: Ranges, ranges: Ranges) -> None:
     part, ranges = joined(part), joined(ranges)
     if set(listed(part)) <= set(listed(ranges)):
         return

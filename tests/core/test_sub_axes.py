@@ -89,7 +89,7 @@ def test_the_placement_along_an_axis_is_that_of_all_its_parts() -> None:
     assert str(sharding.along("dp", MESH)) == "R"
 
 
-def test_pieces_by_sub_axes_are_pieces_of_pieces() -> None:
+def test_shards_by_sub_axes_are_shards_of_shards() -> None:
     sharding = parse_sharding("tp(4)3: S(0), dp: S(0), tp(1)4: S(1)")
     shapes = {sharding.local_shape((7, 8), MESH, MESH.coordinate(rank)) for rank in range(24)}
     assert shapes == {(2, 2), (1, 2), (0, 2)}

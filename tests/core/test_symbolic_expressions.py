@@ -84,7 +84,7 @@ def test_sizes_that_are_known_take_part_and_others_stay():
 
 
 @pytest.mark.parametrize("text", ["s0 +", "s0.x", "open('x')", "s0 if s0 else 1", "'s0'", "2 // 0", "2**4000", "[s0]"])
-def test_what_is_no_size_is_refused(text: str):
+def test_what_is_not_a_size_is_rejected(text: str):
     with pytest.raises(SpmdirError):
         parse_number(text)
 

@@ -40,7 +40,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a placement that is a number": (lambda: imported(shardings={"x": {"dp": 0}}), "placement 0 has no counterpart"),
     "a dimension below the first": (
         lambda: imported(shardings={"x": [Shard(-3), Replicate()]}),
-        r"sharding of 'x_1' \(4x6xf32\): S\(-3\) divides no dimension",
+        r"sharding of 'x_1' \(4x6xf32\): S\(-3\) shards no dimension",
     ),
     "a pipeline that is a list": (lambda: spmdir.run_passes(imported(), ["propagate"]), "expected pass names"),  # type: ignore
     "passes on a graph": (lambda: spmdir.run_passes(GRAPH, "propagate"), "expected a module, as import_fx"),  # type: ignore
@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_is_refused(case: str):
+def test_is_rejected(case: str):
     call, message = WRONG[case]
     with pytest.raises(spmdir.SpmdirError, match=message):
         call()

@@ -94,7 +94,7 @@ def by_export(sharding: str) -> Any:
 
 @pytest.mark.parametrize("joint", [by_make_fx, by_transform, by_aot, by_export])
 @pytest.mark.parametrize(("sharding", "gradient"), GRADIENTS.items())
-def test_constrains_the_gradient_alike_but_leaves_nothing_pending(joint, sharding: str, gradient: str):
+def test_constrains_the_gradient_alike_but_leaves_nothing_partial(joint, sharding: str, gradient: str):
     module = import_fx(joint(sharding), DEEP)
     assert constraints(module) == [str(parse_sharding(sharding)), gradient]
 
@@ -168,12 +168,12 @@ def test_is_recorded_under_function_transforms():
 @pytest.mark.parametrize(
     ("row", "rows"), [("tp: Cyclic(0, 2)", "tp: Cyclic(1, 2)"), ("dp: Ragged(0, [2, 4])", "dp: Ragged(1, [2, 4])")]
 )
-def test_a_dimension_of_samples_comes_before_those_that_a_placement_divides(row: str, rows: str):
+def test_a_dimension_of_samples_comes_before_those_that_a_placement_shards(row: str, rows: str):
     samples = torch.func.vmap(lambda x: constrain(x, row))
     assert constraints(import_fx(make_fx(samples)(X), MESH)) == [rows]
 
 
-def test_malformed_text_is_refused_in_eager():
+def test_malformed_text_is_rejected_in_eager():
     with pytest.raises(ParseError, match="is no part of a sharding"):
         constrain(X, "dp S(0)")
 
@@ -191,7 +191,7 @@ MISFITS = [("ep: R", "axis 'ep'"), ("dp: S(2)", "dimension 2 of a tensor of rank
 
 
 @pytest.mark.parametrize(("sharding", "message"), MISFITS)
-def test_a_constraint_that_does_not_fit_is_refused_with_its_line(sharding, message):
+def test_a_constraint_that_does_not_fit_is_rejected_with_its_line(sharding, message):
     with pytest.raises(ShardingError, match=message) as refusal:
         import_fx(torch.export.export(_Constrained(sharding), (X,)), MESH)
     assert refusal.value.location is not None

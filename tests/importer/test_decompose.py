@@ -72,7 +72,7 @@ def test_a_recurrent_layer_that_drops_stays_whole():
         spmdir.import_fx(torch.export.export(model, (x,)), MESH, missing_rule="error")
 
 
-def test_the_pieces_stand_where_the_op_stood():
+def test_the_expanded_ops_stand_where_the_op_stood():
     module = imported(lambda x: torch.inner(x, x), torch.randn(4, 6), missing_rule="error")
     places = {str(op.location) for op in ir.main_function(module).body.block.ops if op.name.startswith("aten")}
     assert len(places) == 1 and "test_decompose.py" in places.pop()
@@ -98,20 +98,20 @@ def test_an_op_of_which_nothing_is_known_runs_replicated_with_a_located_warning(
     torch.testing.assert_close(found, x / 2)
 
 
-def test_an_op_of_which_nothing_is_known_is_refused_if_that_is_asked_for():
+def test_an_op_of_which_nothing_is_known_is_rejected_if_that_is_asked_for():
     with pytest.raises(UnsupportedError, match=r"test_decompose\.py.*calls ours\.halve, which has no rule"):
         imported(torch.ops.ours.halve, torch.randn(4, 6), missing_rule="error")
     with pytest.raises(SpmdirError, match="missing_rule is 'ignore'"):
         imported(torch.ops.ours.halve, torch.randn(4, 6), missing_rule="ignore")
 
 
-def test_propagate_refuses_an_op_without_a_rule_if_that_is_asked_for():
+def test_propagate_rejects_an_op_without_a_rule_if_that_is_asked_for():
     module = imported(torch.ops.ours.halve, torch.randn(4, 6))
     with pytest.raises(spmdir.SpmdirError, match=r"test_decompose\.py.*'ours\.halve' has no rule"):
         spmdir.run_passes(module, "propagate{missing-rule=error}")
 
 
-def test_a_custom_op_with_a_rule_of_the_user_is_divided_from_import_to_simulation(tmp_path: Path, recwarn):
+def test_a_custom_op_with_a_rule_of_the_user_is_sharded_from_import_to_simulation(tmp_path: Path, recwarn):
     path = tmp_path / "own.rules"
     path.write_text("ours.halve(x: *) -> *    linear x\n")
     x = torch.randn(4, 6)

@@ -99,13 +99,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused(case):
+def test_is_rejected(case):
     make, message = REFUSED[case]
     with pytest.raises(UnsupportedError, match=message):
         import_fx(make(), MESH)
 
 
-def test_graphs_of_modules_and_functions_are_refused():
+def test_graphs_of_modules_and_functions_are_rejected():
     traced = fx.symbolic_trace(nn.Sequential(nn.Linear(6, 3)))
     with pytest.raises(UnsupportedError, match=r"node '_0' is a call_module of '0'.*torch.export or make_fx"):
         import_fx(traced, MESH, example_inputs=(X,))
@@ -114,7 +114,7 @@ def test_graphs_of_modules_and_functions_are_refused():
         import_fx(traced, MESH, example_inputs=(X,))
 
 
-def test_example_inputs_that_do_not_fit_are_refused():
+def test_example_inputs_that_do_not_fit_are_rejected():
     with pytest.raises(UnsupportedError, match="example_inputs has 2 entries; the graph has 1 inputs"):
         import_fx(_without_shapes(), MESH, example_inputs=(X, X))
     with pytest.raises(UnsupportedError, match=r"the graph does not run on example_inputs: .*3D"):
@@ -126,7 +126,7 @@ class _Nonzero(nn.Module):
         return x.nonzero()
 
 
-def test_a_refusal_names_the_line_of_the_model():
+def test_an_error_names_the_line_of_the_model():
     with pytest.raises(UnsupportedError) as refusal:
         import_fx(torch.export.export(_Nonzero(), (X,)), MESH)
     assert refusal.value.location is not None

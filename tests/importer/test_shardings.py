@@ -65,7 +65,7 @@ def test_an_output_can_be_like_an_open_input(program):
     assert results(import_fx(program, MESH, {}, ["like:args_0", None, None]))[0][1] is None
 
 
-def test_an_output_that_looks_like_an_update_is_not_left_pending():
+def test_an_output_that_looks_like_an_update_is_not_left_partial():
     program = export(lambda s, x, y: (x - y, x * 2), X, X.clone())
     assert results(import_fx(program, MESH, {"args_0": "dp: S(0)"}))[0][1] == "dp: S(0)"
     assert results(import_fx(program, MESH, {"args_0": "dp: P(sum)"}))[0][1] is None
@@ -86,7 +86,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_shardings_that_fit_nothing_are_refused(program, case):
+def test_shardings_that_fit_nothing_are_rejected(program, case):
     shardings, out_shardings, message = REFUSED[case]
     with pytest.raises((ShardingError, ParseError), match=message):
         import_fx(program, MESH, shardings, out_shardings)

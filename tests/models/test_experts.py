@@ -24,5 +24,5 @@ def _program() -> cases.Program:
 
 
 @pytest.mark.parametrize("plan", [{}, BY_EXPERT, BY_FEATURE], ids=["open", "by expert", "by feature"])
-def test_experts_may_be_divided_in_every_way(plan):
+def test_experts_may_be_sharded_in_every_way(plan):
     assert max(cases.errors(_program(), cases.LAYOUTS["2x4"], plan)) < 1e-9

@@ -71,7 +71,7 @@ def test_in_f32_all_outputs_are_those_of_one_device(name, plan, mesh, sizes):
 @pytest.mark.parametrize(
     ("dp", "tp"), [("tp", "dp"), ("dp", "tp")], ids=["rows cut by tp outermost", "rows cut by dp outermost"]
 )
-def test_parameters_divided_twice_along_one_dimension_nest_in_the_given_order(dp, tp):
+def test_parameters_sharded_twice_along_one_dimension_nest_in_the_annotated_order(dp, tp):
     layout = cases.LAYOUTS["2x4"]
     program = cases.program_of("mlp:sgd", "none", layout, sizes=UNEVEN)
     plan = {"*weight": f"{dp}: S(0), {tp}: S(0)", "*bias": "tp: S(0), dp: S(0)"}

@@ -100,7 +100,7 @@ LOCAL = ("inline", "fold-views", "localize", "verify-spmd", "probe")
 
 
 @pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in LOCAL])
-def test_a_localized_module_is_refused_by_passes_that_read_global_types(name: str) -> None:
+def test_a_localized_module_is_rejected_by_passes_that_read_global_types(name: str) -> None:
     module = ir.parse(
         "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"
         " -> tensor<4xf32> {\n  %0 = aten.relu(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"

@@ -47,7 +47,7 @@ func.func @main(%x: tensor<3x64x{wide}> {{spmd.sharding = #spmd.sharding<@mesh, 
 
 
 @pytest.mark.parametrize("op", ["sum.dim_IntList(%0) {dim = [0]}", 'einsum([%0, %0]) {equation = "ij,ij->j"}'])
-def test_columns_are_divided_where_the_order_of_adding_cannot_show(op):
+def test_columns_are_sharded_where_the_order_of_adding_cannot_show(op):
     divided = {}
     for wide, narrow in (("f64", "f32"), ("f64", "f64"), ("f32", "f32")):
         module = ir.parse(COLUMNS.format(wide=wide, narrow=narrow, op=op))

@@ -121,7 +121,7 @@ def pointwise(chain: Chain) -> str:
     [((8,), (2, 4)), ((16,), (2, 2, 4)), ((3, 8), (3, 2, 4)), ((8, 3), (2, 4, 3)), ((8,), (2, 2, 2))],
 )
 @pytest.mark.parametrize("mesh", [Mesh({"tp": 4}), Mesh({"dp": 3, "tp": 4}), Mesh({"tp": 8})], ids=str)
-def test_a_view_that_takes_a_divided_dimension_apart_needs_no_communication(
+def test_a_view_that_takes_a_sharded_dimension_apart_needs_no_communication(
     mesh: Mesh, whole: tuple[int, ...], parts: tuple[int, ...]
 ) -> None:
     dim = whole.index(max(whole))

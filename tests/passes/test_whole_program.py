@@ -29,7 +29,7 @@ def test_a_partitioned_program_is_well_typed_and_strips_to_the_single_device_pro
 
 
 @pytest.mark.parametrize("name", ["lower-reshard", "fuse-collectives", "print-rules", "strip-spmd"])
-def test_passes_on_global_types_refuse_local_ones(name: str) -> None:
+def test_passes_on_global_types_reject_local_ones(name: str) -> None:
     module = run_passes(ir.parse(EXAMPLE), f"{WAY},localize")
     with pytest.raises(UnsupportedError, match=f"run {name} before localize"):
         run_passes(module, name)

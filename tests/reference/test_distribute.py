@@ -106,7 +106,7 @@ def sizes(module: ModuleOp) -> dict[str, list[str]]:
     return found
 
 
-def test_a_symbolic_size_says_its_global_value_and_what_divides_it():
+def test_a_symbolic_size_says_its_global_value_and_what_shards_it():
     """Items 3 and 4: `DSymInt`, of `sym_size`, `sym_numel` and `sym_stride`."""
 
     def function(x):
@@ -301,7 +301,7 @@ def test_optimizers_that_update_lists_in_one_kernel_become_ops_on_each_parameter
     assert "aten.sqrt" in names(module) and not any("fused" in name for name in names(module))
 
 
-def test_outputs_have_no_pending_reduction_unless_asked_for():
+def test_outputs_are_not_partial_unless_asked_for():
     """Item 21."""
     graph = trace(lambda x, w: (x @ w, 3, None), X, X.t().contiguous())
     shardings: dict[str, object] = {"x": "tp: S(1)", "w": "tp: S(0)"}
@@ -339,7 +339,7 @@ def test_values_are_freed_after_their_last_use(run: Callable[[fx.GraphModule, Te
     assert alive.most == 1
 
 
-def test_nodes_that_are_no_calls_are_refused():
+def test_nodes_that_are_not_calls_are_rejected():
     """Item 25."""
     graph = fx.symbolic_trace(lambda x: x.relu())
     with pytest.raises(UnsupportedError, match="is a call_method of 'relu'; expected calls of torch ops"):

@@ -57,7 +57,7 @@ def test_a_move_on_one_axis_is_the_collective_for_it(source: str, target: str, s
 
 @pytest.mark.parametrize("reduction", ["sum", "max", "min", "product"])
 @pytest.mark.parametrize("shape", [(8, 8), (5, 3), (1, 4)])
-def test_a_divided_value_becomes_pending_without_communication(reduction: str, shape: tuple[int, ...]) -> None:
+def test_a_sharded_value_becomes_partial_without_communication(reduction: str, shape: tuple[int, ...]) -> None:
     """Item 13: DTensor raises, or replicates in the backward; here a rank puts what it has among identities."""
     x = values(*shape)
     assert spmdir.plan_reshard(shape, "f64", "a: S(0)", f"a: P({reduction})", ONE).wire_bytes == 0
@@ -65,7 +65,7 @@ def test_a_divided_value_becomes_pending_without_communication(reduction: str, s
 
 
 @pytest.mark.parametrize("mesh", [FOUR, SIX, Mesh({"a": 3, "b": 2}), Mesh({"a": 2, "b": 2, "c": 2})], ids=str)
-def test_one_gather_of_nested_uneven_pieces_loses_no_row(mesh: Mesh) -> None:
+def test_one_gather_of_nested_uneven_shards_loses_no_row(mesh: Mesh) -> None:
     """DTensor's gather over a flattened mesh drops rows here, silently."""
     for order in (mesh.axis_names, mesh.axis_names[::-1]):
         nested = ", ".join(f"{axis}: S(0)" for axis in order)
@@ -116,7 +116,7 @@ def test_nested_orders_are_moved_into_each_other(source: str, target: str) -> No
         ("b: Strided(0, 2)", "b: S(1)"),
     ],
 )
-def test_masked_sums_and_strided_pieces_are_reached_as_others_are(source: str, target: str) -> None:
+def test_masked_sums_and_strided_shards_are_reached_as_others_are(source: str, target: str) -> None:
     """Item 8: DTensor has no path to `MaskPartial`, and goes from and to `_StridedShard` by way of replicated."""
     for x in (values(8, 16), values(7, 5)):
         torch.testing.assert_close(moved(x, source, target, DEEP), x)
@@ -179,7 +179,7 @@ def test_constants_of_ones_own_machine_decide(tmp_path: Path) -> None:
         (Sharding((), mesh="other"), "", "is on mesh @other; expected mesh @mesh"),
     ],
 )
-def test_mixed_reductions_and_other_meshes_are_refused(source: Any, target: str, message: str) -> None:
+def test_mixed_reductions_and_other_meshes_are_rejected(source: Any, target: str, message: str) -> None:
     """Item 12, and the ban of 2.13."""
     with pytest.raises(ShardingError, match=message):
         spmdir.plan_reshard((4, 4), "f32", source, target, FOUR)

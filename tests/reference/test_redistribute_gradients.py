@@ -137,7 +137,7 @@ def test_the_same_placements_send_nothing() -> None:
 
 
 @pytest.mark.parametrize("target", ["", "a: S(0)", "b: S(1)", "a: S(1), b: P(sum)"])
-def test_a_looked_up_vocabulary_that_is_divided_may_be_used_twice_and_moved_anywhere(target: str) -> None:
+def test_a_looked_up_vocabulary_that_is_sharded_may_be_used_twice_and_moved_anywhere(target: str) -> None:
     """Item 8: `MaskPartial` holds its mask for one use, and no path leads to it; here what is looked up is a sum."""
 
     def function(ids, table):

@@ -67,7 +67,7 @@ def test_results_that_are_none_have_no_sharding(mask: tuple[bool, ...]) -> None:
     text_of(function, {"grad": "dp: S(0)", "x": "dp: S(0)", "w": ""}, *given)
 
 
-def test_results_of_another_number_or_shape_are_refused() -> None:
+def test_results_of_another_number_or_shape_are_rejected() -> None:
     """Item 4."""
     rules = default()
     call = rules.infer_call("aten.mm", (TensorMeta((4, 6), "f64"), TensorMeta((6, 8), "f64")), {})
@@ -86,7 +86,7 @@ def test_lists_of_tensors_are_operands_one_by_one() -> None:
     assert re.search(r"aten.cat\(\[%x\S*, %y\S*, %x\S*\]", text)
 
 
-def test_a_number_read_from_a_tensor_is_refused_with_its_place() -> None:
+def test_a_number_read_from_a_tensor_is_rejected_with_its_place() -> None:
     """Item 7: what `_local_scalar_dense` gives is known when the program runs, not before."""
 
     class Reads(torch.nn.Module):
@@ -137,7 +137,7 @@ def test_a_dimension_that_a_rank_alone_has_of_size_one_is_not_squeezed() -> None
     text_of(lambda x: x.squeeze(), {"x": "dp: S(0)"}, values(2, 1, 4))
 
 
-def test_an_op_without_a_rule_is_divided_as_what_torch_makes_of_it() -> None:
+def test_an_op_without_a_rule_is_sharded_as_what_torch_makes_of_it() -> None:
     """Item 14: `hstack` is `cat`, whose rows stay divided."""
     assert "aten.hstack" not in default().names
     text = text_of(lambda x: torch.ops.aten.hstack([x, x]), {"x": "dp: S(0)"}, values(4, 6))
@@ -156,6 +156,6 @@ def test_a_choice_looks_past_the_next_op() -> None:
     assert text.count("spmd.all_reduce") + text.count("spmd.reduce_scatter") == 1
 
 
-def test_strides_are_those_of_each_ranks_piece() -> None:
+def test_strides_are_those_of_each_ranks_shard() -> None:
     """Item 16: a view of a transposed piece is taken of what the rank has, as torch takes it of the whole."""
     text_of(lambda x: x.t().reshape(4, 3, 2), {"x": "dp: S(0)"}, values(6, 4))

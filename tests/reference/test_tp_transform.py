@@ -65,7 +65,7 @@ def test_calls_that_differ_in_their_sizes_alone_are_told_apart():
     transformed(lambda h: (h.view(6, 4, 4).sum(1), h.view(6, 2, 8).sum(1), h.view(6, 16, 1).sum(1)))
 
 
-def test_values_are_of_local_shape_and_outputs_whole():
+def test_values_are_of_local_shape_and_outputs_replicated():
     """Items 8 and 11."""
     program = transformed(lambda h: h.relu())[0]
     shapes = {str(n.target): tuple(n.meta["val"].shape) for n in program.graph.nodes if n.op == "call_function"}

@@ -50,7 +50,7 @@ def test_the_report_is_the_same_after_localize() -> None:
     assert before == after
 
 
-def test_uneven_pieces_count_as_the_largest_and_the_report_is_the_same_after_localize() -> None:
+def test_uneven_shards_count_as_the_largest_and_the_report_is_the_same_after_localize() -> None:
     text = """spmd.mesh @mesh <dp = 3>
 func.func @main(%x: tensor<10xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<10xf32> {
   %a = spmd.all_gather %x on [dp] dim 0 : tensor<10xf32> <>

@@ -126,7 +126,7 @@ PAIRS: dict[str, Callable[..., Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_mean_of_uneven_pieces_is_that_of_all_elements(name: str):
+def test_the_mean_of_uneven_shards_is_that_of_all_elements(name: str):
     torch.manual_seed(0)
     x, y = torch.randn(7, 5, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
     check(lambda a, b: PAIRS[name](a, b, reduction="mean"), "dp: S(0), tp: S(1)", x, y)

@@ -130,7 +130,7 @@ PARTITION_LAWS = (
     Law("partition", "every position of the dimension is on one rank", _divided, _partition),
     Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs),
 )
-PIECES_LAWS = (
+SHARD_LAWS = (
     Law("splits", "where `splits` is true, two axes of two ranks hold what one of four does", _nested, _splits),
     Law("scaled", "`scaled`, `unscaled` and `inside` shard as the placement does", _scalable, _scaled),
 )

@@ -1,8 +1,8 @@
 """What a placement type declares; every stage of the compiler reads it from here.
 
-A placement says how the ranks along one mesh axis hold a tensor. Its class is one `attrs.frozen` value with a text, a
-trait, reference semantics (`distribute`, `collect`) and what its trait asks for. Tensors are used by their methods
-alone, so this module needs no tensor library.
+A placement says how a tensor is laid out over the ranks of one mesh axis. Its class is one `attrs.frozen` value with a
+text, a trait, reference semantics (`distribute`, `collect`) and what its trait asks for. Tensors are used by their
+methods alone, so this module needs no tensor library.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class Edge:
     Attributes:
         lower: (what a rank holds, group) → what it holds afterwards, in torch ops and the collectives of
             `spmdir.lowering.group.Group`.
-        target: the text of the placement that it goes to, or the trait "shard" for any that divides a dimension.
-        source: the same, for the placement that it comes from. One of both is given; the other is the declaring one.
+        target: the text of the placement that it goes to, or the trait "shard" for any that shards a dimension.
+        source: the same, for the placement that it comes from. Exactly one of both is set; the other is the declaring
+            placement.
         by: the collective that it costs as, a kind in `spmdir.reshard.cost.TRAFFIC`; None if nothing is sent.
-        itemsize: bytes of an element on the wire; those of the tensor if not given.
+        itemsize: bytes of an element on the wire; by default those of the tensor.
     """
 
     lower: Callable[[Any, Any], Any]
@@ -67,18 +68,18 @@ class Edge:
 
 
 class Placement:
-    """How the ranks along one mesh axis hold a tensor.
+    """How a tensor is laid out over the ranks of one mesh axis.
 
     Attributes:
         text: the template of its text, naming every field: `Cyclic({dim}, {block})`.
-        trait: "replicated" (every rank holds the value), "shard" (each rank holds a piece of `dim`), "partial" (the
-            value is the reduction of what the ranks hold), "other" (what its own edges say) or "open" (left to the
-            compiler).
-        dim: the tensor dimension that is divided, for the trait "shard".
-        op: the pending reduction, for the trait "partial".
+        trait: "replicated" (every rank has the value), "shard" (each rank has a shard of `dim`), "partial" (the
+            value is the reduction of the ranks' partial values), "other" (what its own edges say) or "open" (left to
+            the compiler).
+        dim: the sharded tensor dimension, for the trait "shard".
+        op: the reduction of the partial values, for the trait "partial".
         error: how far what its steps make may be off, for each rank of the group, as a part of the largest absolute
             value that a rank holds; 0 if it is exact but for rounding.
-        splits: whether an axis that holds so is the same as its sub-axes holding so one after the other.
+        splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
     """
 
     text: ClassVar[str]
@@ -90,28 +91,28 @@ class Placement:
 
     @property
     def kind(self) -> str | None:
-        """What commutes with what is of one kind; None of what commutes with all, as pieces and copies do."""
+        """Return a key of the placements that this one commutes with; None if it commutes with all, as shards do."""
         return str(self) if self.trait == "other" else None
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         if "text" in vars(cls):
             _register(cls)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        """What each of `count` ranks holds of `tensor`; `noise(t)` gives random values shaped like `t`.
+        """Return the local tensor of each of `count` ranks; `noise(t)` returns random values shaped like `t`.
 
         Raises:
-            UnsupportedError: the values cannot be held so.
+            UnsupportedError: the placement cannot represent the values.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `distribute`")
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
-        """The tensor that the ranks together hold: the inverse of `distribute`."""
+    def collect(self, shards: Sequence[Any]) -> Any:
+        """Return the global tensor of the ranks' local tensors `shards`: the inverse of `distribute`."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
-        """The shape of what rank `index` of `count` holds of a tensor of `shape`."""
+        """Return the shape of the local tensor on rank `index` of `count`, of a tensor of global `shape`."""
         return shape
 
     def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
@@ -125,27 +126,27 @@ class Placement:
         return frozenset(self.local_shape(shape, count, index) for index in enumerated(self, count))
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
-        """Raise SpmdirError if `count` ranks cannot hold a tensor of `shape` so."""
+        """Raise SpmdirError if a tensor of `shape` cannot have this placement over `count` ranks."""
 
     @property
     def is_demanding(self) -> bool:
-        """Whether it asks for certain shapes."""
+        """Return whether only some shapes can have this placement."""
         return type(self).check is not Placement.check
 
     def supports(self, dtype: DType) -> bool:
-        """Whether values of an element type, in MLIR's spelling, can be held so."""
+        """Return whether tensors of element type `dtype` can have this placement."""
         return True
 
     def edges(self) -> Iterable[Edge]:
-        """The steps that it declares. One to a placement or trait replaces what its own trait would give there."""
+        """Return the declared steps. A step to a placement or trait replaces the one that the trait implies."""
         return ()
 
-    def lift(self, rule: Any, rows: Sequence[Any]) -> Iterable[Any]:
-        """Strategies of an op in which this placement occurs, beside those that its trait gives.
+    def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
+        """Return the strategies of an op in which this placement occurs, besides those that its trait implies.
 
         Args:
             rule: the `spmdir.rules.OpRule` of the op.
-            rows: the `spmdir.rules.Strategy` of it without plug-in placements.
+            strategies: those of the rule without plug-in placements, each a `spmdir.rules.Strategy`.
         """
         return ()
 
@@ -154,9 +155,9 @@ class Placement:
 
 
 class ShardPlacement(Placement):
-    """A placement that divides dimension `dim`, its first field: every position is held by exactly one rank.
+    """A placement that shards dimension `dim`, its first field: every position is on exactly one rank.
 
-    All else follows from `ranges`: local shapes, distribution, slices, gathers, exchanges, and the rows of rules.
+    All else follows from `ranges`: local shapes, distribution, slices, gathers, exchanges, and the strategies of rules.
     """
 
     trait: ClassVar[str] = "shard"
@@ -168,16 +169,16 @@ class ShardPlacement(Placement):
         if self.dim < 0:
             # It has no hash yet, by which texts are remembered.
             text = print_placement.__wrapped__(self)
-            raise ShardingError(f"{text} divides no dimension; expected one counted from 0")
+            raise ShardingError(f"{text} shards no dimension; expected one counted from 0")
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
-        """The (start, end) ranges of positions that rank `index` of `count` holds of `size`, in its local order."""
+        """Return the (start, end) ranges of positions of `size` on rank `index` of `count`, in its local order."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it `ranges`")
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        """Return the runs of neighbouring ranks that hold as much of `size`, in the order of ranks.
+        """Return the runs of neighbouring ranks whose shards of `size` have one length, in the order of ranks.
 
-        Found rank by rank unless a placement says it at once, as large meshes need. `spmd-check-placement` compares it
+        Computed rank by rank unless a class overrides it, as large meshes need. `spmd-check-placement` compares it
         with `ranges`.
 
         Raises:
@@ -187,20 +188,20 @@ class ShardPlacement(Placement):
         return summed_runs([(1, [(index, 1, own) for index, own in enumerate(held)])], count)
 
     def stretches(self, size: int, count: int) -> int:
-        """Return how many ranges all ranks together hold of `size`, at most."""
+        """Return an upper bound of the number of ranges of `size` on all ranks together."""
         return count
 
     def scaled(self, inner: int) -> Placement | None:
-        """This placement of a dimension, as that of one in which every element has become `inner`; None if none is."""
+        """Return this placement after every position has become `inner` positions; None if there is none."""
         return self if inner == 1 else None
 
     def unscaled(self, inner: int) -> Placement | None:
-        """The inverse of `scaled`."""
+        """Return the inverse of `scaled`."""
         return self if inner == 1 else None
 
     def inside(self, outer: int) -> Placement | None:
-        """This placement of a dimension, as that of the inner part if the dimension is `outer` stretches; None if
-        none is. Ranks then hold the same of every stretch."""
+        """Return the placement of each of `outer` equal blocks of the dimension, the same in every block; None if there
+        is none."""
         return self if outer == 1 else None
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
@@ -217,34 +218,34 @@ class ShardPlacement(Placement):
         size = tensor.shape[self.dim]
         return [take(tensor, self.dim, self.ranges(size, count, index)).clone() for index in range(count)]
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
-        shape = list(pieces[0].shape)
-        shape[self.dim] = sum(piece.shape[self.dim] for piece in pieces)
-        whole = pieces[0].new_empty(shape)
-        for index, piece in enumerate(pieces):
+    def collect(self, shards: Sequence[Any]) -> Any:
+        shape = list(shards[0].shape)
+        shape[self.dim] = sum(shard.shape[self.dim] for shard in shards)
+        tensor = shards[0].new_empty(shape)
+        for index, shard in enumerate(shards):
             at = 0
-            for start, end in self.ranges(shape[self.dim], len(pieces), index):
-                whole.narrow(self.dim, start, end - start).copy_(piece.narrow(self.dim, at, end - start))
+            for start, end in self.ranges(shape[self.dim], len(shards), index):
+                tensor.narrow(self.dim, start, end - start).copy_(shard.narrow(self.dim, at, end - start))
                 at += end - start
-        return whole
+        return tensor
 
 
 def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
-    """The positions `ranges` of dimension `dim`, in their order; a view if they are one range."""
+    """Return the positions `ranges` of dimension `dim`, in their order; a view if they are one range."""
     if len(ranges) == 1:
         return tensor.narrow(dim, ranges[0][0], ranges[0][1] - ranges[0][0])
     shape = list(tensor.shape)
     shape[dim] = length(ranges)
-    piece, at = tensor.new_empty(shape), 0
+    taken, at = tensor.new_empty(shape), 0
     for start, end in ranges:
-        piece.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
+        taken.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
         at += end - start
-    return piece
+    return taken
 
 
 @lru_cache(maxsize=65536)
 def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
-    """Raise ShardingError unless `count` ranks hold every one of `size` positions once.
+    """Raise ShardingError unless every one of `size` positions is on exactly one of `count` ranks.
 
     A placement that gives its `runs` at once is not asked rank by rank here; `spmd-check-placement` does that.
     """
@@ -255,32 +256,32 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
         raise ShardingError(f"`ranges` of {placement} gives {held[0]!r}; expected a tuple of (start, end) pairs")
     pairs = sorted(pair for ranges in held for pair in ranges if pair[0] != pair[1])
     edges = [0, *(end for _, end in pairs)]
-    whole = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
-    if not whole or edges[-1] != size:
+    is_gapless = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
+    if not is_gapless or edges[-1] != size:
         raise ShardingError(
-            f"{placement} over {count} ranks is no partition of {size} positions; expected each of them in one range "
-            "of one rank"
+            f"{placement} over {count} ranks is not a partition of {size} positions; expected each of them in one "
+            "range of one rank"
         )
 
 
 @lru_cache(maxsize=65536)
-def shard_lengths(cuts: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
-    """How much of `size` elements ranks hold, divided by each (shard placement, ranks) in turn."""
+def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
+    """Return the lengths of the shards of `size` elements, sharded by each (shard placement, ranks) in turn."""
     extents = frozenset([size])
-    for placement, count in cuts:
+    for placement, count in placements:
         extents = frozenset(own for extent in extents for _, _, own in runs_of(placement, extent, count))
     return extents
 
 
 def enumerated(placement: Placement, count: int) -> range:
-    """Return the indices of `count` ranks, of which `placement` says rank by rank what they hold.
+    """Return the indices of `count` ranks, for a placement that is evaluated rank by rank.
 
     Raises:
         ShardingError: they are more than ENUMERATED.
     """
     if count > ENUMERATED.most:
         raise ShardingError(
-            f"{placement} says rank by rank what is held, and the axis has {count} ranks; expected at most "
+            f"{placement} is evaluated rank by rank, and the axis has {count} ranks; expected at most "
             f"{ENUMERATED.most}, or a placement whose class gives its `runs` at once"
         )
     return range(count)
@@ -293,7 +294,7 @@ def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]
 
 
 def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:
-    """Return how much of `size` elements rank `index` of `count` holds."""
+    """Return the length of the shard of `size` elements on rank `index` of `count`."""
     if type(placement).runs is ShardPlacement.runs:
         return length(placement.ranges(size, count, index))
     return next(own for first, ranks, own in runs_of(placement, size, count) if index < first + ranks)
@@ -304,10 +305,9 @@ class PartialPlacement(Placement):
 
     Attributes:
         reduce: the reduction that process groups do, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
-        identity: what ranks may hold beside one that holds the value, by default that of a sum; None if there is no
-            such number.
-        copies: whether the value is also held by all ranks holding it.
-        kind: placements of one kind commute, so they may be pending together on several axes and be reduced together.
+        identity: the neutral element of the reduction, by default that of a sum; None if there is none.
+        copies: whether the value on every rank is a partial value too, as for a maximum.
+        kind: placements of one kind commute, so several axes may have them at once and are reduced together.
     """
 
     trait: ClassVar[str] = "partial"
@@ -325,20 +325,20 @@ class PartialPlacement(Placement):
         return str(self)
 
     @property
-    def holds_whole(self) -> bool:
-        """Whether a value that every rank has can be held so without asking another rank."""
+    def from_replicated(self) -> bool:
+        """Return whether a replicated value becomes this without communication."""
         return self.copies or self.identity is not None
 
-    def before(self, piece: Any) -> Any:
-        """What is reduced of what a rank holds."""
-        return piece
+    def before(self, partial: Any) -> Any:
+        """Return what the reduction takes of a rank's partial value."""
+        return partial
 
     def after(self, reduced: Any, count: int) -> Any:
-        """The value, of what the reduction over `count` ranks gave."""
+        """Return the value, of the result `reduced` of the reduction over `count` ranks."""
         return reduced
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
-        """Whether an op lets it through by a clause of its rule.
+        """Return whether an op passes it by a clause of its rule.
 
         Args:
             clause: the clause's name: "moves" (elements are moved, not changed), "carries" (they are that or
@@ -354,21 +354,21 @@ class PartialPlacement(Placement):
             return [tensor.clone() for _ in range(count)]
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
-        whole = self.before(pieces[0])
-        for piece in pieces[1:]:
-            whole = REDUCTIONS[self.reduce].combine(whole, self.before(piece))
-        return self.after(whole, len(pieces))
+    def collect(self, shards: Sequence[Any]) -> Any:
+        reduced = self.before(shards[0])
+        for partial in shards[1:]:
+            reduced = REDUCTIONS[self.reduce].combine(reduced, self.before(partial))
+        return self.after(reduced, len(shards))
 
     def supports(self, dtype: DType) -> bool:
         return not dtype.is_bool
 
 
 def parse_placement(text: str) -> Placement:
-    """`R`, `S(0)`, `P`, `P(sum)`, `?`, or the text of a plug-in placement → its placement.
+    """Return the placement that `text` spells: `R`, `S(0)`, `P`, `P(sum)`, `?`, or one of a plug-in.
 
     Raises:
-        ParseError: the text is no placement.
+        ParseError: the text is not a placement.
         ShardingError: a field has a value that it cannot have.
     """
     if not isinstance(text, str):
@@ -386,7 +386,7 @@ def parse_placement(text: str) -> Placement:
 
 
 def edge_between(source: Placement, target: Placement) -> Edge | None:
-    """The edge that `source` declares to `target`, else the one that `target` declares from `source`."""
+    """Return the edge that `source` declares to `target`, else the one that `target` declares from `source`."""
     leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge.target, target))
     joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge.source, source))
     return next(leaving, None) or next(joining, None)

@@ -1,4 +1,4 @@
-"""The standard placements: replicated, shard, pending reduction, and open.
+"""The standard placements: replicated, shard, partial, and open.
 
 They are declared as any other placement is, see `spmdir.core.placement.base`.
 """
@@ -34,7 +34,7 @@ __all__ = [
 
 @attrs.frozen(cache_hash=True)
 class Replicate(Placement):
-    """`R`: every rank holds the whole value."""
+    """`R`: every rank has the complete value."""
 
     text: ClassVar[str] = "R"
     trait: ClassVar[str] = "replicated"
@@ -43,13 +43,13 @@ class Replicate(Placement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor.clone() for _ in range(count)]
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
-        return pieces[0]
+    def collect(self, shards: Sequence[Any]) -> Any:
+        return shards[0]
 
 
 @attrs.frozen(cache_hash=True)
 class Shard(ShardPlacement):
-    """`S(d)`: rank i holds piece i of dimension d, cut as `torch.chunk` cuts."""
+    """`S(d)`: rank i has chunk i of dimension d, as `torch.chunk` makes them."""
 
     text: ClassVar[str] = "S({dim})"
     splits: ClassVar[bool] = True
@@ -78,7 +78,7 @@ def _reduction_name(_: Any, __: Any, value: str) -> None:
 
 @attrs.frozen(cache_hash=True)
 class Partial(PartialPlacement):
-    """`P(op)`: the value is the op-reduction over the ranks of what they hold."""
+    """`P(op)`: the value is the reduction `op` of the ranks' partial values."""
 
     text: ClassVar[str] = "P({op})"
     op: str = attrs.field(default="sum", validator=_reduction_name)
@@ -102,11 +102,11 @@ class Partial(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / count if self.op == "avg" else reduced
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
+    def collect(self, shards: Sequence[Any]) -> Any:
         if self.op != "avg":
-            return super().collect(pieces)
-        before, after = average_divisors(len(pieces))
-        return Partial("sum").collect([piece / before for piece in pieces]) / after
+            return super().collect(shards)
+        before, after = average_divisors(len(shards))
+        return Partial("sum").collect([partial / before for partial in shards]) / after
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         if clause in ("linear", "multilinear"):
@@ -121,16 +121,16 @@ class Partial(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         truth = str(tensor.dtype) == "torch.bool"
         reduction = REDUCTIONS[REDUCTIONS[self.op].of_bool or self.op if truth else self.op]
-        pieces, rest = [], tensor
+        partials, rest = [], tensor
         for _ in range(count - 1):
             hidden = noise(tensor)
             if self.op == "avg":
                 # Every rank holds about the value, since its multiple may be infinite.
-                piece, rest = tensor - hidden, rest + hidden
+                partial, rest = tensor - hidden, rest + hidden
             else:
-                piece, rest = reduction.scatter(rest, hidden)
-            pieces.append(piece)
-        return [*pieces, rest]
+                partial, rest = reduction.scatter(rest, hidden)
+            partials.append(partial)
+        return [*partials, rest]
 
     def supports(self, dtype: DType) -> bool:
         # Truth values have a largest and a smallest one too; rules write these as any and all.
@@ -147,11 +147,11 @@ class Open(Placement):
 
 
 STANDARD = (Replicate, Shard, Partial, Open)
-"""The placements that rules are written with; what others do, rules lift to."""
+"""The placements that rules are written with; strategies with other placements are derived from these."""
 
 
 def plugins(placements: Iterable[Placement]) -> tuple[Placement, ...]:
-    """Those of `placements` that are not standard, each once, in order."""
+    """Return those of `placements` that are not standard, each once, in order."""
     return tuple(dict.fromkeys(placement for placement in placements if not isinstance(placement, STANDARD)))
 
 

@@ -24,14 +24,14 @@ from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
-ROWS_SHOWN = 8
+STRATEGIES_SHOWN = 8
 """How many of an op's strategies an error lists."""
 
 Choice = Mapping[str, Strategy]
 """Mesh axis → the strategy used on it."""
 
 
-def divided_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> ShardCounts:
+def sharded_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> ShardCounts:
     """What `OpRule.strategies` is to know of the axes of `choice` other than `without`."""
     return shard_counts((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
 
@@ -63,7 +63,7 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
         return choice
     choice = _match_axes(rule, operands, results, mesh)
     for axis, size in mesh.axes:
-        divided = divided_factors(choice, mesh, without=axis)
+        divided = sharded_factors(choice, mesh, without=axis)
         if choice[axis] not in rule.strategies(size, divided, plugins_of(given)):
             factor = rule.factors[choice[axis].factor or 0]
             raise ShardingError(
@@ -96,7 +96,7 @@ def _match_axes(
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
     """Raise ShardingError if several sub-axes of one axis shard a factor unevenly; see `splits_evenly`."""
-    divided, seen = divided_factors(choice, fine), set()
+    divided, seen = sharded_factors(choice, fine), set()
     for axis, strategy in choice.items():
         if axis in mesh.sizes or strategy.factor is None:
             continue
@@ -122,7 +122,7 @@ def _match_axis(
     given = tuple(sharding[axis] if sharding else None for sharding in results)
     count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
     rows = rule.strategies(count, UNSHARDED, extras)
-    for row in (*rows, *rule.strategies(count, divided_factors(outer, mesh), extras)):
+    for row in (*rows, *rule.strategies(count, sharded_factors(outer, mesh), extras)):
         if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
             return row
     nearest = max(rows, key=lambda row: _agreeing(row, found, given))
@@ -131,8 +131,8 @@ def _match_axis(
         for index, (has, wants) in enumerate(zip(found, nearest.operands, strict=True))
         if has != wants
     ] or [f"the results are ({_listed(given)}) where these operands give ({_listed(nearest.results)})"]
-    accepted = "; ".join(f"({_listed(row.operands)}) -> ({_listed(row.results)})" for row in rows[:ROWS_SHOWN])
-    accepted += "; …" if len(rows) > ROWS_SHOWN else ""
+    accepted = "; ".join(f"({_listed(row.operands)}) -> ({_listed(row.results)})" for row in rows[:STRATEGIES_SHOWN])
+    accepted += "; …" if len(rows) > STRATEGIES_SHOWN else ""
     raise ShardingError(
         f"on axis '{axis}' ({_listed(found)}) -> ({_listed(given)}) is no strategy of this op: {', '.join(wrong)}; "
         f"it accepts {accepted}"
@@ -298,7 +298,7 @@ def _cheapest_on(
         # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
         for axis in (axis for axis in order if axis not in choice):
             results = tuple(sharding[axis] if sharding else R for sharding in given)
-            offered = rule.strategies(fine.sizes[axis], divided_factors(choice, fine), extras)
+            offered = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
             rows = [row for row in offered if row.results == results]
             if rows:
                 prices = [_price(rule, row, axis, current, fine) for row in rows]

@@ -41,7 +41,7 @@ def test_what_wrong_placements_are_made_from_is_right(tmp_path: Path, name: str,
     assert report.sound, str(report)
 
 
-def test_what_is_refused_for_some_numbers_of_ranks_is_not_tried_with_them(tmp_path: Path) -> None:
+def test_what_is_rejected_for_some_numbers_of_ranks_is_not_tried_with_them(tmp_path: Path) -> None:
     picky = """
     def check(self, shape, count):
         if count != 3:
@@ -69,7 +69,7 @@ def test_the_tool_prints_a_line_a_placement(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, TOTAL + "\n    def collect(self, pieces):\n        return undefined\n", "Told")
+    path = written(tmp_path, TOTAL + "\n    def collect(self, shards):\n        return undefined\n", "Told")
     assert spmd_check_placement.main([path]) == 1
     err = capsys.readouterr().err
     line = Path(path).read_text().splitlines().index("        return undefined") + 1
@@ -103,7 +103,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
     ],
     ids=["none", "undecorated", "picky", "failing", "conflict", "angular"],
 )
-def test_a_file_that_cannot_be_checked_is_refused(
+def test_a_file_that_cannot_be_checked_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str | None, message: str
 ) -> None:
     path = written(tmp_path, text, f"Bare{len(text)}")
@@ -121,6 +121,6 @@ def test_laws_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("given", [3, None, int])
-def test_what_is_no_placement_is_refused(given: Any) -> None:
+def test_what_is_not_a_placement_is_rejected(given: Any) -> None:
     with pytest.raises(SpmdirError, match="expected a class, a value or the text"):
         check_placement(given)

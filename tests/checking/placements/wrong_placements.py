@@ -38,8 +38,8 @@ class NAME(PartialPlacement):
     text: ClassVar[str] = "NAME"
 
     def distribute(self, tensor, count, noise):
-        addends = [noise(tensor) for _ in range(count - 1)]
-        return [*addends, tensor - sum(addends)]
+        partials = [noise(tensor) for _ in range(count - 1)]
+        return [*partials, tensor - sum(partials)]
 '''
 TURNED = '''\
 @attrs.frozen
@@ -83,8 +83,8 @@ class NAME(Placement):
     def distribute(self, tensor, count, noise):
         return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
 
-    def collect(self, pieces):
-        return pieces[0]
+    def collect(self, shards):
+        return shards[0]
 '''
 
 EDGES = """
@@ -151,11 +151,11 @@ WRONG = {
     "Inside": _with(DEALT, "def inside(self, outer):\n    return type(self)(self.dim, self.block + 1)", "scaled"),
     "Splits": _field(DEALT, "splits: ClassVar[bool] = True", "splits"),
     "Permuted": _with(
-        DEALT, "def collect(self, pieces):\n    return super(type(self), self).collect(pieces[::-1])", "inverse"
+        DEALT, "def collect(self, shards):\n    return super(type(self), self).collect(shards[::-1])", "inverse"
     ),
     "WrongShape": _with(DEALT, "def local_shape(self, shape, count, index):\n    return shape", "local shape"),
     "WrongRank": _instead(FIRST, "(0, *shape[1:])", "(0, *shape)", "local shape"),
-    "Raising": _with(DEALT, "def collect(self, pieces):\n    return 1 / 0", "inverse"),
+    "Raising": _with(DEALT, "def collect(self, shards):\n    return 1 / 0", "inverse"),
     "Mutable": _instead(DEALT, "@attrs.frozen\n", "@attrs.define(unsafe_hash=True)\n", "frozen"),
     "Unhashable": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=True, unsafe_hash=False)\n", "frozen"),
     "Unequal": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=False)\n", "frozen"),
@@ -174,8 +174,8 @@ WRONG = {
         def after(self, reduced, count):
             return -reduced
 
-        def collect(self, pieces):
-            return sum(pieces)
+        def collect(self, shards):
+            return sum(shards)
         """,
         "reduction",
     ),
@@ -184,8 +184,8 @@ WRONG = {
         """
         kind = "sum"
 
-        def before(self, piece):
-            return piece.exp()
+        def before(self, partial):
+            return partial.exp()
 
         def after(self, reduced, count):
             return reduced.log()
@@ -203,8 +203,8 @@ WRONG = {
     "Narrowing": _with(
         TOTAL,
         """
-        def before(self, piece):
-            return piece.float()
+        def before(self, partial):
+            return partial.float()
 
         def after(self, reduced, count):
             return reduced.double()
@@ -217,8 +217,8 @@ WRONG = {
     "Turning": _with(
         TOTAL,
         """
-        def before(self, piece):
-            return piece.flip(0) if piece.dim() else piece
+        def before(self, partial):
+            return partial.flip(0) if partial.dim() else partial
 
         def after(self, reduced, count):
             return reduced.flip(0) if reduced.dim() else reduced
@@ -261,8 +261,8 @@ WRONG = {
     "OfCubes": _instead(
         FIRST + EDGES.replace("group.shape), 0)", "group.shape), 0) + 1"), "if not shape", "if len(shape) < 3", "edge"
     ),
-    "Silent": _with(SILENT, "def lift(self, rule, rows):\n    yield rule.pointwise(self)", "rules"),
-    "Unsound": _with(TOTAL, "def lift(self, rule, rows):\n    yield rule.pointwise(self)", "rules"),
+    "Silent": _with(SILENT, "def lift(self, rule, strategies):\n    yield rule.pointwise(self)", "rules"),
+    "Unsound": _with(TOTAL, "def lift(self, rule, strategies):\n    yield rule.pointwise(self)", "rules"),
 }
 """Name → the lie; NAME stands for the name."""
 

@@ -14,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("text", ["R", "S(0)", "P(sum)", "P(avg)", "P(max)", "P(min)", "P(product)"])
-def test_pieces_make_up_their_value(text: str, count: int):
+def test_shards_make_up_their_value(text: str, count: int):
     value = torch.tensor([1.5, -2.0, NAN, INF, -INF, 0.0, 3.0], dtype=torch.float64)
     placement = parse_placement(text)
     held = local_values(value, placement, count)

@@ -131,8 +131,8 @@ class Squares(PartialPlacement):
 
     text: ClassVar[str] = "Squares"
 
-    def before(self, piece: Any) -> Any:
-        return piece**2
+    def before(self, partial: Any) -> Any:
+        return partial**2
 
     def after(self, reduced: Any, count: int) -> Any:
         return reduced**0.5
@@ -146,7 +146,7 @@ class Squares(PartialPlacement):
     def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
 
-    def lift(self, rule: OpRule, rows: Sequence[Strategy]) -> Iterable[Strategy]:
+    def lift(self, rule: OpRule, strategies: Sequence[Strategy]) -> Iterable[Strategy]:
         if rule.name == "aten.linalg_vector_norm" and rule.argument("ord") == 2:
             yield from rule.combining(self)
             yield rule.pointwise(self)
@@ -159,8 +159,8 @@ class Liar(PartialPlacement):
     text: ClassVar[str] = "Liar({kind_of_lie})"
     kind_of_lie: str
 
-    def lift(self, rule: OpRule, rows: Sequence[Strategy]) -> Iterable[Any]:
-        first = rows[0]
+    def lift(self, rule: OpRule, strategies: Sequence[Strategy]) -> Iterable[Any]:
+        first = strategies[0]
         yield {
             "short": attrs.evolve(first, operands=first.operands[1:]),
             "text": "(R) -> (R)",
@@ -306,7 +306,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("op", "operands", "arguments", "texts", "expected"), CASES, ids=lambda v: v if str(v)[:5] == "aten." else ""
 )
-def test_the_rows_that_plug_ins_get(op: str, operands: str, arguments: dict, texts: list[str], expected: str):
+def test_the_strategies_that_plug_ins_get(op: str, operands: str, arguments: dict, texts: list[str], expected: str):
     assert added(rule_of(op, operands, **arguments), *texts) == textwrap.dedent(expected).strip().splitlines()
 
 
@@ -318,7 +318,7 @@ def test_lifted_strategies_come_after_those_of_the_rule_which_stay_as_they_are()
     assert rule.strategies(2, placements=plugins("S(0)", "P(sum)", "R")) is own
 
 
-def test_rows_are_asked_for_by_text_too():
+def test_strategies_are_asked_for_by_text_too():
     metas = (tensor("8x6xf32"),)
     found = spmdir.strategies("aten.relu", metas, {}, 2, placements=("Taken(0, 2)",))
     assert [str(row) for row in found[-2:]] == ["(Taken(0, 2)) -> (Taken(0, 2))", "(Taken(1, 2)) -> (Taken(1, 2))"]
@@ -474,13 +474,13 @@ def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     assert judge(case, list(zip("xy", rows, strict=True)), mesh).fault is None
 
 
-def _fits(case: Case, rows: Sequence[Strategy], counts: Sequence[int]) -> bool:
+def _fits(case: Case, pair: Sequence[Strategy], counts: Sequence[int]) -> bool:
     """Return whether shapes can be placed so, which the type check asks beside the strategies."""
     mesh = Mesh({"x": counts[0], "y": counts[1]})
     metas = (*case.rule.call.operands, *case.rule.call.results)
     try:
         for index, meta in enumerate(metas):
-            held = [(*row.operands, *row.results)[index] for row in rows]
+            held = [(*row.operands, *row.results)[index] for row in pair]
             if meta is not None:
                 spmdir.Sharding(zip("xy", held, strict=True)).check_shape(mesh, meta.shape)
     except ShardingError:
