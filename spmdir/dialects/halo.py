@@ -1,6 +1,6 @@
-"""Ops that exchange borders: what a window that slides over a divided dimension needs of the neighbours' blocks.
+"""Ops that exchange halos: the elements that a window sliding over a sharded dimension needs of the neighbours' chunks.
 
-They stand in local forms alone, so after localize: their types are those of one rank.
+They occur only in local forms, so after localize: their types are those of one rank.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
-"""What stands beyond the first and the last block."""
+"""Name of a fill → the elements beyond the first and the last chunk."""
 
 
-class BorderOp(ValueOp):
-    """Base of both: one tensor in, one out, whose dimension `dim` differs by `before + after` elements."""
+class HaloExchangeOp(ValueOp):
+    """Base of the halo ops: one tensor in, one out, whose dimension `dim` differs by `before + after` elements."""
 
     PARENTHESISED: ClassVar[bool] = False
     traits = traits_def(Pure())
@@ -32,24 +32,46 @@ class BorderOp(ValueOp):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that divide the dimension, major first."""
+        """Return the mesh axes that shard the dimension, major first."""
         return tuple(map(str, self.argument["axes"]))  # type: ignore  # verified
 
+    @property
+    def dim(self) -> int:
+        """Return the dimension that the windows slide over."""
+        return self._number("dim")
+
+    @property
+    def before(self) -> int:
+        """Return the length of the halo that belongs to the previous chunk, in elements of `dim`."""
+        return self._number("before")
+
+    @property
+    def after(self) -> int:
+        """Return the length of the halo that belongs to the following chunk, in elements of `dim`."""
+        return self._number("after")
+
+    @property
+    def fill(self) -> str:
+        """Return what is beyond the first and the last chunk, a key of FILLS."""
+        return str(self.argument.get("fill", "zero"))
+
+    def _number(self, name: str) -> int:
+        return self.argument[name]  # type: ignore  # verified
+
     def sent(self, mesh: Mesh) -> int:
-        """Bytes that the busiest rank sends: both borders, or the larger one of two ranks that have one each."""
-        argument: Any = self.argument
+        """Return the bytes that the busiest rank sends: both halos, or the larger one if there are two ranks."""
         meta, count = meta_of(self.operands[0].type), mesh.group_size(self.axes)
         if meta is None or count == 1:
             return 0
-        borders = argument["before"], argument["after"]
-        sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != argument["dim"]]
-        return (sum(borders) if count > 2 else max(borders)) * math.prod(sizes) * meta.dtype.itemsize
+        halos = self.before, self.after
+        sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != self.dim]
+        return (sum(halos) if count > 2 else max(halos)) * math.prod(sizes) * meta.dtype.itemsize
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         function = self.parent_op()
         if mesh is None or function is None or "spmd.local" not in function.attributes:
-            raise ShardingError("exchanges borders of what ranks hold; only a function after localize has such ops")
+            raise ShardingError("exchanges halos of local tensors; only a function after localize has such ops")
         metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
         if len(self.operands) != 1 or len(self.results) != 1 or None in metas:
             raise VerifyException("takes one tensor and gives one")
@@ -66,21 +88,21 @@ class BorderOp(ValueOp):
         if argument.get("fill", "zero") not in FILLS:
             raise VerifyException(f"is filled with {argument['fill']!r}; expected {' or '.join(FILLS)}")
         assert source is not None and target is not None
-        shape, dim = list(source.shape), argument["dim"]
-        if dim >= len(shape):
-            raise VerifyException(f"has no dimension {dim}; its operand has {len(shape)}")
-        if shape[dim] != DYNAMIC:
-            shape[dim] += self.GROWS * (argument["before"] + argument["after"])
+        shape = list(source.shape)
+        if self.dim >= len(shape):
+            raise VerifyException(f"has no dimension {self.dim}; its operand has {len(shape)}")
+        if shape[self.dim] != DYNAMIC:
+            shape[self.dim] += self.GROWS * (self.before + self.after)
         if list(target.shape) != shape or source.dtype != target.dtype:
             found, expected = (["?" if n == DYNAMIC else n for n in sizes] for sizes in (target.shape, shape))
             raise VerifyException(f"gives {found} of {target.dtype}; expected {expected} of {source.dtype}")
 
 
 @irdl_op_definition
-class HaloOp(BorderOp):
-    """`halo %x on [tp] dim 2 before 1 after 1 fill zero`: a block and the elements beside it in its neighbours' blocks.
+class HaloOp(HaloExchangeOp):
+    """`halo %x on [tp] dim 2 before 1 after 1 fill zero`: a chunk between its neighbours' halos.
 
-    Beyond the first and the last block stands what `fill` says.
+    Beyond the first and the last chunk there is what `fill` says.
     """
 
     name = "spmd.halo"
@@ -89,34 +111,34 @@ class HaloOp(BorderOp):
 
 
 @irdl_op_definition
-class FoldOp(BorderOp):
-    """`fold %y on [tp] dim 2 before 1 after 1`: the elements at the ends are added to the neighbours' own.
+class HaloReduceOp(HaloExchangeOp):
+    """`halo_reduce %y on [tp] dim 2 before 1 after 1`: the halos are removed and added to the neighbours' chunks.
 
-    The reverse of halo: what is beyond the first and the last block goes.
+    The transpose of halo; the halos beyond the first and the last chunk are dropped.
     """
 
-    name = "spmd.fold"
+    name = "spmd.halo_reduce"
     GROWS: ClassVar[int] = -1
     CLAUSES: ClassVar = (("on", "axes"), ("dim", "dim"), ("before", "before"), ("after", "after"))
 
 
-BORDER_OPS: dict[str, type[BorderOp]] = {op.name: op for op in (HaloOp, FoldOp)}
-"""Name → class."""
+HALO_CLASSES: dict[str, type[HaloExchangeOp]] = {op.name: op for op in (HaloOp, HaloReduceOp)}
+"""Name of an op → its class."""
 
 
 def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
-    """The shape of `value` on the first rank, which holds most.
+    """Return the local shape of `value` on the first rank, whose chunks are the longest.
 
-    Where ranks differ, a value inside a local form does not tell its sizes; those that it passes on to or takes from a
-    value which does are known, and others count as 1.
+    Where ranks differ, types inside a local form have no sizes. They are read off the operand of a halo and the result
+    of a halo-reduce, whose other dimensions are the same; sizes that neither has count as 1.
     """
     sharding = sharding_of(value)
     if sharding is not None:
         return sharding.local_shape(global_shape(value, mesh), mesh, mesh.coordinate(0))
     meta = meta_of(value.type)
     shape = meta.shape if meta else ()
-    folds = [use.operation for use in value.uses if isinstance(use.operation, FoldOp)]
-    if DYNAMIC not in shape or not (folds or isinstance(value.owner, HaloOp)):
+    reduces = [use.operation for use in value.uses if isinstance(use.operation, HaloReduceOp)]
+    if DYNAMIC not in shape or not (reduces or isinstance(value.owner, HaloOp)):
         return tuple(1 if size == DYNAMIC else size for size in shape)
-    known = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else folds[0].results[0], mesh)
+    known = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0], mesh)
     return tuple(other if size == DYNAMIC else size for size, other in zip(shape, known, strict=True))

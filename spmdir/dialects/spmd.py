@@ -34,7 +34,7 @@ from spmdir.dialects.collectives import (
     TwoRoundExchangeOp,
     WaitOp,
 )
-from spmdir.dialects.halo import FoldOp, HaloOp
+from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
@@ -88,7 +88,7 @@ Spmd = Dialect(
         BucketOp,
         UnbucketOp,
         HaloOp,
-        FoldOp,
+        HaloReduceOp,
     ],
     [MeshAttr, ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
 )

@@ -1,7 +1,7 @@
 """Collectives as graph nodes: each kind has one emitter, found in EMITTERS.
 
-An emitter prepares the operand, leaves at most one functional collective under way and says how to finish: what to do
-with the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
+An emitter prepares the operand, starts at most one functional collective and returns how to finish: what to do with
+the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from spmdir.lowering.exchange import start_exchange, start_two_round_exchange
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline, require_kind
 from spmdir.lowering.partition import (
-    flat_blocks,
-    from_flat_blocks,
+    drop_padding,
+    flat_chunks,
+    from_chunk_order,
+    from_flat_chunks,
     join_even,
-    lay,
-    pack,
+    pad_chunks,
     pad_end,
-    restore,
     split_even,
-    spread,
+    to_chunk_order,
 )
 from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
@@ -38,7 +38,7 @@ def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
     """Emit the collective `spec` on `x`.
 
     Raises:
-        SpmdirError: what a placement declares cannot be run.
+        SpmdirError: the declaration of a placement cannot be lowered.
     """
     if spec.names_axes and not site.named:
         return here(x)
@@ -46,9 +46,9 @@ def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
 
 
 def _slice(site: Site, x: Node) -> Started:
-    cut = site.cut(site.target, site.dim)
-    own = site.own(cut)
-    return Started(x, False, lambda whole: take(site.emit, whole, cut.dim, own, cut.extent))
+    partition = site.partition(site.target, site.dim)
+    ranges = site.own(partition)
+    return Started(x, False, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
 def _partition(site: Site, x: Node) -> Started:
@@ -61,15 +61,15 @@ def _partition(site: Site, x: Node) -> Started:
 
 
 def _all_gather(site: Site, x: Node) -> Started:
-    cut = site.cut(site.source, site.dim)
-    block = (*(shape := site.local(site.source))[: cut.dim], cut.step, *shape[cut.dim + 1 :])
-    x = pad_end(site.emit, x, cut.dim, site.ranks, cut.step - shape[cut.dim])
+    partition = site.partition(site.source, site.dim)
+    block = (*(shape := site.local(site.source))[: partition.dim], partition.step, *shape[partition.dim + 1 :])
+    x = pad_end(site.emit, x, partition.dim, site.ranks, partition.step - shape[partition.dim])
 
     def finish(result: Node) -> Node:
-        joined = result if cut.dim == 0 and cut.in_order else join_even(site.emit, result, cut, block)
-        return restore(site.emit, pack(site.emit, joined, cut), cut)
+        joined = result if partition.dim == 0 and partition.in_order else join_even(site.emit, result, partition, block)
+        return from_chunk_order(site.emit, drop_padding(site.emit, joined, partition), partition)
 
-    return site.move(functional.all_gather_into_tensor.default, x, cut.count, finish=finish)
+    return site.move(functional.all_gather_into_tensor.default, x, partition.count, finish=finish)
 
 
 def _all_reduce(site: Site, x: Node) -> Started:
@@ -82,34 +82,35 @@ def _all_reduce(site: Site, x: Node) -> Started:
 
 def _reduce_scatter(site: Site, x: Node) -> Started:
     reduction = reduction_of(site)
-    cut = site.cut(site.target, site.dim)
+    partition = site.partition(site.target, site.dim)
     own = site.local(site.target)
-    block = (*own[: cut.dim], cut.step, *own[cut.dim + 1 :])
+    block = (*own[: partition.dim], partition.step, *own[partition.dim + 1 :])
     x, (_, dtype) = reduction.before(x, (site.local(site.source), site.torch_dtype))
-    x = split_even(site.emit, spread(site.emit, lay(site.emit, x, cut), cut, site.ranks), cut, block)
-    length = own[cut.dim]
+    padded = pad_chunks(site.emit, to_chunk_order(site.emit, x, partition), partition, site.ranks)
+    x = split_even(site.emit, padded, partition, block)
+    length = own[partition.dim]
 
     def finish(result: Node) -> Node:
-        return reduction.after(narrow(site.emit, result, cut.dim, 0, length, cut.step), (own, dtype))
+        return reduction.after(narrow(site.emit, result, partition.dim, 0, length, partition.step), (own, dtype))
 
-    return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, cut.count, finish=finish)
+    return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, partition.count, finish=finish)
 
 
 def _all_to_all(site: Site, x: Node) -> Started:
-    leaving = site.cut(site.source, site.dim)
-    joining = site.cut(site.target, site.argument["to_dim"])
+    leaving = site.partition(site.source, site.dim)
+    joining = site.partition(site.target, site.argument["to_dim"])
     before, after = site.local(site.source), site.local(site.target)
-    row = math.prod(before) // before[joining.dim] if before[joining.dim] else 0
-    sends = [joining.pieces[number][1] * row for number in joining.by_rank]
-    column = math.prod(after) // after[leaving.dim] if after[leaving.dim] else 0
-    receives = [leaving.pieces[number][1] * column for number in leaving.by_rank]
-    flat = flat_blocks(site.emit, lay(site.emit, x, joining), joining, before)
+    per_index = math.prod(before) // before[joining.dim] if before[joining.dim] else 0
+    sends = [joining.chunks[number][1] * per_index for number in joining.by_rank]
+    per_index = math.prod(after) // after[leaving.dim] if after[leaving.dim] else 0
+    receives = [leaving.chunks[number][1] * per_index for number in leaving.by_rank]
+    flat = flat_chunks(site.emit, to_chunk_order(site.emit, x, joining), joining, before)
     return site.move(
         functional.all_to_all_single.default,
         flat,
         receives,
         sends,
-        finish=lambda result: restore(site.emit, from_flat_blocks(site.emit, result, leaving, after), leaving),
+        finish=lambda result: from_chunk_order(site.emit, from_flat_chunks(site.emit, result, leaving, after), leaving),
     )
 
 
@@ -146,7 +147,7 @@ def _convert(site: Site, x: Node) -> Started:
         site.mesh.group_size(moved),
         site.mesh.index(site.rank, moved),
         site.local(site.target),
-        None if target.dim is None else site.cut(site.target, target.dim, moved),
+        None if target.dim is None else site.partition(site.target, target.dim, moved),
     )
     code = EdgeCode(source, target, group)
     result, kind = inline(site.emit, code, x, (site.local(site.source), site.torch_dtype))

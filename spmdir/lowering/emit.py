@@ -26,7 +26,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.halo import BorderOp
+from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import open_sizes
@@ -35,7 +35,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of, signature_name
 from spmdir.lowering.collectives import start
-from spmdir.lowering.halo import EMITTERS as BORDER_EMITTERS
+from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Positions
@@ -259,13 +259,12 @@ class _Emitter:
         started = here(x) if self.ignore_shardings else start(op.spec, site, x)
         return [started if op.asynchronous else started.wait(self.call)]
 
-    def emit_border(self, op: ValueOp) -> Sequence[Any]:
-        axes: Any = op.argument["axes"]
+    def emit_halo(self, op: Any) -> Sequence[Any]:
         meta = meta_of(op.operands[0].type)
         assert meta is not None
-        line = line_of(self.mesh, self.rank, axes, self.group_name)
+        line = line_of(self.mesh, self.rank, op.axes, self.group_name)
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
-        return [BORDER_EMITTERS[op.name](self.call, line, x, dtype, op.argument)]
+        return [HALO_EMITTERS[op.name](self.call, line, x, dtype, op)]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]
@@ -302,7 +301,7 @@ class _Emitter:
 _EMITTERS = (
     (AtenOp, _Emitter.emit_aten),
     (Collective, _Emitter.emit_collective),
-    (BorderOp, _Emitter.emit_border),
+    (HaloExchangeOp, _Emitter.emit_halo),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
     (BucketOp, _Emitter.emit_bucket),

@@ -1,4 +1,4 @@
-"""The ranks of an edge as its lowering sees them: their collectives, on torch tensors."""
+"""The ranks of an edge, as passed to its lowering: their collectives, on torch tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
-from spmdir.lowering.partition import Cut, lay, split_even, spread
+from spmdir.lowering.partition import DimPartition, pad_chunks, split_even, to_chunk_order
 from spmdir.lowering.ranges import Positions, narrow
 from spmdir.lowering.wire import check_reduced, packed
 
@@ -22,73 +22,73 @@ class Group:
     """The ranks along the axes of an edge.
 
     Attributes:
-        name: of their process group; not asked for where there is one rank.
+        name: of their process group; not used where there is one rank.
         size: how many ranks there are.
         index: the number of this rank among them, in mesh order.
-        shape: of what this rank holds after the edge.
-        cut: how the target of the edge cuts a dimension among them; None if it divides none.
+        shape: the local shape on this rank after the edge.
+        partition: how the target of the edge shards a dimension among them; None if it shards none.
     """
 
     name: str
     size: int
     index: int
     shape: tuple[int, ...]
-    cut: Cut | None = None
+    partition: DimPartition | None = None
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """What every rank has, by rank: [*shape] → [size, *shape]."""
+        """Return the tensors of all ranks, by rank: [*shape] → [size, *shape]."""
         x = x.unsqueeze(0)
         return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
-        """The reduction of what the ranks have, by a key of `spmdir.core.placement.reductions.REDUCTIONS`."""
+        """Return the reduction over all ranks by `op`, a key of `spmdir.core.placement.reductions.REDUCTIONS`."""
         return self._reduced(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:
-        """The reduction of row `index` of what the ranks have: [size, *shape] → [*shape]."""
-        self._check_rows("reduce_scatter", x)
+        """Return the reduction over all ranks of their slice `index` of dimension 0: [size, *shape] → [*shape]."""
+        self._check_slices("reduce_scatter", x)
         return self._reduced(functional.reduce_scatter_tensor.default, x, op, self.size).squeeze(0)
 
     def all_to_all(self, x: Tensor) -> Tensor:
-        """Row i goes to rank i, and what comes from rank i is row i: [size, *shape] → [size, *shape]."""
-        self._check_rows("all_to_all", x)
+        """Send slice i of dimension 0 to rank i; slice i returned is from rank i: [size, *shape] → [size, *shape]."""
+        self._check_slices("all_to_all", x)
         ones = [1] * self.size
         return x if self.size == 1 else self._moved(functional.all_to_all_single.default, x, ones, ones)
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
-        """What rank `source` has; `x` of the others tells shape and type."""
+        """Return the tensor of rank `source`; `x` of the others gives shape and element type."""
         return x if self.size == 1 else self._moved(functional.broadcast.default, x, source)
 
     def split(self, x: Tensor) -> Tensor:
-        """`x` as the target of the edge cuts it, by rank: [size, *block], padded with zeros to the longest piece.
+        """Return the chunks of `x` under the target of the edge, by rank: [size, *block], zero-padded to the longest.
 
         Raises:
-            SpmdirError: the target divides no dimension.
+            SpmdirError: the target shards no dimension.
         """
-        cut = self._cut("split")
-        block = (*x.shape[: cut.dim], cut.step, *x.shape[cut.dim + 1 :])
-        rows = split_even(_call, spread(_call, lay(_call, x, cut), cut, x.dim()), cut, block)  # type: ignore[arg-type]
-        return rows.reshape(self.size, *block)  # type: ignore[attr-defined]
+        partition = self._partition("split")
+        block = (*x.shape[: partition.dim], partition.step, *x.shape[partition.dim + 1 :])
+        padded = pad_chunks(_call, to_chunk_order(_call, x, partition), partition, x.dim())  # type: ignore[arg-type]
+        return split_even(_call, padded, partition, block).reshape(self.size, *block)  # type: ignore[attr-defined]
 
     def keep(self, x: Tensor) -> Tensor:
-        """A block of `split` without the padding behind the piece of this rank.
+        """Return `x`, one block of `split`, without the padding after the chunk of this rank.
 
         Raises:
-            SpmdirError: the target divides no dimension.
+            SpmdirError: the target shards no dimension.
         """
-        cut = self._cut("keep")
-        own = cut.pieces[cut.by_rank[self.index]][1]
-        return narrow(_call, x, cut.dim, 0, own, cut.step)  # type: ignore[return-value, arg-type]
+        partition = self._partition("keep")
+        own = partition.chunks[partition.by_rank[self.index]][1]
+        return narrow(_call, x, partition.dim, 0, own, partition.step)  # type: ignore[return-value, arg-type]
 
-    def _cut(self, method: str) -> Cut:
-        if self.cut is None:
-            raise SpmdirError(f"group.{method} cuts as the target does, but that divides no dimension")
-        return self.cut
+    def _partition(self, method: str) -> DimPartition:
+        if self.partition is None:
+            raise SpmdirError(f"group.{method} shards as the target does, but that shards no dimension")
+        return self.partition
 
-    def _check_rows(self, method: str, x: Tensor) -> None:
+    def _check_slices(self, method: str, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.size:
             raise SpmdirError(
-                f"group.{method} takes one row a rank; expected [{self.size}, …], found the shape {[*x.shape]}"
+                f"group.{method} takes one slice a rank; expected the shape [{self.size}, …], found {[*x.shape]}"
             )
 
     def _reduced(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:

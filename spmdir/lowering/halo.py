@@ -1,17 +1,16 @@
-"""Exchanges of borders as graph nodes: one all_to_all in which ranks send to their neighbours alone."""
+"""Halo exchanges as graph nodes: one all_to_all in which ranks send to their neighbours only."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 import torch
 from torch.fx import Node
 
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.halo import FILLS
+from spmdir.dialects.halo import FILLS, HaloExchangeOp
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
@@ -20,11 +19,11 @@ from spmdir.lowering.wire import packed
 
 @attrs.frozen
 class Line:
-    """The ranks that hold one dimension together, as one of them sees it.
+    """The ranks among which one dimension is sharded, from the point of view of one of them.
 
     Attributes:
         members: their ranks, ascending, as process groups list them.
-        previous, following: the ranks with the blocks beside this rank's; None at an end.
+        previous, following: the ranks with the chunks before and after this rank's; None at an end.
         group: the process group.
     """
 
@@ -35,7 +34,7 @@ class Line:
 
 
 def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName) -> Line:
-    """The line of `rank` where `axes`, major first, divide a dimension."""
+    """Return the line of `rank` where `axes`, major first, shard a dimension."""
     axes = tuple(axis for axis in axes if mesh.sizes[axis] > 1)
     order, fine = mesh.group(rank, axes), mesh.refine(axes)
     parts = {part for axis in axes for part in fine.parts(axis)}
@@ -48,83 +47,85 @@ def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName)
     )
 
 
-def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, argument: Mapping[str, Any]) -> Node:
-    """`x` between the borders of its neighbours."""
-    dim, before, after = argument["dim"], argument["before"], argument["after"]
-    rows = _swap(emit, x, dim)
-    sent = {line.previous: _head(emit, rows, after), line.following: _tail(emit, rows, before)}
-    got = _exchange(emit, line, rows, dtype, sent, (after, before))
-    parts = [got[line.previous], rows, got[line.following]]
-    rows = emit(aten.cat.default, [part for part in parts if part is not None])
-    missing = [before if got[line.previous] is None else 0, after if got[line.following] is None else 0]
-    x = _swap(emit, rows, dim)
+def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
+    """Return `x` between the halos of its neighbours, and `fill` where there is none."""
+    front = _swap(emit, x, op.dim)
+    sent = {line.previous: _head(emit, front, op.after), line.following: _tail(emit, front, op.before)}
+    received = _exchange(emit, line, front, dtype, sent, (op.after, op.before))
+    parts = [received[line.previous], front, received[line.following]]
+    joined = emit(aten.cat.default, [part for part in parts if part is not None])
+    missing = [
+        op.before if received[line.previous] is None else 0,
+        op.after if received[line.following] is None else 0,
+    ]
+    x = _swap(emit, joined, op.dim)
     if any(missing):
-        last = emit(aten.transpose.int, x, dim, -1)
-        padded = emit(aten.constant_pad_nd.default, last, missing, FILLS[argument.get("fill", "zero")])
-        x = emit(aten.transpose.int, padded, dim, -1)
+        last = emit(aten.transpose.int, x, op.dim, -1)
+        padded = emit(aten.constant_pad_nd.default, last, missing, FILLS[op.fill])
+        x = emit(aten.transpose.int, padded, op.dim, -1)
     return emit(aten.contiguous.default, x)
 
 
-def fold(emit: Emit, line: Line, x: Node, dtype: torch.dtype, argument: Mapping[str, Any]) -> Node:
-    """`x` without its borders, which are added to what the neighbours have there."""
-    dim, before, after = argument["dim"], argument["before"], argument["after"]
-    rows = _swap(emit, x, dim)
-    sent = {line.previous: _head(emit, rows, before), line.following: _tail(emit, rows, after)}
-    got = _exchange(emit, line, rows, dtype, sent, (before, after))
-    rows = emit(aten.slice.Tensor, rows, 0, before, -after or sys.maxsize)
-    if (first := got[line.previous]) is not None:
-        own = emit(aten.add.Tensor, _head(emit, rows, after), first)
-        rows = emit(aten.cat.default, [own, emit(aten.slice.Tensor, rows, 0, after, sys.maxsize)])
-    if (last := got[line.following]) is not None:
-        own = emit(aten.add.Tensor, _tail(emit, rows, before), last)
-        rows = emit(aten.cat.default, [emit(aten.slice.Tensor, rows, 0, 0, -before), own])
-    return emit(aten.contiguous.default, _swap(emit, rows, dim))
+def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
+    """Return `x` without its halos, and with the neighbours' halos of its elements added."""
+    front = _swap(emit, x, op.dim)
+    sent = {line.previous: _head(emit, front, op.before), line.following: _tail(emit, front, op.after)}
+    received = _exchange(emit, line, front, dtype, sent, (op.before, op.after))
+    front = emit(aten.slice.Tensor, front, 0, op.before, -op.after or sys.maxsize)
+    if (halo_before := received[line.previous]) is not None:
+        head = emit(aten.add.Tensor, _head(emit, front, op.after), halo_before)
+        front = emit(aten.cat.default, [head, emit(aten.slice.Tensor, front, 0, op.after, sys.maxsize)])
+    if (halo_after := received[line.following]) is not None:
+        tail = emit(aten.add.Tensor, _tail(emit, front, op.before), halo_after)
+        front = emit(aten.cat.default, [emit(aten.slice.Tensor, front, 0, 0, -op.before), tail])
+    return emit(aten.contiguous.default, _swap(emit, front, op.dim))
 
 
-EMITTERS = {"spmd.halo": halo, "spmd.fold": fold}
-"""Op → (emit, line, operand, its element type, arguments) → its value."""
+EMITTERS = {"spmd.halo": halo, "spmd.halo_reduce": halo_reduce}
+"""Name of an op → (emit, line, operand, its element type, op) → its result."""
 
 
 def _swap(emit: Emit, x: Node, dim: int) -> Node:
-    """`x` with `dim` in front, or back from there."""
+    """Return `x` with dimensions 0 and `dim` swapped; twice is `x` again."""
     return emit(aten.transpose.int, x, 0, dim) if dim else x
 
 
-def _head(emit: Emit, rows: Node, count: int) -> Node | None:
-    return emit(aten.slice.Tensor, rows, 0, 0, count) if count else None
+def _head(emit: Emit, front: Node, count: int) -> Node | None:
+    return emit(aten.slice.Tensor, front, 0, 0, count) if count else None
 
 
-def _tail(emit: Emit, rows: Node, count: int) -> Node | None:
-    return emit(aten.slice.Tensor, rows, 0, -count, sys.maxsize) if count else None
+def _tail(emit: Emit, front: Node, count: int) -> Node | None:
+    return emit(aten.slice.Tensor, front, 0, -count, sys.maxsize) if count else None
 
 
 def _exchange(
     emit: Emit,
     line: Line,
-    rows: Node,
+    front: Node,
     dtype: torch.dtype,
     sent: Mapping[int | None, Node | None],
     counts: tuple[int, int],
 ) -> dict[int | None, Node | None]:
-    """What comes from each neighbour; None where there is none, or nothing comes.
+    """Return what each neighbour sent, along dimension 0; None where there is no neighbour or it sends nothing.
 
-    `counts` are the rows that go to the previous and to the following rank; as many come from the other side.
+    Args:
+        counts: lengths that are sent to the previous and to the following rank; as many come from the other side.
     """
-    got: dict[int | None, Node | None] = {line.previous: None, line.following: None}
+    received_from: dict[int | None, Node | None] = {line.previous: None, line.following: None}
     if len(line.members) == 1:
-        return got
+        return received_from
     sizes = dict(zip((line.previous, line.following), counts, strict=True))
     sends = [sizes.get(member, 0) for member in line.members]
     sizes = dict(zip((line.previous, line.following), reversed(counts), strict=True))
     receives = [sizes.get(member, 0) for member in line.members]
     parts = [part for member in line.members if (part := sent.get(member)) is not None]
-    joined = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, rows, 0, 0, 0)
+    joined = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, front, 0, 0, 0)
     joined, unpack = packed(emit, joined, dtype)
     contiguous = emit(aten.contiguous.default, joined)
     started = emit(functional.all_to_all_single.default, contiguous, receives, sends, line.group)
     received, at = unpack(emit(WAIT, started)), 0
     for member, size in zip(line.members, receives, strict=True):
         if size:
-            got[member] = emit(aten.slice.Tensor, received, 0, at, at + size)
+            received_from[member] = emit(aten.slice.Tensor, received, 0, at, at + size)
             at += size
-    return got
+    return received_from

@@ -1,4 +1,4 @@
-"""One collective as one rank sees it, and what a started one leaves to be done after the wait."""
+"""One collective from the point of view of one rank, and what remains to be done after its wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
-from spmdir.lowering.partition import Cut, cut_of
+from spmdir.lowering.partition import DimPartition, partition_of
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.wire import packed
@@ -29,11 +29,11 @@ WAIT = functional.wait_tensor.default
 
 @attrs.frozen
 class Started:
-    """A collective whose result may still be on its way.
+    """A collective that has been issued.
 
     Attributes:
-        value: the operand of the wait, or the operand itself if nothing is sent.
-        sent: whether there is something to wait for.
+        value: the operand of the wait, or of the collective if nothing is sent.
+        sent: whether there is a wait.
         finish: result of the wait → the value that the op gives.
     """
 
@@ -42,7 +42,7 @@ class Started:
     finish: Callable[[Node], Node]
 
     def wait(self, emit: Emit) -> Node:
-        """The value that the op gives, contiguous if the op made it: some kernels ignore strides."""
+        """Return the result of the op, contiguous unless it is the received tensor: some kernels ignore strides."""
         received = emit(WAIT, self.value) if self.sent else self.value
         value = self.finish(received)
         return value if value is received else emit(aten.contiguous.default, value)
@@ -50,11 +50,12 @@ class Started:
 
 @attrs.define(frozen=True, slots=False)
 class Site:
-    """One collective as one rank sees it.
+    """One collective from the point of view of one rank.
 
     Attributes:
         shape: the global shape of the tensor.
         dtype: its element type.
+        source, target: the shardings of operand and result.
         argument: the op's literal arguments.
     """
 
@@ -70,7 +71,7 @@ class Site:
 
     @cached_property
     def named(self) -> tuple[str, ...]:
-        """The axes that the op names, but for those of one rank on which its placements change nothing."""
+        """Return the axes that the op names, without those of one rank on which its placements change nothing."""
         return tuple(
             axis
             for axis in self.argument.get("axes", ())
@@ -79,11 +80,11 @@ class Site:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the group, in the order that the op names them."""
+        """Return the axes of the group, in the order that the op names them."""
         return tuple(axis for axis in self.named if self.mesh.sizes[axis] > 1)
 
     def _plain(self, placement: Placement) -> bool:
-        """Whether a rank that holds a tensor alone by `placement` holds it as it is."""
+        """Return whether the local tensor under `placement` on an axis of one rank is the global tensor."""
         if isinstance(placement, ShardPlacement):
             size = self.shape[placement.dim]
             return placement.ranges(size, 1, 0) == ((0, size),)
@@ -91,7 +92,7 @@ class Site:
 
     @property
     def dim(self) -> int:
-        """The dimension that the op shards or gathers."""
+        """Return the dimension that the op shards or gathers."""
         return self.argument["dim"]
 
     @property
@@ -103,27 +104,27 @@ class Site:
         return len(self.shape)
 
     def local(self, sharding: Sharding) -> tuple[int, ...]:
-        """The shape of what this rank holds under `sharding`."""
+        """Return the local shape on this rank under `sharding`."""
         return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
 
-    def cut(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> Cut:
-        """How `axes`, by default those that the op names, cut `dim` under `sharding`."""
+    def partition(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> DimPartition:
+        """Return how `axes`, by default those that the op names, partition `dim` under `sharding`."""
         axes = self.named if axes is None else axes
         nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
-        return cut_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
+        return partition_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
 
-    def own(self, cut: Cut) -> Ranges:
-        """The positions of this rank's piece in the block that is cut."""
-        return cut.held[self.mesh.index(self.rank, self.named)]
+    def own(self, partition: DimPartition) -> Ranges:
+        """Return the positions of this rank's chunk in the block."""
+        return partition.ranges[self.mesh.index(self.rank, self.named)]
 
     def group(self, axes: Sequence[str]) -> str:
-        """The name of the process group over `axes`."""
+        """Return the name of the process group over `axes`."""
         return self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
 
     def send(
         self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
     ) -> Started:
-        """Call a functional collective on `x`, made contiguous, in the group over `axes`; a rank alone has all."""
+        """Call a functional collective on `x`, made contiguous, in the group over `axes`; without axes, do nothing."""
         axes = self.axes if axes is None else axes
         if not axes:
             return Started(x, False, finish)
@@ -133,14 +134,14 @@ class Site:
     def move(
         self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
     ) -> Started:
-        """`send` of a collective that changes no element of `x`: each type goes as all backends carry it."""
+        """Call `send` for a collective that changes no element of `x`, viewed as a type that all backends carry."""
         axes = self.axes if axes is None else axes
         if not axes:
             return Started(x, False, finish)
         sent, unpack = packed(self.emit, x, self.torch_dtype)
-        return self.send(op, sent, *arguments, finish=lambda came: finish(unpack(came)), axes=axes)
+        return self.send(op, sent, *arguments, finish=lambda received: finish(unpack(received)), axes=axes)
 
 
 def here(value: Node) -> Started:
-    """A collective that sends nothing."""
+    """Return a collective that sends nothing and whose result is `value`."""
     return Started(value, False, lambda result: result)

@@ -30,7 +30,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
-from spmdir.dialects.halo import BORDER_OPS
+from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
@@ -164,7 +164,7 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, expanded in enumerate(form.ops):
         metas = [tuple(other.ops[number].call.results) for other in forms if other is not None]
-        new = (BORDER_OPS.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
+        new = (HALO_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
             [values[value] for value in expanded.operands],
             [_common(column) for column in zip(*metas, strict=True)],
             tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments),

@@ -47,7 +47,7 @@ class Share:
 class CommReport:
     """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
 
-    Borders that windows exchange (halo, fold) stand in the program, and so in the report, after localize.
+    Halo exchanges of windows (halo, halo_reduce) are in the program, and so in the report, after localize.
 
     Attributes:
         count: the number of collectives.
@@ -120,7 +120,7 @@ def comm_report(
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.collectives import Collective
-    from spmdir.dialects.halo import BorderOp
+    from spmdir.dialects.halo import HaloExchangeOp
     from spmdir.dialects.reshard_ops import ReshardOp
     from spmdir.dialects.values import global_shape
     from spmdir.passes.propagation.objective import objective_of
@@ -135,7 +135,7 @@ def comm_report(
         objective = objective if objective is not None else objective_of(function)
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
-            if isinstance(op, BorderOp):
+            if isinstance(op, HaloExchangeOp):
                 if not op.sent(mesh):
                     continue
                 kind, used = op.name.removeprefix("spmd."), op.axes

@@ -74,8 +74,8 @@ class Sizes:
         group: the number of ranks in a group.
         source: local bytes before.
         target: local bytes after.
-        chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and fold, those of
-            both halos.
+        chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and halo_reduce,
+            those of both halos.
         dim, to_dim: as in Step.
         moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
             nodes; over all rounds. What crosses in other steps follows from what they send.

@@ -18,7 +18,7 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
         return mesh.merge(permuted_axes(source.refined(fine), target.refined(fine), fine))
     moved: set[str] = set()
     for dim in {placement.dim for _, placement in (*source.entries, *target.entries) if placement.dim is not None}:
-        before, after = cuts_of(source, dim), cuts_of(target, dim)
+        before, after = sharding_axes(source, dim), sharding_axes(target, dim)
         for step in (1, -1):
             before, after = before[::step], after[::step]
             while before and after and before[0] == after[0]:
@@ -27,7 +27,7 @@ def permuted_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, 
     return tuple(axis for axis in mesh.axis_names if axis in moved)
 
 
-def cuts_of(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
+def sharding_axes(sharding: Sharding, dim: int) -> tuple[tuple[str, Placement], ...]:
     """The axes that divide `dim`, major first, and how."""
     return tuple(entry for entry in sharding.entries if entry[1].dim == dim)
 
@@ -42,7 +42,7 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
         return mesh.merge(exchanged_axes(source.refined(fine), target.refined(fine), fine))
     moved = {axis for axis in mesh.axis_names if source[axis] != target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        before, after = cuts_of(source, dim), cuts_of(target, dim)
+        before, after = sharding_axes(source, dim), sharding_axes(target, dim)
         while before and after and before[0] == after[0]:
             before, after = before[1:], after[1:]
         moved.update(axis for axis, _ in (*before, *after))

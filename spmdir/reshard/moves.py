@@ -41,7 +41,9 @@ def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]
     return tuple(axis for axis in mesh.axis_names if axis not in still)
 
 
-def useful_places(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> tuple[ShardPlacement, ...]:
+def useful_placements(
+    shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh
+) -> tuple[ShardPlacement, ...]:
     """How axes may divide: as they do on either side, and by S each dimension that they divide there and two others.
 
     Of these the largest can be divided most evenly; the first longer than 1 is cut and put together without copies.

@@ -22,7 +22,7 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import planned
 from spmdir.reshard.conditions import blocking_axes, refinement, reshaped_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
-from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_places
+from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import FLAT, Topology, find_topology
 
@@ -192,7 +192,7 @@ def _search(
     topology: Topology,
     collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
-    free, places = free_axes(source, target, mesh), useful_places(shape, source, target, mesh)
+    free, places = free_axes(source, target, mesh), useful_placements(shape, source, target, mesh)
     many = len(free) > FEW_AXES
     if many:
         free = _most_useful(free, source, target)

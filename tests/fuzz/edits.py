@@ -41,7 +41,7 @@ SIBLINGS = (
     ("aten.relu", "aten.exp", "aten.tanh", "aten.neg"),
     ("aten.tril", "aten.triu"),
     ("true", "false"),
-    ("spmd.halo", "spmd.fold"),
+    ("spmd.halo", "spmd.halo_reduce"),
 )  # fmt: skip
 """Words that stand for each other somewhere."""
 

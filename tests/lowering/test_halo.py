@@ -123,7 +123,7 @@ def test_the_usual_cases_are_offered_and_travel_as_text(case: Case):
     module = spmdir.parse(case.text)
     spmdir.run_passes(module, "propagate,insert-reshard,verify-spmd,lower-reshard,localize")
     text = spmdir.print_ir(module)
-    assert ("spmd.halo" in text and "spmd.fold" in text) == (case.kernel != (1, 1))
+    assert ("spmd.halo" in text and "spmd.halo_reduce" in text) == (case.kernel != (1, 1))
     assert "all_gather" not in text
     again = spmdir.parse(text)
     assert spmdir.print_ir(again) == text
@@ -151,7 +151,7 @@ def test_the_report_counts_the_borders_of_the_busiest_rank():
     # Two neighbours each: rows of a block are 8 wide, columns are 6 high and with their halo of 2 and 1 rows 9.
     rows, columns = 2 * 4 * 8 * 2 * 8, 2 * 4 * 9 * 1 * 8
     assert shares["halo"].count == 4 and shares["halo"].wire_bytes == 2 * (rows + columns)
-    assert shares["fold"].count == 2 and shares["fold"].wire_bytes == rows + columns
+    assert shares["halo_reduce"].count == 2 and shares["halo_reduce"].wire_bytes == rows + columns
 
 
 def test_a_pool_of_divided_pixels_sees_nothing_beyond_the_plane():

@@ -1,4 +1,4 @@
-"""How the ranks of a group cut a dimension, and the ops along a cut, run on tensors in place of graph nodes."""
+"""How the ranks of a group partition a dimension, and the ops on its chunks, run on tensors in place of graph nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import torch
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
-from spmdir.lowering.partition import Cut, cut_of, flat_blocks, from_flat_blocks, lay, pack, restore, spread
+from spmdir.lowering.partition import (
+    DimPartition,
+    drop_padding,
+    flat_chunks,
+    from_chunk_order,
+    from_flat_chunks,
+    pad_chunks,
+    partition_of,
+    to_chunk_order,
+)
 
 MESH = Mesh({"dp": 2, "tp": 3})
 CUTS = {  # sharding of the dimension, its size: lengths in nesting order, shard of each rank, stretches kept by padding
@@ -27,16 +36,16 @@ CUTS = {  # sharding of the dimension, its size: lengths in nesting order, shard
 }  # fmt: skip
 
 
-def cut(text: str, size: int, dim: int = 0) -> Cut:
+def partition(text: str, size: int, dim: int = 0) -> DimPartition:
     sharding = parse_sharding(text.replace("(0", f"({dim}"))
-    return cut_of(sharding, dim, [axis for axis, _ in sharding.entries], size, MESH, 0)
+    return partition_of(sharding, dim, [axis for axis, _ in sharding.entries], size, MESH, 0)
 
 
 @pytest.mark.parametrize(("text", "size"), CUTS)
 def test_a_dimension_is_cut_into_these_lengths(text: str, size: int) -> None:
     lengths, by_rank, runs = CUTS[text, size]
-    found = cut(text, size)
-    assert [length for _, length in found.pieces] == lengths
+    found = partition(text, size)
+    assert [length for _, length in found.chunks] == lengths
     assert found.by_rank == by_rank
     assert list(found.runs) == runs
     assert found.step == max(lengths)
@@ -45,8 +54,8 @@ def test_a_dimension_is_cut_into_these_lengths(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(("rank", "extent", "lengths"), [(0, 4, [2, 2, 0]), (3, 3, [1, 1, 1])])
 def test_inner_axes_cut_the_block_that_outer_axes_leave(rank: int, extent: int, lengths: list[int]) -> None:
-    found = cut_of(parse_sharding("dp: S(0), tp: S(0)"), 0, ("tp",), 7, MESH, rank)
-    assert (found.extent, [length for _, length in found.pieces]) == (extent, lengths)
+    found = partition_of(parse_sharding("dp: S(0), tp: S(0)"), 0, ("tp",), 7, MESH, rank)
+    assert (found.extent, [length for _, length in found.chunks]) == (extent, lengths)
 
 
 def emit(target: Any, *arguments: Any) -> Any:
@@ -56,15 +65,15 @@ def emit(target: Any, *arguments: Any) -> Any:
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(("text", "size"), [key for key in CUTS if key[1]])
-def test_what_is_laid_out_padded_or_flattened_along_a_cut_comes_back(text: str, size: int, dim: int) -> None:
-    found = cut(text, size, dim)
+def test_what_is_in_order_out_padded_or_flattened_along_a_cut_comes_back(text: str, size: int, dim: int) -> None:
+    found = partition(text, size, dim)
     x = torch.arange(size * 2.0).reshape((size, 2) if dim == 0 else (2, size))
-    assert torch.equal(restore(emit, lay(emit, x, found), found), x)
-    laid = lay(emit, x, found)
-    padded = spread(emit, laid, found, 2)
+    assert torch.equal(from_chunk_order(emit, to_chunk_order(emit, x, found), found), x)
+    in_order = to_chunk_order(emit, x, found)
+    padded = pad_chunks(emit, in_order, found, 2)
     assert padded.shape[dim] == found.count * found.step
-    assert torch.equal(pack(emit, padded, found), laid)
-    shards = [laid.narrow(dim, *found.pieces[number]) for number in found.by_rank]
-    flat = flat_blocks(emit, laid, found, tuple(x.shape))
+    assert torch.equal(drop_padding(emit, padded, found), in_order)
+    shards = [in_order.narrow(dim, *found.chunks[number]) for number in found.by_rank]
+    flat = flat_chunks(emit, in_order, found, tuple(x.shape))
     assert torch.equal(flat, torch.cat([shard.flatten() for shard in shards]))
-    assert torch.equal(from_flat_blocks(emit, flat, found, tuple(x.shape)).reshape(x.shape), laid)
+    assert torch.equal(from_flat_chunks(emit, flat, found, tuple(x.shape)).reshape(x.shape), in_order)

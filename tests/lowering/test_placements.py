@@ -283,7 +283,7 @@ class Faulty(Placement):
         ("shorter", "gives a tensor of shape [3] and torch.float32; expected [4] and torch.float32", "class Faulty"),
         ("wider", "gives a tensor of shape [4] and torch.float64; expected [4] and torch.float32", "class Faulty"),
         ("nothing", "returns NoneType; expected a tensor", "class Faulty"),
-        ("splits", "group.split cuts as the target does, but that divides no dimension", "return group.split(x)"),
+        ("splits", "group.split shards as the target does, but that shards no dimension", "return group.split(x)"),
     ],
 )
 def test_an_edge_that_goes_wrong_is_told_with_its_line(way: str, message: str, line: str) -> None:

@@ -41,7 +41,7 @@ def halo(
     return results
 
 
-def fold(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
+def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
     """Return each block without its halos, which are added to the neighbours' blocks."""
     results: list[Any] = [None] * len(blocks)
     for line in _lines(mesh, axes):
@@ -55,5 +55,5 @@ def fold(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, befor
     return results
 
 
-EXCHANGES: dict[str, Callable[..., list[Any]]] = {"spmd.halo": halo, "spmd.fold": fold}
+EXCHANGES: dict[str, Callable[..., list[Any]]] = {"spmd.halo": halo, "spmd.halo_reduce": halo_reduce}
 """Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""

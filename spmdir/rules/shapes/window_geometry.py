@@ -97,10 +97,11 @@ def paddings(value: Literal, kernel: tuple[int, ...], dilation: tuple[int, ...])
 
 HALO_OPS: dict[str, tuple[tuple[str, bool], ...]] = {
     "spmd.halo": (("input", True), ("fill", False)),
-    "spmd.fold": (("input", True),),
+    "spmd.halo_reduce": (("input", True),),
 }
 """Ops of a local form that exchange halos, along every sharded window → (name, whether it is a tensor) as in a rule.
 
 halo(x, "zero"): x with the elements of its neighbours that its windows need; behind the last one there are zeros,
-or, with "lowest", what is below every number. fold(y): the reverse, halos of y are added to the neighbours' blocks.
+or, with "lowest", what is below every number. halo_reduce(y): the transpose; halos of y are added to
+the neighbours' blocks.
 """

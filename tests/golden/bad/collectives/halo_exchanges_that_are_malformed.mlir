@@ -34,7 +34,7 @@ spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2x4xf32> attributes {spmd.local} {
   // expected-error@+1 {{expected `after` with a number from 0 on, found None}}
-  %0 = spmd.fold %x on [tp] dim 0 before 2 : tensor<2x4xf32>
+  %0 = spmd.halo_reduce %x on [tp] dim 0 before 2 : tensor<2x4xf32>
   return %0 : tensor<2x4xf32>
 }
 
