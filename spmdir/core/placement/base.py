@@ -56,7 +56,7 @@ class Edge:
         target: the text of the placement that it goes to, or the trait "shard" for any that shards a dimension.
         source: the same, for the placement that it comes from. Exactly one of both is set; the other is the declaring
             placement.
-        by: the collective that it costs as, a kind in `spmdir.reshard.cost.TRAFFIC`; None if nothing is sent.
+        by: the collective that it costs as, a kind in `spmdir.reshard.collectives`; None if nothing is sent.
         itemsize: bytes of an element on the wire; by default those of the tensor.
     """
 
