@@ -81,6 +81,10 @@ class Plugin:
         defined = vars(self.module).values() if self.module is not None else ()
         return tuple(value for value in defined if isinstance(value, kind))
 
+    def classes(self, base: type[Kind]) -> tuple[type[Kind], ...]:
+        """Return the classes derived from `base` that the plug-in defines, in order."""
+        return tuple(_own_classes(self.module, base)) if self.module is not None else ()
+
     def register(self, context: object) -> None:
         """Call the function `register(context)` of the plug-in, if it has one, with an IR context."""
         hook = getattr(self.module, "register", None)
@@ -194,15 +198,19 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
 
 
 def _passes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:
-    """Yield the pass classes that a plug-in defines, in the module itself or in one of its package."""
+    """Yield the pass classes that a plug-in defines."""
     from xdsl.passes import ModulePass
 
-    for class_name, value in vars(module).items():
-        if not (isinstance(value, type) and issubclass(value, ModulePass)):
-            continue
-        if f"{value.__module__}.".startswith(f"{module.__name__}."):
-            if not isinstance(getattr(value, "name", None), str):
-                raise SpmdirError(f"the pass {class_name} of plug-in '{name}' has no name; give it a `name = …`")
+    for value in _own_classes(module, ModulePass):
+        if not isinstance(getattr(value, "name", None), str):
+            raise SpmdirError(f"the pass {value.__name__} of plug-in '{name}' has no name; give it a `name = …`")
+        yield value
+
+
+def _own_classes(module: ModuleType, base: type[Kind]) -> Iterator[type[Kind]]:
+    """Yield the classes derived from `base` that are written in the module or in one of its package."""
+    for value in dict.fromkeys(value for value in vars(module).values() if isinstance(value, type)):
+        if issubclass(value, base) and f"{value.__module__}.".startswith(f"{module.__name__}."):
             yield value
 
 

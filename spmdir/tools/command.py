@@ -39,6 +39,16 @@ class ArgumentParser(argparse.ArgumentParser):
             help="a .rules or .rewrites file, a .py file or module, which is executed, or the name of an installed one",
         )
 
+    def add_pipeline(self) -> None:
+        """Add the options that make the pipeline by which a program at any stage is finished."""
+        self.add_plugins()
+        self.add_argument(
+            "-p",
+            "--pass-pipeline",
+            metavar="PIPELINE",
+            help="passes whose rest finishes the program, as in 'a,b{option=value}' (default: the standard pipeline)",
+        )
+
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
         """Return the options in `argv`; `passes` are further option names worth suggesting."""
         options, unknown = self.parse_known_args(argv)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spmdir.core.errors import SpmdirErrors
 from spmdir.tools.command import ArgumentParser, guarded
 
-_DESCRIPTION = "Check the placements that Python files declare: every law, on many examples."
+_DESCRIPTION = "Check the placements that plug-ins declare: every law, on many examples."
 _EXAMPLES = """\
 examples:
   spmd-check-placement cyclic.py         a line for each placement; status 1 if a law is broken
@@ -24,15 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    from spmdir.checking.placements import LAWS, check_file
+    from spmdir.checking.placements import LAWS, check_plugin
 
     if options.list_laws:
         width = max(len(law.name) for law in LAWS)
         print(*(f"{law.name:<{width}}  {law.says}" for law in LAWS), sep="\n")
         return 0
     if not options.files:
-        argument_parser().error("expected Python files that declare placements")
-    verdicts = [verdict for path in options.files for verdict in check_file(path).verdicts]
+        argument_parser().error("expected Python files or modules that declare placements")
+    verdicts = [verdict for path in options.files for verdict in check_plugin(path).verdicts]
     for verdict in verdicts:
         if not verdict.broken:
             print(verdict, flush=True)
@@ -49,7 +49,7 @@ def argument_parser() -> ArgumentParser:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("files", nargs="*", metavar="file.py", help="a .py file of placements, which is executed")
+    parser.add_argument("files", nargs="*", metavar="PLUGIN", help="a .py file, which is executed, or a module")
     parser.add_argument("--list-laws", action="store_true", help="show the laws")
     return parser
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
 from spmdir.dialects.values import signature_kind, signature_name
-from spmdir.passes.pipeline import Pipeline
+from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
-    pipeline = Pipeline(plugins=options.load_plugin)
+    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin)
     with pipeline.rules:
         return _run(options, text, file, pipeline)
 
@@ -74,7 +74,7 @@ def argument_parser() -> ArgumentParser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
-    parser.add_plugins()
+    parser.add_pipeline()
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spmdir.core.errors import ParseError, shown
 from spmdir.core.mesh import Mesh
-from spmdir.passes.pipeline import Pipeline
+from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import Plan, read_plan
 
@@ -43,15 +43,15 @@ def _main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.import_pt2 is not None and options.mesh is None:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
-    pipeline = Pipeline(plugins=options.load_plugin)
-    with pipeline.rules:
-        if options.import_pt2 is not None:
-            mesh = parse_mesh(options.mesh)
+    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin)
+    if options.import_pt2 is not None:
+        mesh = parse_mesh(options.mesh)
+        with pipeline.rules:
             text = import_pt2(
                 options.import_pt2, mesh, options.shardings, options.missing_rule, options.trust, options.check
             )
-        else:
-            text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes)
+    else:
+        text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes, pipeline)
     write_text(options.output, text)
     return 0
 
@@ -80,7 +80,7 @@ def argument_parser() -> ArgumentParser:
         action="store_true",
         help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
     )
-    parser.add_plugins()
+    parser.add_pipeline()
     parser.add_argument("--rank", type=_rank, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
         "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
@@ -146,8 +146,17 @@ def import_pt2(
     return ir.print_ir(module)
 
 
-def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None) -> str:
+def emit_fx(
+    text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None, pipeline: Pipeline | None = None
+) -> str:
     """Return Python that defines the program of `rank` as a torch module, and the process groups that it uses.
+
+    Args:
+        text: of a program at any stage after import.
+        file: the name of its file, for errors.
+        rank: from 0 on.
+        sizes: numbers for symbolic sizes by name.
+        pipeline: whose remaining passes are run; the standard one if None.
 
     Raises:
         SpmdirError: the text is malformed or cannot be lowered.
@@ -156,7 +165,7 @@ def emit_fx(text: str, file: str, rank: int, sizes: Mapping[str, int] | None = N
     from spmdir.lowering.emit import lower_to_fx
 
     module = ir.parse(text, file)
-    return python_source(lower_to_fx(module, rank, sizes=sizes), ir.mesh(module), rank)
+    return python_source(lower_to_fx(module, rank, sizes=sizes, pipeline=pipeline), ir.mesh(module), rank)
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:

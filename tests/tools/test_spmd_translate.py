@@ -111,6 +111,50 @@ def test_a_plug_in_is_loaded_before_a_program_is_emitted(tmp_path: Path, capsys:
     assert "torch.ops.aten.slice.Tensor(x, 0, 2, 4)" in capsys.readouterr().out
 
 
+GATHERED = """
+spmd.mesh @mesh <tp = 2>
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  %0 = spmd.broadcast %x on [tp] : tensor<4xf32> <>
+  %1 = spmd.slice %0 on [tp] dim 0 : tensor<4xf32> <tp: S(0)>
+  return %1 : tensor<4xf32>
+}
+"""
+SUBTRACTS = """
+from dataclasses import dataclass
+
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+
+@dataclass(frozen=True)
+class SendsNothing(ModulePass):
+    name = "sends-nothing"
+
+    def apply(self, ctx, op):
+        for old in [child for child in op.walk() if child.name == "spmd.broadcast"]:
+            Rewriter.replace_op(old, [], [old.operands[0]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pipeline"),
+    [
+        ("own.rewrites", "no-broadcast: slice (broadcast x on A) on A dim d => slice x on A dim d\n", []),
+        ("own.py", SUBTRACTS, ["-p", "propagate,insert-reshard,lower-reshard,sends-nothing,localize"]),
+    ],
+    ids=["rewrite", "pass"],
+)
+def test_a_program_is_finished_by_the_rewrites_and_passes_of_plugins(tmp_path: Path, capsys, name, text, pipeline):
+    plugin, program = tmp_path / name, tmp_path / "in.mlir"
+    plugin.write_text(text)
+    program.write_text(GATHERED)
+    assert spmd_translate.main(["--emit-fx", str(program)]) == 0
+    assert "_c10d_functional.broadcast" in capsys.readouterr().out
+    assert spmd_translate.main(["--emit-fx", str(program), "--load-plugin", str(plugin), *pipeline]) == 0
+    assert "_c10d_functional.broadcast" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

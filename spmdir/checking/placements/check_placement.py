@@ -14,7 +14,7 @@ from spmdir.checking.placements.table import LAWS
 from spmdir.core.errors import Location, SpmdirError, require_type
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
-from spmdir.plugins import line_in, load_module
+from spmdir.plugins import line_in, load_plugin
 
 _EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
 
@@ -78,20 +78,22 @@ def check_placement(*placements: type[Placement] | Placement | str) -> Report:
     return Report(tuple(verdicts))
 
 
-def check_file(path: str) -> Report:
-    """Try every law on the placements that the Python file at `path` declares.
+def check_plugin(source: str) -> Report:
+    """Try every law on the placements that a plug-in declares.
+
+    Args:
+        source: the path of a Python file, or the name of an installed plug-in or a module, as for `spmdir.load_plugin`.
 
     Raises:
-        SpmdirError: the file cannot be read or run, or declares no placement.
+        SpmdirError: the plug-in cannot be loaded, or declares no placement.
     """
-    module = load_module(path)
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Placement)]
-    own = [kind for kind in dict.fromkeys(kinds) if kind.__module__ == module.__name__ and hasattr(kind, "text")]
+    own = [kind for kind in load_plugin(source).classes(Placement) if hasattr(kind, "text")]
+    path = source if source.endswith(".py") else None
     if not own:
         raise SpmdirError(
             "no placement is declared here; expected a class with a `text` that derives from spmdir.ShardPlacement, "
             "spmdir.PartialPlacement or spmdir.Placement",
-            Location(path, 1, 1),
+            Location(source, 1, 1),
         )
     return Report(tuple(verdict for kind in own for verdict in _of_class(kind, path)))
 

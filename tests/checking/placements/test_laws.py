@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spmdir.checking.placements import LAWS, check_file, check_placement
+from spmdir.checking.placements import LAWS, check_placement, check_plugin
 from spmdir.core.errors import SpmdirError
 from spmdir.tools import spmd_check_placement
 from tests.checking.placements.wrong_placements import DEALT, EDGES, FIRST, TOTAL, TURNED, WRONG, source
@@ -21,7 +21,7 @@ def written(tmp_path: Path, text: str, name: str = "Own") -> str:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_placement_breaks_its_law(tmp_path: Path, name: str) -> None:
-    report = check_file(written(tmp_path, WRONG[name].text, name))
+    report = check_plugin(written(tmp_path, WRONG[name].text, name))
     named = {str(error).partition("law '")[2].partition("'")[0] for error in report.broken}
     assert named == {WRONG[name].law}, str(report)
 
@@ -37,7 +37,7 @@ def test_a_wrong_placement_breaks_its_law(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_what_wrong_placements_are_made_from_is_right(tmp_path: Path, name: str, text: str) -> None:
-    report = check_file(written(tmp_path, text, name))
+    report = check_plugin(written(tmp_path, text, name))
     assert report.sound, str(report)
 
 
@@ -47,13 +47,13 @@ def test_what_is_rejected_for_some_numbers_of_ranks_is_not_tried_with_them(tmp_p
         if count != 3:
             raise SpmdirError(f"{self} is for 3 ranks; found {count}")
     """
-    report = check_file(written(tmp_path, "from spmdir import SpmdirError\n\n" + DEALT + picky, "ThreeOnly"))
+    report = check_plugin(written(tmp_path, "from spmdir import SpmdirError\n\n" + DEALT + picky, "ThreeOnly"))
     assert report.sound, str(report)
 
 
 @pytest.mark.parametrize("name", ["cyclic", "strided", "ragged", "masked", "norm", "quantised"])
 def test_shipped_placements_hold_every_law(name: str) -> None:
-    report = check_file(f"spmdir/placements/{name}.py")
+    report = check_plugin(f"spmdir/placements/{name}.py")
     assert report.sound, str(report)
 
 
