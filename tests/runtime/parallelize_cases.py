@@ -294,14 +294,21 @@ class NegatesPass(ModulePass):
 """A plug-in whose pass makes another program, so that results tell whether it has run."""
 
 
+TWO_LAYERS = {"0.weight": "tp: S(0)", "0.bias": "tp: S(0)", "2.weight": "tp: S(1)"}
+
+
+def two_layers() -> tuple[nn.Sequential, Tensor]:
+    """A perceptron, which TWO_LAYERS shards, and its input; equal on all ranks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).double()
+    return model, torch.randn(4, 8, dtype=torch.float64)
+
+
 def own_pass(mesh: Mesh, rank: int) -> dict[str, Any]:
     """A pass of a plug-in among those of `parallelize`, and pipelines and plug-ins that differ between ranks."""
     file = Path(tempfile.mkdtemp()) / "negates.py"
     file.write_text(NEGATES)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).double()
-    x = torch.randn(4, 8, dtype=torch.float64)
-    plan = {"0.weight": "tp: S(0)", "0.bias": "tp: S(0)", "2.weight": "tp: S(1)"}
+    (model, x), plan = two_layers(), TWO_LAYERS
     rest = "propagate,expand,insert-reshard,lower-reshard,localize"
     texts = (f"negates,{rest}", rest.replace("localize", "negates,localize"))
     pipelines = [spmdir.Pipeline(text, plugins=[file]) for text in texts]
@@ -317,8 +324,57 @@ def own_pass(mesh: Mesh, rank: int) -> dict[str, Any]:
     }
 
 
+STAR = """
+from spmdir.reshard.collective_spec import ON, OP, CollectiveSpec, Traffic
+
+PLUGIN_FILES = ["star.rewrites"]
+
+
+def lower(site, x):
+    from spmdir.lowering.ranges import aten
+    from spmdir.lowering.site import functional
+
+    count, shape = site.mesh.group_size(site.axes), site.local(site.source)
+
+    def finish(gathered):
+        return site.emit(aten.sum.dim_IntList, site.emit(aten.reshape.default, gathered, [count, *shape]), [0])
+
+    return site.move(functional.all_gather_into_tensor.default, x, count, finish=finish)
+
+
+STAR = CollectiveSpec(
+    name="star_reduce",
+    summary="Every rank gets all partial values and sums them",
+    clauses=(ON, OP),
+    before="partial",
+    after="replicated",
+    traffic=Traffic(wire=lambda s: s.source / s.group),
+    lower=lower,
+)
+"""
+STAR_REWRITES = "star: all_reduce x on A op r => star_reduce x on A op r\n"
+"""A plug-in with a collective, and the rewrite that puts it in."""
+
+
+def own_collective(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """A collective and a rewrite of a plug-in in the standard pipeline of `parallelize`."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "star.py").write_text(STAR)
+    (folder / "star.rewrites").write_text(STAR_REWRITES)
+    model, x = two_layers()
+    pipeline = spmdir.Pipeline(plugins=[folder / "star.py"])
+    parallel = spmdir.parallelize(model, (x,), mesh, TWO_LAYERS, pipeline=pipeline)
+    return {
+        "outputs": parallel(x),
+        "expected": model(x),
+        "text": spmdir.print_ir(parallel.module),
+        "code": parallel.graph.code,
+    }
+
+
 CASES: dict[str, Callable[[Mesh, int], Any]] = {
     "own_pass": own_pass,
+    "own_collective": own_collective,
     "forward": lambda mesh, rank: forward(mesh),
     "divided": lambda mesh, rank: divided(mesh),
     "adamw": lambda mesh, rank: training(mesh, "adamw"),

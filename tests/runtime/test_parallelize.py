@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
-    TWO: ("forward", "sgd", "refusals", "own_pass"),
+    TWO: ("forward", "sgd", "refusals", "own_pass", "own_collective"),
     FOUR: ("forward", "divided", "adamw", "effects", "saved", "exported"),
 }
 """Mesh → what its ranks do."""
@@ -159,6 +159,15 @@ def test_ranks_that_disagree_are_refused(ranks):
 def test_a_pass_of_a_plugin_runs_on_ranks_wherever_it_stands_in_the_pipeline(ranks):
     for result in ranks[1]:
         assert_same(result["own_pass"]["outputs"], result["own_pass"]["expected"])
+
+
+@on(TWO)
+def test_a_rewrite_of_a_plugin_puts_its_collective_into_what_ranks_run(ranks):
+    for result in ranks[1]:
+        found = result["own_collective"]
+        assert_same(found["outputs"], found["expected"])
+        assert "spmd.star_reduce" in found["text"] and "spmd.all_reduce" not in found["text"]
+        assert "all_gather_into_tensor" in found["code"] and "all_reduce" not in found["code"]
 
 
 @on(TWO)

@@ -52,6 +52,15 @@ def test_a_correct_program_passes_and_each_output_shows_its_error(
     assert (captured.out.count("\n"), captured.err) == (1, "")
 
 
+def test_the_rest_of_the_pipeline_that_is_given_finishes_a_program(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = "propagate,insert-reshard,lower-reshard,fuse-collectives{only=%s},localize"
+    assert spmd_run.main([program, "--check", "-p", steps % "exchange"]) == 0
+    assert spmd_run.main([program, "--check", "-p", steps % "none"]) == 1
+    assert "error: there is no rewrite 'none'" in capsys.readouterr().err
+
+
 def test_an_error_above_the_tolerance_gives_status_1(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert spmd_run.main([program, "--check", "--tolerance", "0"]) == 1
     assert "error: output 0 differs from one device by " in capsys.readouterr().err

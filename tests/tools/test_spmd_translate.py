@@ -11,6 +11,7 @@ from spmdir.dialects import ir
 from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_translate
 from tests.lowering.gloo_ranks import on_ranks
+from tests.runtime.parallelize_cases import STAR, STAR_REWRITES
 
 PROGRAM = """\
 spmd.mesh @mesh <dp = 1, tp = 2>
@@ -111,16 +112,15 @@ def test_a_plug_in_is_loaded_before_a_program_is_emitted(tmp_path: Path, capsys:
     assert "torch.ops.aten.slice.Tensor(x, 0, 2, 4)" in capsys.readouterr().out
 
 
-GATHERED = """
+SUMMED = """
 spmd.mesh @mesh <tp = 2>
-func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>})
-    -> (tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  %0 = spmd.broadcast %x on [tp] : tensor<4xf32> <>
-  %1 = spmd.slice %0 on [tp] dim 0 : tensor<4xf32> <tp: S(0)>
-  return %1 : tensor<4xf32>
+func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>})
+    -> (tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.neg(%x) : tensor<4xf32>
+  return %0 : tensor<4xf32>
 }
 """
-SUBTRACTS = """
+FORGETS = """
 from dataclasses import dataclass
 
 from xdsl.passes import ModulePass
@@ -128,31 +128,38 @@ from xdsl.rewriter import Rewriter
 
 
 @dataclass(frozen=True)
-class SendsNothing(ModulePass):
-    name = "sends-nothing"
+class Forgets(ModulePass):
+    name = "forgets"
 
     def apply(self, ctx, op):
-        for old in [child for child in op.walk() if child.name == "spmd.broadcast"]:
+        for old in [child for child in op.walk() if child.name == "aten.neg"]:
             Rewriter.replace_op(old, [], [old.operands[0]])
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "pipeline"),
-    [
-        ("own.rewrites", "no-broadcast: slice (broadcast x on A) on A dim d => slice x on A dim d\n", []),
-        ("own.py", SUBTRACTS, ["-p", "propagate,insert-reshard,lower-reshard,sends-nothing,localize"]),
-    ],
-    ids=["rewrite", "pass"],
-)
-def test_a_program_is_finished_by_the_rewrites_and_passes_of_plugins(tmp_path: Path, capsys, name, text, pipeline):
-    plugin, program = tmp_path / name, tmp_path / "in.mlir"
-    plugin.write_text(text)
-    program.write_text(GATHERED)
-    assert spmd_translate.main(["--emit-fx", str(program)]) == 0
-    assert "_c10d_functional.broadcast" in capsys.readouterr().out
-    assert spmd_translate.main(["--emit-fx", str(program), "--load-plugin", str(plugin), *pipeline]) == 0
-    assert "_c10d_functional.broadcast" not in capsys.readouterr().out
+def test_a_program_is_finished_by_the_pass_of_a_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "forgets.py").write_text(FORGETS)
+    (tmp_path / "in.mlir").write_text(SUMMED)
+    pipeline = ["-p", "forgets,propagate,insert-reshard,lower-reshard,localize"]
+    assert emitted(tmp_path, capsys, "forgets.py", *pipeline).count("aten.neg") == 0
+    assert emitted(tmp_path, capsys, "forgets.py").count("aten.neg") == 1
+
+
+def test_a_program_is_finished_by_the_rewrite_and_the_collective_of_a_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "star.py").write_text(STAR)
+    (tmp_path / "star.rewrites").write_text(STAR_REWRITES)
+    (tmp_path / "in.mlir").write_text(SUMMED)
+    found = emitted(tmp_path, capsys, "star.py")
+    assert "_c10d_functional.all_gather_into_tensor" in found and "_c10d_functional.all_reduce" not in found
+
+
+def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *arguments: str) -> str:
+    """Return what `--emit-fx` prints of `in.mlir` with a plug-in."""
+    program = ["--emit-fx", str(tmp_path / "in.mlir"), "--load-plugin", str(tmp_path / plugin)]
+    assert spmd_translate.main([*program, *arguments]) == 0
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
