@@ -1,13 +1,14 @@
 """The exchange, a generalised all-to-all: missing elements come directly from their owners, in one round.
 
-The grid of elements that a rank holds afterwards is cut into *cells*, one for each source chunk that it meets in each
-dimension. Where the source is partial and the target is not, each partial value is fetched and the rank reduces them
-itself. Where the target is partial and the source is not, each cell goes to some of the *places* along its axes, the
-others holding the reduction's identity; equally for all ranks along other axes, for what these replicate must be the
-same. Places that have a cell come first, but get less of it than others if they had most to do.
+The grid of elements of a target shard is split into *cells*: its intersections with the source shards. Where the source
+is partial and the target is not, a rank receives every partial value of a cell and reduces them itself. Where the
+target is partial and the source is not, each cell becomes part of one or some of the target's partial values, and the
+others have the reduction's identity there; the choice is the same for all ranks along other axes, which must stay
+replicas. Partial values whose ranks have a cell already are chosen first, but others get a part of it if that balances
+the load.
 
-A cell that some ranks lack is held by others alike, who share the sending evenly, so that a cell may come in several
-parts. Then the busiest rank moves no more than the lower bound asks where division is even and no reduction pends.
+The ranks that have the same cell share the sending evenly, so that a cell may arrive in several parts. Then the busiest
+rank moves no more than the lower bound where shards are even and nothing is partial.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ __all__ = [
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """The axes whose pending reduction an exchange does."""
+    """Return the axes whose partial values an exchange reduces."""
     return tuple(axis for axis, op in source.partial if (axis, op) not in target.partial)
 
 
 def partial_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """The axes whose reduction an exchange leaves pending."""
+    """Return the axes on which an exchange makes partial values."""
     return tuple(axis for axis, op in target.partial if (axis, op) not in source.partial)
 
 
 @functools.lru_cache(maxsize=4096)
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
-    """All parts that the ranks of the group of `rank` give each other and keep, by receiver, partial and position."""
+    """Return the parts that the ranks of the group of `rank` send and keep, by receiver, partial and position."""
     fine = refinement(mesh, source, target)
     return in_order(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
 
@@ -62,32 +63,32 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    pending = partial_axes(source, target)
-    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), pending)
-    straight = _shared_out(cells, 0, {})
-    if not pending:
-        return straight
-    before = moved(straight, group)
+    made = partial_axes(source, target)
+    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), made)
+    nearest = _shares_of(cells, 0, {})
+    if not made:
+        return nearest
+    before = moved(nearest, group)
     received = dict(zip(group, before[1], strict=True))
-    after = moved(_shared_out(cells, _SHARES, received), group)
+    after = moved(_shares_of(cells, _TWELFTHS, received), group)
     loads = {pair for sides in zip(before, after, strict=True) for pair in zip(*sides, strict=True)}
-    best = min(range(_SHARES), key=lambda n: max((_SHARES - n) * a + n * b for a, b in loads))
-    return _shared_out(cells, best, received) if best else straight
+    best = min(range(_TWELFTHS), key=lambda n: max((_TWELFTHS - n) * a + n * b for a, b in loads))
+    return _shares_of(cells, best, received) if best else nearest
 
 
 @attrs.frozen
 class Cell:
-    """Where source and target chunks meet.
+    """The intersection of a source shard and a target shard.
 
     Attributes:
         chunk: its elements.
-        holders: for each partial, the ranks that hold it.
-        places: for each position along the axes that are left pending, the ranks that may hold the partial there.
+        senders: for each partial value of the source, the ranks that have it.
+        receivers: for each partial value of the target, the ranks that will have it.
     """
 
     chunk: Chunk
-    holders: list[list[int]]
-    places: list[list[int]]
+    senders: list[list[int]]
+    receivers: list[list[int]]
 
 
 def cells_of(
@@ -96,45 +97,55 @@ def cells_of(
     mesh: Mesh,
     shape: tuple[int, ...],
     group: Sequence[int],
-    partials: Sequence[str],
-    places: Sequence[str],
+    source_partial: Sequence[str],
+    target_partial: Sequence[str],
 ) -> list[Cell]:
-    """The cells of what a `group` of ranks holds, `partials` and `places` being told apart along these axes."""
-    held = {member: grid_of(source, shape, mesh, member) for member in group}
-    cuts = [sorted({grid[dim] for grid in held.values()}) for dim in range(len(shape))]
-    holders: dict[Grid, list[list[int]]] = {}
-    needers: dict[Grid, list[list[int]]] = {}
+    """Return the cells of the shards of a `group` of ranks.
+
+    Args:
+        source_partial, target_partial: the axes along which ranks have different partial values before and after.
+    """
+    grids = {member: grid_of(source, shape, mesh, member) for member in group}
+    shards = [sorted({grid[dim] for grid in grids.values()}) for dim in range(len(shape))]
+    senders: dict[Grid, list[list[int]]] = {}
+    receivers: dict[Grid, list[list[int]]] = {}
     for member in group:
         for by_grid, axes, grid in (
-            (holders, partials, held[member]),
-            (needers, places, grid_of(target, shape, mesh, member)),
+            (senders, source_partial, grids[member]),
+            (receivers, target_partial, grid_of(target, shape, mesh, member)),
         ):
             found = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
             found[mesh.index(member, axes)].append(member)
     return [
-        Cell(Chunk.of(cell), holders[owner], of) for grid, of in needers.items() for cell, owner in _cells(grid, cuts)
+        Cell(Chunk.of(cell), senders[owner], of)
+        for grid, of in receivers.items()
+        for cell, owner in _cells(grid, shards)
     ]
 
 
-_SHARES = 12
-"""Into as many shares a cell may go that is divided between the places that have it and the others."""
+_TWELFTHS = 12
+"""A cell is divided between the ranks that have it and others in steps of one twelfth."""
 
 
-def _shared_out(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> list[Share]:
-    """All shares, where `aside` of _SHARES of each cell that all places lack go to those that lack more of it.
+def _shares_of(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> list[Share]:
+    """Return all shares of the cells.
 
-    Of these they go to the ones whose ranks have `received` least.
+    Each goes to the partial values of the target whose ranks lack least of it.
+
+    Args:
+        aside: twelfths of a cell that go to other partial values instead, where some rank of each lacks it.
+        received: rank → elements that it receives if `aside` is 0; among the others, the least loaded get these shares.
     """
     shares: list[Share] = []
     for cell in cells:
-        for partial, own in enumerate(cell.holders):
+        for partial, own in enumerate(cell.senders):
             having = set(own)
-            lacking = [sum(member not in having for member in members) for members in cell.places]
+            lacking = [sum(member not in having for member in members) for members in cell.receivers]
             fewest = min(lacking)
-            near = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks == fewest]
-            others = [members for members, lacks in zip(cell.places, lacking, strict=True) if lacks > fewest]
+            near = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks == fewest]
+            others = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks > fewest]
             far = _idlest(others, received) if aside and fewest and others else []
-            chosen = [(members, (_SHARES - aside) * len(far) if far else 1) for members in near]
+            chosen = [(members, (_TWELFTHS - aside) * len(far) if far else 1) for members in near]
             chosen += [(members, aside * len(near)) for members in far]
             for chunk, members in split(cell.chunk, chosen):
                 shares += [Share(member, member, partial, chunk) for member in members if member in having]
@@ -142,25 +153,25 @@ def _shared_out(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) 
     return shares
 
 
-def _idlest(places: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
-    most = [max(received[member] for member in members) for members in places]
-    return [members for members, load in zip(places, most, strict=True) if load == min(most)]
+def _idlest(candidates: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
+    most = [max(received[member] for member in members) for members in candidates]
+    return [members for members, load in zip(candidates, most, strict=True) if load == min(most)]
 
 
 @functools.lru_cache(maxsize=4096)
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
-    """(sender, receiver) → elements, in the one round of an exchange."""
+    """Return (sender, receiver) → elements, for the one round of an exchange."""
     return [loads_of(_shares, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
 
 
 def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequence[int]) -> float:
-    """Elements that some rank receives at the least: all partials of what it needs but its own."""
+    """Return a lower bound on the elements that some rank receives: all partials of its target shard but its own."""
     fine = refinement(mesh, source, target)
     source, target = source.refined(fine), target.refined(fine)
-    pending = partial_axes(source, target)
-    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in pending)
+    made = partial_axes(source, target)
+    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in made)
     needed = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
-    return (partials - 1) * needed / fine.group_size(pending)
+    return (partials - 1) * needed / fine.group_size(made)
 
 
 def loads_of(
@@ -171,9 +182,10 @@ def loads_of(
     mesh: Mesh,
     shape: tuple[int, ...],
 ) -> Loads:
-    """(sender, receiver) → elements, over groups that stand for all of the mesh.
+    """Return (sender, receiver) → elements, over groups that represent all groups of the mesh.
 
-    `shares_of` gives the shares of the group of a rank along `axes`.
+    Args:
+        shares_of: (source, target, mesh, shape, rank) → the shares of the group of the rank along `axes`.
     """
     fine = refinement(mesh, source, target)
     if fine is not mesh:
@@ -189,17 +201,17 @@ def loads_of(
 
 
 def grid_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Grid:
-    """What `rank` holds of a tensor of global `shape`, each dimension in its local order."""
+    """Return the grid of the shard of `rank` of a tensor of global `shape`, each dimension in its local order."""
     coordinate = mesh.coordinate(rank)
     return tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
 
 
-def _cells(grid: Grid, cuts: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
-    """Each cell of `grid` that is not empty, with the source grid that it is of."""
+def _cells(grid: Grid, shards: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
+    """Yield each cell of `grid` that is not empty, with the grid of its source shard; `shards` are by dimension."""
     if not grid:
         yield (), ()
         return
-    for owner in cuts[0]:
+    for owner in shards[0]:
         if owner and grid[0] and (both := common(grid[0], owner)):
-            for cell, owners in _cells(grid[1:], cuts[1:]):
+            for cell, owners in _cells(grid[1:], shards[1:]):
                 yield (both, *cell), (owner, *owners)

@@ -1,7 +1,7 @@
-"""What ranks give each other: chunks of grids, and how they are cut and shared out.
+"""The parts that ranks send each other: chunks of grids, and how they are split and shared among ranks.
 
-Prices ask only how many elements there are, of far more chunks than are ever moved; so a chunk knows its lengths, and
-finds its positions when they are asked for.
+Costs need only the number of elements, for far more chunks than are ever moved; so a chunk has its lengths, and
+computes its positions on demand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Loads = dict[tuple[int, int], int]
 
 @attrs.frozen
 class Part:
-    """What one rank gives another, or keeps: the elements of a grid, of one partial."""
+    """The elements of a grid, of one partial value, that a rank sends to another or keeps."""
 
     sender: int
     receiver: int
@@ -45,13 +45,13 @@ class Chunk:
         numel: the number of elements.
     """
 
-    def __init__(self, lengths: tuple[int, ...], numel: int, whole: Chunk | None = None, dim: int = 0, start: int = 0):
+    def __init__(self, lengths: tuple[int, ...], numel: int, parent: Chunk | None = None, dim: int = 0, start: int = 0):
         self.lengths, self.numel = lengths, numel
-        self._whole, self._dim, self._start = whole, dim, start
+        self._parent, self._dim, self._start = parent, dim, start
 
     @staticmethod
     def of(grid: Grid) -> Chunk:
-        """All of `grid`."""
+        """Return the chunk of all elements of `grid`."""
         lengths = tuple(map(length, grid))
         chunk = Chunk(lengths, math.prod(lengths))
         chunk.grid = grid
@@ -59,14 +59,14 @@ class Chunk:
 
     @cached_property
     def grid(self) -> Grid:
-        """Its elements."""
-        assert self._whole is not None  # a whole grid is given
-        grid, dim = self._whole.grid, self._dim
+        """Return the positions of its elements."""
+        assert self._parent is not None  # `of` sets the grid
+        grid, dim = self._parent.grid, self._dim
         part = select(grid[dim], ((self._start, self._start + self.lengths[dim]),)) if self.lengths[dim] else ()
         return (*grid[:dim], part, *grid[dim + 1 :])
 
     def stretch(self, begin: int, end: int, count: int) -> Chunk:
-        """What lies from `begin` to `end` if this is `count` units long in its longest dimension; it may be empty."""
+        """Return units `begin` to `end` of `count` along the longest dimension; the result may be empty."""
         if (begin == 0 and end == count) or not self.numel:
             return self
         if not self.lengths:
@@ -79,11 +79,11 @@ class Chunk:
 
 
 _NOTHING = Chunk((), 0)
-"""What is left of a single element by those who do not get it."""
+"""The empty chunk of a tensor without dimensions."""
 
 
 class Share:
-    """A part whose positions are not known yet."""
+    """A part whose positions are not computed yet."""
 
     __slots__ = ("chunk", "partial", "receiver", "sender")
 
@@ -92,39 +92,40 @@ class Share:
 
 
 def split(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Chunk, Any]]:
-    """`chunk` cut along its longest dimension into one for each of `weighted`, as long as its weight says."""
+    """Yield a part of `chunk` for each (item, weight): `chunk` is split along its longest dimension by weight."""
     edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
     for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
         yield chunk.stretch(begin, end, edges[-1]), item
 
 
-def shared(partial: int, wanted: Sequence[tuple[int, Chunk]], holders: Sequence[int]) -> Iterator[Share]:
-    """What each rank of `wanted` gets of the chunk that it wants from each of the `holders`.
+def shared(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequence[int]) -> Iterator[Share]:
+    """Yield the shares that send each chunk of the (rank, chunk) pairs `wanted` to its rank; `senders` all have them.
 
-    Laid end to end, what all get is cut into one stretch for each holder.
+    The chunks, one after the other, are split evenly among the senders.
     """
     if not wanted:
         return
-    # The line is as many units long as both numbers divide.
-    line = math.lcm(len(wanted), len(holders))
-    whole, share = line // len(wanted), line // len(holders)
+    # All chunks together have so many units that a chunk and a sender's share both have a whole number of them.
+    units = math.lcm(len(wanted), len(senders))
+    per_chunk, per_sender = units // len(wanted), units // len(senders)
     low = 0
-    while low < line:
-        first, by = low // whole, low // share
-        high = min((first + 1) * whole, (by + 1) * share)
+    while low < units:
+        first, by = low // per_chunk, low // per_sender
+        high = min((first + 1) * per_chunk, (by + 1) * per_sender)
         receiver, chunk = wanted[first]
-        yield Share(holders[by], receiver, partial, chunk.stretch(low - first * whole, high - first * whole, whole))
+        start = first * per_chunk
+        yield Share(senders[by], receiver, partial, chunk.stretch(low - start, high - start, per_chunk))
         low = high
 
 
 def in_order(shares: Iterable[Share]) -> tuple[Part, ...]:
-    """Those of the `shares` that are not empty, by receiver, partial and position."""
+    """Return the `shares` that are not empty as parts, by receiver, partial and position."""
     parts = [Part(one.sender, one.receiver, one.partial, one.chunk.grid) for one in shares if one.chunk.numel]
     return tuple(sorted(parts, key=lambda part: (part.receiver, part.partial, part.grid)))
 
 
 def moved(shares: Iterable[Share], group: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Elements that each rank of `group` sends, and those that it receives."""
+    """Return how many elements each rank of `group` sends, and how many it receives."""
     sent, received = dict.fromkeys(group, 0), dict.fromkeys(group, 0)
     for one in shares:
         if one.sender != one.receiver:

@@ -1,11 +1,11 @@
 """The two-round exchange: chunks go to ranks that reduce them, in the first round, and send them on in the second.
 
-In one round a rank that needs a sum is sent every partial value, and a rank that alone has a chunk sends it to all.
-Here each chunk that is to move has a *reducer*: it is sent the partials in the first round, reduces them, and in the
-second sends their sum to all that hold it in the end. Partials that can stay where they are stay, on the axes along
-which the target is partial; those that move may be put together with any others.
+In one round a rank that needs a sum receives every partial value, and the only rank that has a chunk sends it to all.
+Here each chunk that moves has a *reducer*, which receives its partial values in the first round, reduces them, and
+sends the sum to all ranks that need it in the second. Where the target is partial too, partial values that are already
+on the right ranks stay there; the sum of the others is added to any of them.
 
-Which ranks are reducers is one of POOLS, whichever moves fewest elements; they share the chunks evenly.
+POOLS are the choices of reducers; the one that moves fewest elements is used. Reducers share the chunks evenly.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from spmdir.reshard.parts import Chunk, Loads, Part, Share, in_order, moved, sha
 
 @attrs.frozen
 class TwoRounds:
-    """What the ranks of one group keep and send.
+    """The parts that the ranks of one group send and keep.
 
     Attributes:
-        gathered: by partial, what reducers are sent and what they have of it themselves, in the first round.
-        spread: what reducers send of the sums, and keep, in the second round.
-        kept: what stays with its rank. Parts that a rank ends up with, kept and spread, are partials of a sum if they
-            have different numbers.
+        gathered: in the first round, the partial values that reducers receive or have themselves.
+        spread: in the second round, the sums that reducers send or keep.
+        kept: parts that stay on their rank. A rank adds the parts, kept and spread, that have different `partial`.
     """
 
     gathered: tuple[Part, ...]
@@ -41,7 +40,7 @@ class TwoRounds:
 
 @functools.lru_cache(maxsize=4096)
 def two_round_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> TwoRounds:
-    """What the ranks of the group of `rank` give each other and keep."""
+    """Return the parts that the ranks of the group of `rank` send each other and keep."""
     fine = refinement(mesh, source, target)
     shares = _shares(source.refined(fine), target.refined(fine), fine, shape, rank)
     return TwoRounds(in_order(shares.gathered), in_order(shares.spread), in_order(shares.kept))
@@ -49,86 +48,86 @@ def two_round_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tu
 
 @attrs.frozen(eq=False)
 class _Shares:
-    """What will be the parts of a TwoRounds."""
+    """The parts of a TwoRounds whose positions are not computed yet."""
 
     gathered: list[Share] = attrs.field(factory=list)
     spread: list[Share] = attrs.field(factory=list)
     kept: list[Share] = attrs.field(factory=list)
 
     def busiest(self, group: Sequence[int]) -> int:
-        """Elements that the busiest rank sends or receives in one round and in the other."""
+        """Return the elements that the busiest rank of each round sends or receives, added."""
         return sum(max(map(max, moved(shares, group))) for shares in (self.gathered, self.spread))
 
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> _Shares:
     group = mesh.group(rank, two_round_axes(source, target, mesh))
-    partials, places = ([axis for axis, _ in side.partial] for side in (source, target))
-    moves = [_Move.of(cell) for cell in cells_of(source, target, mesh, shape, group, partials, places)]
+    before, after = ([axis for axis, _ in side.partial] for side in (source, target))
+    moves = [_Move.of(cell) for cell in cells_of(source, target, mesh, shape, group, before, after)]
     choices = dict.fromkeys(tuple(move.reducers(pool) for move in moves) for pool in POOLS)
     return min((_in_two_rounds(moves, reducers) for reducers in choices), key=lambda shares: shares.busiest(group))
 
 
 @functools.lru_cache(maxsize=4096)
 def two_round_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
-    """(sender, receiver) → elements, in each of the two rounds of a two-round exchange."""
+    """Return (sender, receiver) → elements, for each of the two rounds."""
     axes = two_round_axes(source, target, mesh)
-    rounds = (lambda *given: _shares(*given).gathered, lambda *given: _shares(*given).spread)
+    rounds = (lambda *group: _shares(*group).gathered, lambda *group: _shares(*group).spread)
     return [loads_of(shares_of, axes, source, target, mesh, shape) for shares_of in rounds]
 
 
 Pool = Callable[[set[int], set[int], set[int]], set[int]]
 
 POOLS: tuple[Pool, ...] = (
-    lambda holders, needers, near: holders & needers or holders,
-    lambda holders, needers, near: near or holders & needers or holders,
-    lambda holders, needers, near: holders,
+    lambda senders, receivers, near: senders & receivers or senders,
+    lambda senders, receivers, near: near or senders & receivers or senders,
+    lambda senders, receivers, near: senders,
 )
-"""(ranks that have a partial value, ranks that may have the sum, those of them that alone lack it) → reducers."""
+"""(ranks that have a partial value, ranks that may need the sum, the fewest of these that lack it) → reducers."""
 
 
 @attrs.frozen(eq=False)
 class _Move:
-    """What there is to do with one cell.
+    """The movement of one cell.
 
     Attributes:
-        homes: the partials that can stay, and the place of each.
-        left: the partials that cannot.
-        served: who holds the one partial value that moves, and needs no sum.
-        lacking: for each place, the ranks that need the sum.
+        staying: partial value of the source that stays → the partial value of the target that it becomes.
+        moving: the partial values of the source that move.
+        served: the ranks that have the sum of these already, if it is one partial value.
+        lacking: for each partial value of the target, the ranks that need the sum.
     """
 
     cell: Cell
-    homes: dict[int, int]
-    left: list[int]
+    staying: dict[int, int]
+    moving: list[int]
     served: set[int]
     lacking: list[set[int]]
 
     @staticmethod
     def of(cell: Cell) -> _Move:
-        homes = _homes(cell)
-        left = [partial for partial in range(len(cell.holders)) if partial not in homes]
-        served = set(cell.holders[left[0]]) if len(left) == 1 else set()
-        return _Move(cell, homes, left, served, [set(place) - served for place in cell.places])
+        staying = _staying(cell)
+        moving = [partial for partial in range(len(cell.senders)) if partial not in staying]
+        served = set(cell.senders[moving[0]]) if len(moving) == 1 else set()
+        return _Move(cell, staying, moving, served, [set(ranks) - served for ranks in cell.receivers])
 
     def reducers(self, pool: Pool) -> tuple[int, ...]:
-        """The ranks to which the partials go, none if all stay."""
-        if not self.left:
+        """Return the ranks that reduce the partial values that move; none if all stay."""
+        if not self.moving:
             return ()
         fewest = min(map(len, self.lacking))
         near = {rank for ranks in self.lacking if self.served and len(ranks) == fewest for rank in ranks}
-        holders = {rank for partial in self.left for rank in self.cell.holders[partial]}
-        return tuple(sorted(pool(holders, {rank for place in self.cell.places for rank in place}, near)))
+        senders = {rank for partial in self.moving for rank in self.cell.senders[partial]}
+        return tuple(sorted(pool(senders, {rank for ranks in self.cell.receivers for rank in ranks}, near)))
 
 
 def _in_two_rounds(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) -> _Shares:
     shares = _Shares()
     for move, by in zip(moves, reducers, strict=True):
-        cell, staying = move.cell, set(move.homes.values())
-        shares.kept.extend(Share(rank, rank, 0, cell.chunk) for place in staying for rank in cell.places[place])
+        cell, staying = move.cell, set(move.staying.values())
+        shares.kept.extend(Share(rank, rank, 0, cell.chunk) for index in staying for rank in cell.receivers[index])
         chunks = list(split(cell.chunk, [(rank, 1) for rank in by]))
-        for partial in move.left:
-            own = cell.holders[partial]
+        for partial in move.moving:
+            own = cell.senders[partial]
             shares.gathered.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in own)
             shares.gathered.extend(shared(partial, [(rank, chunk) for chunk, rank in chunks if rank not in own], own))
         for chunk, rank in chunks:
@@ -137,21 +136,21 @@ def _in_two_rounds(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) 
 
 
 def _spread(move: _Move, chunk: Chunk, by: int, staying: set[int], shares: _Shares) -> None:
-    """Add what the reducer `by` sends on of `chunk`, and what stays instead: to the places that lack it least."""
+    """Add to `shares` the sum of `chunk` that the reducer `by` sends, to the partial values that fewest ranks lack."""
     sent = [len(ranks) - (by in ranks) for ranks in move.lacking]
-    best = [place for place, lack in enumerate(sent) if lack == min(sent)]
-    for stretch, place in split(chunk, [(place, 1) for place in best]):
-        partial = int(place in staying)
-        kept = move.served.intersection(move.cell.places[place])
+    best = [index for index, count in enumerate(sent) if count == min(sent)]
+    for stretch, index in split(chunk, [(index, 1) for index in best]):
+        partial = int(index in staying)
+        kept = move.served.intersection(move.cell.receivers[index])
         shares.kept.extend(Share(rank, rank, partial, stretch) for rank in kept)
-        shares.spread.extend(Share(by, rank, partial, stretch) for rank in move.lacking[place])
+        shares.spread.extend(Share(by, rank, partial, stretch) for rank in move.lacking[index])
 
 
-def _homes(cell: Cell) -> dict[int, int]:
-    """The partials that can stay, and the place of each: all ranks there hold it."""
-    homes: dict[int, int] = {}
-    for place, ranks in enumerate(cell.places):
-        for partial, own in enumerate(cell.holders):
+def _staying(cell: Cell) -> dict[int, int]:
+    """Return the partial values of the source that all ranks of one of the target's have → the index of that one."""
+    staying: dict[int, int] = {}
+    for index, ranks in enumerate(cell.receivers):
+        for partial, own in enumerate(cell.senders):
             if set(ranks) <= set(own):
-                homes.setdefault(partial, place)
-    return homes
+                staying.setdefault(partial, index)
+    return staying

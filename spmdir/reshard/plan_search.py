@@ -1,0 +1,247 @@
+"""The search for the cheapest steps of one reshard: A* over shardings, guided by the lower bound."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+
+import attrs
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.progress import say
+from spmdir.core.sharding import Sharding
+from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.conditions import blocking_axes, reshaped_axes, splits_evenly
+from spmdir.reshard.cost import Cost, least_cost, step_cost
+from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
+from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import Topology
+
+_TICK = 1e-12
+"""Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
+
+_TWO_ROUND_GAIN = 4
+"""Ticks that a two-round exchange must save: more than rounding errors, so that collectives win ties."""
+
+FEW_AXES = 4
+"""Up to this many axes that may move the cheapest plan is found; beyond, a good one."""
+
+EFFORT = 8_000
+"""The most steps that the search of one plan looks at once it knows a plan; then the best so far is taken.
+
+Plans on few axes take fewer.
+"""
+
+MANY_EFFORT = 1_000
+"""EFFORT where more than FEW_AXES may move. A search that knows no plan by then takes the first that it finds.
+
+The reshards of a Llama on sub-axes of two axes of 1024 ranks send as many bytes with 300 steps, and 0.1 % more with 60.
+"""
+
+PlanCost = tuple[float, float, float]
+"""A cost to minimise, in this order: ticks, wire bytes, steps."""
+
+_INFINITE: PlanCost = (math.inf, math.inf, math.inf)
+
+
+@attrs.frozen(cache_hash=True)
+class Reshard:
+    """A reshard to plan.
+
+    Attributes:
+        shape: the global shape.
+        itemsize: bytes of an element.
+        collectives: the ones that name axes and that the plan may use.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    source: Sharding
+    target: Sharding
+    mesh: Mesh
+    topology: Topology
+    collectives: tuple[CollectiveSpec, ...]
+
+
+class PlanSearch:
+    """The search of one plan.
+
+    The exact cost of an exchange is expensive, so exchanges are queued at a lower bound of their cost and priced when
+    they come first in the queue.
+
+    Attributes:
+        best: sharding → the least cost at which it has been reached.
+        last_step: sharding → the step that reaches it at that cost.
+        seen: steps that have been looked at.
+        hurried: the search takes the first plan that it finds.
+    """
+
+    def __init__(self, reshard: Reshard):
+        source, target, mesh = reshard.source, reshard.target, reshard.mesh
+        free = free_axes(source, target, mesh)
+        entries = (*source.entries, *target.entries)
+        self.reshard = reshard
+        self.many = len(free) > FEW_AXES
+        self.free = _most_useful(free, source, target) if self.many else free
+        self.effort = MANY_EFFORT if self.many else EFFORT
+        self.shard_placements = useful_placements(reshard.shape, source, target, mesh)
+        self.wanted = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
+        self.has_reshaped = bool(reshaped_axes(source, target))
+        self.is_demanding = any(placement.is_demanding for _, placement in entries)
+        self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
+        self.last_step: dict[Sharding, Step] = {}
+        self.seen, self.hurried = 0, False
+        self._queue: list[tuple[tuple[float, ...], int, PlanCost, Sharding, Step | None]] = []
+        self._order = itertools.count()
+        self._remaining: dict[Sharding, PlanCost] = {}
+
+    def run(self) -> tuple[Step, ...]:
+        """Return the steps of the best plan found.
+
+        Raises:
+            ShardingError: no steps lead to the target.
+        """
+        source, target = self.reshard.source, self.reshard.target
+        self._push(self._to_go(source), source, self.best[source])
+        while self._queue and (self.seen < self.effort or target not in self.best):
+            if self.many and self.seen >= self.effort and not self.hurried:
+                self._hurry()
+            _, _, reached, here, exchange = heapq.heappop(self._queue)
+            if exchange is not None:
+                self._reach(reached, exchange)
+            elif here == target:
+                break
+            else:
+                say("planning {} -> {}: {} shardings reached", source, target, len(self.best))
+                if reached <= self.best[here]:
+                    self._expand(here, reached)
+        return self._steps()
+
+    def _steps(self) -> tuple[Step, ...]:
+        source, target = self.reshard.source, self.reshard.target
+        if target not in self.best:
+            raise ShardingError(f"no step leads from <{source}> to <{target}>; a placement declares too few edges")
+        steps, here = [], target
+        while here != source:
+            steps.append(self.last_step[here])
+            here = steps[-1].source
+        return tuple(reversed(steps))
+
+    def _push(self, priority: PlanCost, sharding: Sharding, reached: PlanCost, exchange: Step | None = None) -> None:
+        first = (_distance(sharding, self.reshard.target), *priority) if self.hurried else priority
+        heapq.heappush(self._queue, (first, next(self._order), reached, sharding, exchange))
+
+    def _hurry(self) -> None:
+        """Reorder the queue so that the first plan found is taken: shardings nearest to the target come first."""
+        target = self.reshard.target
+        self._queue = [((_distance(entry[3], target), *entry[0]), *entry[1:]) for entry in self._queue]
+        heapq.heapify(self._queue)
+        self.hurried = True
+
+    def _expand(self, here: Sharding, reached: PlanCost) -> None:
+        """Take or queue the steps from `here`, which costs `reached` to reach, that may belong to the best plan."""
+        reshard, best = self.reshard, self.best
+        rank = len(reshard.shape)
+        steps = moves(here, self.wanted, self.free, self.shard_placements, rank, reshard.mesh, reshard.collectives)
+        self.seen += len(steps)
+        for step in self._legal(here, reached, (*steps, *exchanges(here, reshard.target, reshard.mesh))):
+            if step.spec.loads is None:
+                self._reach(reached, step)
+                continue
+            cost = least_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
+            least = _sum(reached, _charged(step, cost))
+            priority = _sum(least, self._to_go(step.target))
+            if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
+                self._push(priority, step.target, reached, step)
+
+    def _legal(self, here: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
+        """Yield those of `steps` that are legal on this shape and do not lead to a plan worse than one known."""
+        reshard, best = self.reshard, self.best
+        mesh, shape = reshard.mesh, reshard.shape
+        for step in steps:
+            target = step.target
+            if self.has_reshaped and blocking_axes(step.kind, step.axes, here, target):
+                continue
+            if self.is_demanding and not _is_possible(target, mesh, shape):
+                continue
+            if best.get(target, _INFINITE) <= reached:
+                continue
+            if _sum(reached, self._to_go(target)) >= best.get(reshard.target, _INFINITE):
+                continue
+            if mesh.root is not None and not splits_evenly(target, mesh, shape):
+                continue
+            if step.kind == "permute" and not permutes(step.source, target, shape, mesh):
+                continue
+            yield step
+
+    def _reach(self, reached: PlanCost, step: Step) -> None:
+        """Queue the target of `step`, whose source costs `reached`, if this is the cheapest way to it so far."""
+        reshard = self.reshard
+        cost = step_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
+        if step.spec.if_local is not None and not cost.wire_bytes:
+            step = attrs.evolve(step, kind=step.spec.if_local)
+        total = _sum(reached, _charged(step, cost))
+        if total < self.best.get(step.target, _INFINITE):
+            self.best[step.target], self.last_step[step.target] = total, step
+            self._push(_sum(total, self._to_go(step.target)), step.target, total)
+
+    def _to_go(self, here: Sharding) -> PlanCost:
+        """Return the least that remains from `here` to the target."""
+        found = self._remaining.get(here)
+        if found is None:
+            ticks, wire, steps = _lower_bound(self.reshard, here)
+            found = (ticks, wire, _distance(here, self.reshard.target) if self.many else steps)
+            self._remaining[here] = found
+        return found
+
+
+@functools.cache
+def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor of `shape` can be laid out by `sharding`, where placements require certain shapes."""
+    try:
+        sharding.check_shape(mesh, shape)
+    except ShardingError:
+        return False
+    return True
+
+
+def _charged(step: Step, cost: Cost) -> PlanCost:
+    extra = _TWO_ROUND_GAIN if step.kind == "two_round_exchange" else 0
+    return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
+
+
+def _sum(a: PlanCost, b: PlanCost) -> PlanCost:
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+
+
+def _most_useful(free: tuple[str, ...], source: Sharding, target: Sharding) -> tuple[str, ...]:
+    """Return the axes whose placement differs between the two sides, and further ones up to FEW_AXES in all."""
+    alike = [axis for axis in free if source[axis] == target[axis] and source[axis].dim is None]
+    spare = max(FEW_AXES - (len(free) - len(alike)), 0)
+    return tuple(axis for axis in free if axis not in alike[spare:])
+
+
+def _distance(here: Sharding, target: Sharding) -> int:
+    """Return how many axes have to leave or join a dimension, or become or cease to be partial."""
+    distance = len({*here.partial} ^ {*target.partial})
+    for dim in {placement.dim for side in (here, target) for _, placement in side.entries if placement.dim is not None}:
+        own, wanted = ([(axis, side[axis]) for axis in side.dim_axes(dim)] for side in (here, target))
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, wanted, strict=False)))
+        distance += len(own) + len(wanted) - 2 * alike
+    return distance
+
+
+def _lower_bound(reshard: Reshard, here: Sharding) -> PlanCost:
+    """Return the least cost from `here` to the target: the lower bound in one step over the fastest links."""
+    wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh)
+    if not wire:
+        return (0, 0.0, float(here != reshard.target))
+    topology = reshard.topology
+    # The times of steps are rounded to ticks, so one tick less keeps this a lower bound.
+    seconds = topology.base_latency + wire / max(topology.intra_bandwidth, topology.inter_bandwidth)
+    return (math.floor(seconds / _TICK) - 1, wire * (1 - 1e-12), 1)
