@@ -115,7 +115,7 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
     if reader is not None:
         return reader(name)
     if os.sep in name or os.path.exists(name):
-        raise SpmdirError(f"'{name}' is no plug-in; {_EXPECTED}")
+        raise SpmdirError(f"'{name}' is not a plug-in; {_EXPECTED}")
     home = _home(name)
     return _of_module(name, _guarded(name, lambda: import_module(home)))
 

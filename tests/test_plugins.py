@@ -89,7 +89,7 @@ def test_rules_of_a_plugin_replace_those_of_the_same_op(tmp_path: Path) -> None:
         (
             "p.txt",
             "",
-            "error: '{path}' is no plug-in; expected a .rules, .rewrites or .py file, or a package",
+            "error: '{path}' is not a plug-in; expected a .rules, .rewrites or .py file, or a package",
         ),
     ],
 )

@@ -173,10 +173,10 @@ def why_not(name: str) -> str | None:
     if namespace in NAMESPACES:
         return sentence(name, NAMESPACES[namespace])
     if namespace not in LISTED:
-        return "is no name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
+        return "is not a name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
     reason = next(_reasons(name), None)
     if reason is None:
-        return f"is no op of torch {VERSIONS[0]} to {VERSIONS[-1]}{_nearest(name)}"
+        return f"is not an op of torch {VERSIONS[0]} to {VERSIONS[-1]}{_nearest(name)}"
     return sentence(name, reason)
 
 

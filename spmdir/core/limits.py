@@ -71,7 +71,7 @@ _WIDE_TYPE = re.compile(rf"tensor<(?:(?:\d+|\?|\[[^\]]*\])x){{{DIMENSIONS.most +
 
 
 def check_shape(shape: Iterable[int]) -> None:
-    """Raise LimitError if a tensor of these sizes is no tensor of torch; negative sizes are not known yet."""
+    """Raise LimitError if a tensor of these sizes is not a tensor of torch; negative sizes are not known yet."""
     sizes = tuple(shape)
     DIMENSIONS.check(len(sizes))
     ELEMENTS.check(math.prod(max(size, 1) for size in sizes))

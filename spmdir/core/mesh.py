@@ -146,7 +146,7 @@ class Mesh:
             name, *_ = axis_part(axis) or ("", 1, 0)
             if name in root.sizes:
                 raise ShardingError(
-                    f"'{axis}' is no sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
+                    f"'{axis}' is not a sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
                     f"{name}(outer)size with a size from 2 on, where outer times size divides {root.sizes[name]}"
                 ) from None
             raise ShardingError(
@@ -206,7 +206,7 @@ class Mesh:
         return tuple(merged)
 
     def join(self, *axes: str) -> str | None:
-        """Return the one axis or sub-axis that `axes`, nested major first, make up; None if they are no such row."""
+        """Return the one axis or sub-axis that `axes`, nested major first, make up; None if they do not make up one."""
         root = self.root or self
         try:
             (name, outer, size), *rest = map(root._part, axes)

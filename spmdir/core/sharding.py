@@ -255,7 +255,7 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
     """Parse `dp: S(0), tp: P(sum)`; the empty text is replicated.
 
     Raises:
-        ParseError: the text is no sharding.
+        ParseError: the text is not a sharding.
         ShardingError: an axis is placed twice.
     """
     return Sharding(_entries(text), mesh)
@@ -267,7 +267,7 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
         axis, colon, placement = part.partition(":")
         if not colon or not is_axis(axis.strip()):
             found = " ".join(part.split())
-            raise ParseError(f"'{found}' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
+            raise ParseError(f"'{found}' is not part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
         entries.append((axis.strip(), parse_placement(placement)))
     return entries
 
@@ -296,7 +296,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
         entries = [(axis, _from_dtensor(p, rank)) for axis, p in zip(mesh.axis_names, value, strict=True)]
     else:
         raise ParseError(
-            f"{shown(value)} is no sharding; expected text, a dict axis → placement, or DTensor placements"
+            f"{shown(value)} is not a sharding; expected text, a dict axis → placement, or DTensor placements"
         )
     for axis, _ in entries:
         # A replicated axis leaves no entry behind, so a misspelt one must be found here.

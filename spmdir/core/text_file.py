@@ -15,7 +15,7 @@ def read_text_file(path: str | Path, what: str) -> str:
         what: what messages call it, as in `rules from own.rules`.
 
     Raises:
-        ParseError: the file cannot be read or is no UTF-8 text. LimitError: it is too long.
+        ParseError: the file cannot be read or is not UTF-8 text. LimitError: it is too long.
     """
     try:
         with open(path, "rb") as file:
@@ -32,4 +32,4 @@ def decoded(data: bytes, name: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         where = place(data, error.start, name)
-        raise ParseError(f"the byte {data[error.start]:#x} is no UTF-8 text", where) from None
+        raise ParseError(f"the byte {data[error.start]:#x} is not UTF-8 text", where) from None

@@ -19,7 +19,7 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
     """Return what `text` says.
 
     Raises:
-        ParseError: it is no TOML. LimitError: it is nested too deeply.
+        ParseError: it is not TOML. LimitError: it is nested too deeply.
     """
     check_nesting(text, file)
     try:

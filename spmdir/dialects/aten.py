@@ -45,7 +45,7 @@ class AtenOp(ValueOp):
         Args:
             results: shape and element type of each result, None for one that is left out.
             shardings: one a result.
-            arguments: those that are no tensors, by their names in torch's schema.
+            arguments: those that are not tensors, by their names in torch's schema.
         """
         given = tuple(sorted(arguments.items()))
         return cls.build_op(operands, results, given, shardings, location=location)  # type: ignore[return-value]

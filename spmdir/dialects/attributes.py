@@ -73,7 +73,7 @@ def type_of(meta: TensorMeta | None) -> Attribute:
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """The inverse of `type_of`, with example sizes; None for anything that is no tensor of a known element type."""
+    """The inverse of `type_of`, with example sizes; None for anything that is not a tensor of a known element type."""
     known = type_.__dict__
     if "_meta" not in known:
         # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.

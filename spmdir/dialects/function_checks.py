@@ -55,7 +55,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
         expected = " or ".join(f'"{text}"' for text in texts) or "a string"
         raise VerifyException(f"{key} of {place} is {attribute}; expected {expected}")
     if key != "spmd.sharding":
-        # A misspelt sharding would be no sharding at all.
+        # A misspelt sharding would not be a sharding at all.
         if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):
             raise VerifyException(f"{place} has an attribute '{key}'{hint}")
         return

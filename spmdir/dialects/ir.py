@@ -36,7 +36,7 @@ _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
     ModuleOp: (MeshOp, SizesOp, FuncOp),
     FuncOp: (CallOp, ReturnOp),
 }
-"""Op → those inside it that are no tensor ops."""
+"""Op → the ops inside it that are not tensor ops."""
 
 
 def context() -> IRContext:

@@ -105,12 +105,12 @@ def read_size(text: str, hints: Hints) -> int | Size:
     """`2*s0` → the size that it says.
 
     Raises:
-        SpmdirError: the text is malformed, names a size that is not declared, or says a number that is no integer.
+        SpmdirError: the text is malformed, names a size that is not declared, or says a number that is not an integer.
     """
     size = parse_number(text)
     hint_of(size, hints)
     if isinstance(size, (float, Real)):
-        raise SpmdirError(f"the size [{text}] is no integer")
+        raise SpmdirError(f"the size [{text}] is not an integer")
     return size
 
 

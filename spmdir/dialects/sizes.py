@@ -118,7 +118,7 @@ class SizeOp(ValueOp):
         return apply(FUNCTIONS[self.name], *self.given) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
-        """Return the axes that shard what the operands measure; none for a float, which is no length."""
+        """Return the axes that shard what the operands measure; none for a float, which is not a length."""
         if isinstance(self.measure.size, (float, Real)):
             return ()
         return tuple(dict.fromkeys(axis for size in self.sizes for axis in size.type.data.axes))  # type: ignore

@@ -58,7 +58,7 @@ class ConstantOp(ValueOp):
         try:
             data = bytes.fromhex(value) if isinstance(value, str) else b""
         except ValueError:
-            raise VerifyException(f"holds {value!r}, which is no hexadecimal text") from None
+            raise VerifyException(f"holds {value!r}, which is not hexadecimal text") from None
         if meta is None or len(data) != meta.bytes:
             raise VerifyException(f"holds {len(data)} bytes of data; its type needs {meta.bytes if meta else 0}")
 

@@ -52,7 +52,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     if mesh is None:
         raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
     if meta is None:
-        raise ShardingError(f"has the sharding <{sharding}> but is no tensor of a known element type")
+        raise ShardingError(f"has the sharding <{sharding}> but is not a tensor of a known element type")
     if sharding.mesh != mesh.name:
         raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
     if local:
@@ -62,7 +62,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     for axis, placement in sharding.entries:
         if not placement.supports(meta.dtype):
             what = "reduction" if placement.trait == "partial" else "placement"
-            raise ShardingError(f"{placement} on axis '{axis}' is no {what} of {meta.dtype} values")
+            raise ShardingError(f"{placement} on axis '{axis}' is not a {what} of {meta.dtype} values")
 
 
 def is_local(function: Any) -> bool:

@@ -228,7 +228,7 @@ def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
 
 
 def like(value: Any) -> Any:
-    """Return an empty tensor of the shape and strides of `value`; what is no tensor stays."""
+    """Return an empty tensor of the shape and strides of `value`; what is not a tensor stays."""
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -27,7 +27,7 @@ class Bound:
         name: the IR's name of the op.
         operands: the values of the tensor arguments, flat.
         arguments: schema name → literal, where it is not the schema's default; symbolic sizes as they are.
-        results: shape and element type of each result; None for a result that is no tensor.
+        results: shape and element type of each result; None for a result that is not a tensor.
         structure: as in `call.Call`.
     """
 

@@ -183,7 +183,7 @@ class GraphBuilder:
         source, index = (_resolve(argument, values) for argument in node.args)
         if not isinstance(source, tuple):
             raise UnsupportedError(
-                f"'{node.name}' takes item {index} of '{node.args[0]}', which is no tuple; expected an op such as "
+                f"'{node.name}' takes item {index} of '{node.args[0]}', which is not a tuple; expected an op such as "
                 "aten.select: trace the graph with torch.export or make_fx",
                 node_location(node),
             )

@@ -215,7 +215,7 @@ def _result_shardings(
     for index, (output, value) in enumerate(returned):
         entry = updated.get(id(output))
         if told[index] is not None and not isinstance(value, SSAValue):
-            raise ShardingError(f"out_shardings[{index}] is given for an output that is no tensor: {value!r}")
+            raise ShardingError(f"out_shardings[{index}] is given for an output that is not a tensor: {value!r}")
         if told[index] is not None:
             meta = meta_of(value.type)
             assert meta is not None

@@ -22,7 +22,7 @@ class Input:
         node: its fx node.
         names: what it is called, the IR's name first; the others are only for finding it, as the node's name is.
         kind: "parameter", "buffer" or "input" for a function argument; "constant" for a tensor whose value is
-            known; "literal" for a user input that is no tensor.
+            known; "literal" for a user input that is not a tensor.
         value: the tensor or the literal, where it is known.
     """
 

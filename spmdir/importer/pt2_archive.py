@@ -87,7 +87,7 @@ def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) ->
     elif member == _PROGRAM:
         check_program(json.loads(reader.get_record(member)), f"{path}: {member}", _TRUST)
     elif not _NAMED.fullmatch(member):
-        raise SpmdirError(f"'{path}' has a member '{member}', which is no part of an exported program; {_TRUST}")
+        raise SpmdirError(f"'{path}' has a member '{member}', which is not part of an exported program; {_TRUST}")
 
 
 def _open(source: Any) -> Any:

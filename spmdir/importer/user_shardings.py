@@ -68,7 +68,7 @@ def _unknown(
         return ShardingError(message, key_location(key))
     known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
     return ShardingError(
-        f"sharding is given for '{key}', which is no input, parameter or buffer{did_you_mean(key, known) or called}",
+        f"sharding of '{key}', which is not an input, parameter or buffer{did_you_mean(key, known) or called}",
         key_location(key),
     )
 
@@ -123,6 +123,8 @@ def output_sharding(
     if isinstance(value, str) and value.startswith(LIKE):
         name = value.removeprefix(LIKE).strip()
         if name not in inputs:
-            raise ShardingError(f"output {index} is to be like '{name}', which is no input{did_you_mean(name, inputs)}")
+            raise ShardingError(
+                f"output {index} is to be like '{name}', which is not an input{did_you_mean(name, inputs)}"
+            )
         value = inputs[name]
     return _checked(value, meta, mesh, f"output {index}")

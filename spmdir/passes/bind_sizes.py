@@ -2,7 +2,7 @@
 
 What propagate decided is kept where the rules accept it at these sizes. Where they do not, as a dimension may be too
 short for a decision, everything but arguments, results and constraints is decided again with the options that
-propagate had, so that the program runs at these sizes too, laid out alike.
+propagate had, so that the program runs at these sizes too, with the same shardings.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def _bind_op(op: ValueOp, given: Mapping[str, int]) -> None:
 
 def _bind_type(value: SSAValue, given: Mapping[str, int]) -> None:
     if is_sized(value.type):
-        value._type = bound_type(value.type, given)  # pyright: ignore[reportPrivateUsage]  # keeps its whole name
+        value._type = bound_type(value.type, given)  # pyright: ignore[reportPrivateUsage]  # keeps its name
 
 
 def bound_type(type_: Attribute, given: Mapping[str, int]) -> Attribute:
-    """A tensor type with numbers for its sizes.
+    """Return the tensor type `type_` with numbers for its symbolic sizes.
 
     Raises:
         ShardingError: there is no tensor of such a size.

@@ -131,8 +131,8 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
 
 def _want_operands(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
     """Decide on the operands of an op that was sharded by hand, as insert-reshard would."""
-    held = [_known(operand, op) for operand in op.tensors]
-    _set_needs(op, cheapest_operands(op, held, mesh, rules))
+    current = [_known(operand, op) for operand in op.tensors]
+    _set_needs(op, cheapest_operands(op, current, mesh, rules))
 
 
 def _known(value: SSAValue, user: AtenOp) -> Sharding:

@@ -2,8 +2,8 @@
 
     view(mm(view x, t w))  ⇒  einsum "abc,dc->abd" x, w
 
-A flattened dimension can be divided only along its outermost part; as dimensions of an einsum, batch, sequence
-and heads are divided each by itself. What is a view, and what is a product of its operands, the rules say.
+A flattened dimension can be sharded only along its outermost part; as dimensions of an einsum, batch, sequence
+and heads are sharded separately. The rules say which ops are views and which are products of their operands.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Letters = list[int]
 """The factors of one dimension, major first."""
 
 Extent = int | Size
-"""The size of a factor; nothing is folded that would not be so at all sizes."""
+"""The size of a factor; an op is folded only if that is right for all symbolic sizes."""
 
 
 class _Views:
-    """Makes views; one serves all later contractions.
+    """The views that have been made; equal ones are shared.
 
     Attributes:
         hints: examples of symbolic sizes.
@@ -49,13 +49,13 @@ class _Views:
         self._made: dict[tuple[SSAValue, tuple[Extent, ...]], SSAValue] = {}
 
     def view(self, value: SSAValue, shape: tuple[Extent, ...], anchor: AtenOp) -> SSAValue:
-        """`value` as `shape`, by an op before `anchor` if there is none yet."""
+        """Return `value` as `shape`, by an op before `anchor` if there is none yet."""
         if (value, shape) not in self._made:
             meta = meta_of(value.type)
             assert meta is not None
-            given, sizes = self._sizes.operands((("shape", shape),))
+            arguments, sizes = self._sizes.operands((("shape", shape),))
             view = op_class("aten.reshape").build_op(
-                [value, *sizes], [sized_meta(shape, self.hints, meta.dtype)], given, None, None, anchor.location
+                [value, *sizes], [sized_meta(shape, self.hints, meta.dtype)], arguments, None, None, anchor.location
             )
             Rewriter.insert_op(view, InsertPoint.before(anchor))
             self.names.give(view.results[0], value, "reshape")
@@ -93,7 +93,7 @@ class FoldViewsPass(FunctionPass):
 
 @dataclass
 class _Tensor:
-    """An operand or the result of the contraction, looked at behind views.
+    """An operand or the result of the contraction, seen through views.
 
     Attributes:
         value: the tensor.
@@ -117,8 +117,9 @@ class _Contraction:
     tensors: list[_Tensor]
     split: dict[int, Letters] = field(default_factory=dict)
 
-    def cut(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
-        """The letters of each of several parts that make up `letters`; splits letters where parts end inside one."""
+    def partition(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
+        """Return `letters` in parts of these `sizes`, splitting letters where a part ends inside one; None if
+        impossible."""
         parts: list[Letters] = []
         rest = list(letters)
         for size in sizes:
@@ -132,7 +133,7 @@ class _Contraction:
                     size = left
                     part.append(first)
                 elif _quotient(self.sizes[first], size) is not None:
-                    major, minor = self.divide(first, size)
+                    major, minor = self.split_letter(first, size)
                     part.append(major)
                     rest.insert(0, minor)
                     size = 1
@@ -141,11 +142,11 @@ class _Contraction:
             parts.append(part)
         return parts if not rest else None
 
-    def divide(self, letter: int, major: Extent) -> tuple[int, int]:
+    def split_letter(self, letter: int, major: Extent) -> tuple[int, int]:
         """Replace a letter everywhere by two, the first of size `major`."""
         new = max(self.sizes) + 1
         minor = _quotient(self.sizes[letter], major)
-        assert minor is not None  # that is why it is divided
+        assert minor is not None  # the caller has checked it
         self.sizes[new], self.sizes[new + 1] = major, minor
         for tensor in self.tensors:
             tensor.dims = [
@@ -155,14 +156,14 @@ class _Contraction:
         return new, new + 1
 
     def expand(self, letters: Letters) -> Letters:
-        """`letters` with the splits made since."""
+        """Return `letters` with the splits made since."""
         return [
             m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])
         ]
 
 
 def _quotient(size: Extent, divisor: Extent) -> Extent | None:
-    """How often `divisor` is in `size`, where that is a whole number whatever symbolic sizes are."""
+    """Return `size / divisor` if that is an integer for all values of symbolic sizes; else None."""
     if divisor == 0:
         return None
     quotient: Any = apply("floordiv", size, divisor)
@@ -170,7 +171,7 @@ def _quotient(size: Extent, divisor: Extent) -> Extent | None:
 
 
 def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
-    """Factor → size; None if the factors fit the op at the examples of its sizes alone."""
+    """Return factor → size; None if the factors fit the op only at the example values of its symbolic sizes."""
     sizes: dict[int, Extent] = {index: factor.size for index, factor in enumerate(rule.factors)}
     types = [value.type for value in (*op.tensors, *op.results)]
     if not any(map(is_sized, types)):
@@ -211,14 +212,14 @@ def _fold(op: AtenOp, rules: RuleSet, views: _Views) -> None:
 
 
 def _through_producer(work: _Contraction, position: int, rules: RuleSet) -> bool:
-    """Look at operand `position` behind the view that makes it."""
+    """Look through the view that makes operand `position`; return whether there is one."""
     owner = work.tensors[position].value.owner
     rule = _rule(owner, rules, "is_view") if isinstance(owner, AtenOp) else None
     return rule is not None and _look_behind(work, position, owner, rule, forward=False)  # type: ignore
 
 
 def _through_user(work: _Contraction, rules: RuleSet) -> bool:
-    """Look at the result behind the view that alone uses it."""
+    """Look through the view that is the only user of the result; return whether there is one."""
     value = work.tensors[2].value
     users = [use.operation for use in value.uses]
     rule = _rule(users[0], rules, "is_view") if len(users) == 1 else None
@@ -235,7 +236,7 @@ def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, 
     saved = [list(map(list, tensor.dims)) for tensor in work.tensors], dict(work.split)
     found: dict[int, Letters] = {}
     for dim, factors in enumerate(near):
-        parts = work.cut(work.tensors[position].dims[dim], [sizes[f] for f in factors])
+        parts = work.partition(work.tensors[position].dims[dim], [sizes[f] for f in factors])
         if parts is None:
             break
         found.update(zip(factors, parts, strict=True))
@@ -252,7 +253,7 @@ def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, 
 
 
 def _is_einsum(work: _Contraction) -> bool:
-    """Whether every letter of the result comes from an operand and is written with at most 26 letters."""
+    """Return whether every letter of the result is in an operand, and all fit into an equation's alphabet."""
     operands = {letter for tensor in work.tensors[:2] for dim in tensor.dims for letter in dim}
     result = {letter for dim in work.tensors[2].dims for letter in dim}
     alone = [letter for letter in operands - result if not all(_holds(tensor, letter) for tensor in work.tensors[:2])]
@@ -272,7 +273,7 @@ def _emit(op: AtenOp, work: _Contraction, views: _Views) -> None:
     result = work.tensors[2].value
     anchor = op
     for tensor in work.tensors[:2]:
-        operands.append(_apart(tensor, work.sizes, anchor, views))
+        operands.append(_separated(tensor, work.sizes, anchor, views))
         term = ""
         for dim in tensor.dims:
             for letter in dim:
@@ -308,8 +309,8 @@ def _emit(op: AtenOp, work: _Contraction, views: _Views) -> None:
     Rewriter.erase_op(op)
 
 
-def _apart(tensor: _Tensor, sizes: dict[int, Extent], anchor: AtenOp, views: _Views) -> SSAValue:
-    """The tensor with one dimension a letter; a view splits dimensions that hold several."""
+def _separated(tensor: _Tensor, sizes: dict[int, Extent], anchor: AtenOp, views: _Views) -> SSAValue:
+    """Return the tensor with one dimension per letter; a view splits dimensions of several letters."""
     if all(len(dim) <= 1 for dim in tensor.dims):
         return tensor.value
     shape = tuple(sizes[letter] for dim in tensor.dims for letter in dim)

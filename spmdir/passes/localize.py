@@ -65,16 +65,16 @@ class LocalizePass(ModulePass):
 
 
 def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Local:
-    """The local length of dimension `dim` with `size` elements: a number where all ranks agree."""
+    """Return the local length of dimension `dim` with `size` elements: an int if all ranks agree."""
     axes = sharding.dim_axes(dim)
     if sharding.is_even(dim, size, mesh):
         return size // mesh.group_size(axes)
-    cuts = tuple(sharding[axis] for axis in axes)
-    return Local("size", size, axes, placements=() if all(isinstance(cut, Shard) for cut in cuts) else cuts)
+    placements = tuple(sharding[axis] for axis in axes)
+    return Local("size", size, axes, placements=() if all(isinstance(p, Shard) for p in placements) else placements)
 
 
 def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
-    """`local_size` of every dimension of a tensor with global `shape`."""
+    """Return `local_size` of every dimension of a tensor with global `shape`."""
     return tuple(local_size(dim, size, sharding, mesh) for dim, size in enumerate(shape))
 
 
@@ -117,8 +117,9 @@ def _reject_unfinished(op: Any) -> None:
 
 
 def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
-    """Make `op`, whose call `rule` and `choice` describe, right for local tensors: its sizes, or ops in its stead."""
-    rewrites = {row.rewrite for row in choice.values()}
+    """Make `op`, whose call `rule` and `choice` describe, right for local tensors: adjust its sizes, or replace it by
+    its local form."""
+    rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
             f"'{op.name}' reduces inside along a dimension that is sharded; run expand first",
@@ -128,8 +129,8 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
         _replace(op, rule, factor_axes(op, rule, choice, mesh), mesh, names)
     elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
         sizes = local_sizes(meta.shape, sharding, mesh)
-        given = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
-        op.properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+        arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
+        op.properties["arguments"] = ArgumentsAttr(tuple(sorted(arguments.items())))
 
 
 def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, tuple[str, ...]]:
@@ -189,7 +190,7 @@ FORMS = 1 << 14
 
 
 def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> list[int]:
-    """Return ranks that stand for all in the local form of `op`: of each run of ranks that hold as much, four.
+    """Return ranks that stand for all in the local form of `op`: of each run of ranks with shards of one length, four.
 
     A local form reads lengths, and offsets, which grow by the same from rank to rank within a run; so a size that is
     the same for the first two, one in the middle and the last is so for all.
@@ -212,20 +213,20 @@ def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], me
     if math.prod(map(len, told)) > FORMS:
         raise UnsupportedError(
             f"'{op.name}' has a local form of its own on each of {math.prod(map(len, told))} kinds of ranks; expected "
-            f"at most {FORMS}; shard it over fewer axes, or sizes that divide",
+            f"at most {FORMS}; shard it over fewer axes, or evenly",
             location_of(op),
         )
     return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*told)]
 
 
 def _stand_ins(starts: set[int], count: int) -> list[int]:
-    """The first two, one in the middle and the last index of each run of those that begin at `starts`."""
+    """Return the first two, a middle and the last index of each of the runs that begin at `starts`."""
     runs = itertools.pairwise((*sorted(starts), count))
     return sorted({at for start, end in runs for at in (start, min(start + 1, end - 1), (start + end) // 2, end - 1)})
 
 
 def _plain(value: Literal, mesh: Mesh) -> Literal:
-    """`value` with the sizes on which all ranks agree as numbers."""
+    """Return `value` with the sizes on which all ranks agree as numbers."""
     if isinstance(value, tuple):
         return tuple(_plain(item, mesh) for item in value)
     if isinstance(value, Local) and value.kind == "size" and value.is_even(mesh):
@@ -250,7 +251,7 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
 
 
 def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
-    """The type that says what the ranks' types have in common."""
+    """Return the type that the ranks' types have in common; sizes that differ are DYNAMIC."""
     first = metas[0]
     if first is None:
         return None
@@ -274,7 +275,7 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
 
 
 def _retype(value: SSAValue, type_: Attribute) -> None:
-    value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its whole name
+    value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its name
 
 
 def _set_argument_shapes(function: FuncOp, of: list[Shape | None]) -> None:

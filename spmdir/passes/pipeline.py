@@ -66,7 +66,7 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
     """Return the steps that the text of a pipeline spells; steps as they are.
 
     Raises:
-        ParseError: the text is no pipeline.
+        ParseError: the text is not a pipeline.
     """
     if isinstance(text, tuple) and all(isinstance(step, Step) for step in text):
         return text
@@ -78,7 +78,7 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
     while end < len(inside.rstrip()):
         step = _STEP.match(inside, end)
         if step is None:
-            raise ParseError(f"'{inside[end:].strip()}' is no pipeline; expected `pass,pass{{option=value}}`")
+            raise ParseError(f"'{inside[end:].strip()}' is not a pipeline; expected `pass,pass{{option=value}}`")
         steps.append(Step(step[1], _options(step[2] or "", step[1])))
         end = step.end()
     return tuple(steps)
@@ -89,7 +89,9 @@ def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
     while end < len(text.rstrip()):
         option = _OPTION.match(text, end)
         if option is None:
-            raise ParseError(f"'{text[end:].strip()}' is no option of pass '{name}'; expected `key=value key=value`")
+            raise ParseError(
+                f"'{text[end:].strip()}' is not an option of pass '{name}'; expected `key=value key=value`"
+            )
         options[option[1]] = next((value for value in option.group(2, 3) if value is not None), "true")
         end = option.end()
     return tuple(options.items())
@@ -110,7 +112,7 @@ def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, 
 class Pipeline:
     """Passes with options, in order, and what they go by; a value.
 
-    `str(pipeline)` is its text, as `spmd-opt -p` reads it. Plug-ins are no part of the text.
+    `str(pipeline)` is its text, as `spmd-opt -p` reads it. Plug-ins are not part of the text.
 
     Attributes:
         steps: the passes; the constructor takes them as text. The standard pipeline if left out.

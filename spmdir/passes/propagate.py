@@ -1,4 +1,4 @@
-"""Every tensor value gets a sharding: whole-graph inference over the strategies of the ops' rules."""
+"""propagate: choose a sharding for every tensor value, by a search over the strategies of the ops' rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from spmdir.passes.propagation.nesting import Maker, annotate
 from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
-from spmdir.passes.propagation.sub_axes import given_splits, wanted_splits
+from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
@@ -53,8 +53,8 @@ from spmdir.search.problem import (
 from spmdir.search.solve import Solution, solve
 
 DOUBLE = (F64, COMPLEX_F64)
-"""Who computes in these wants their precision: a narrower sum of such a program, as in a norm that is done in f32
-always, is not split, since another order of adding would show in the result."""
+"""Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
+is always computed in f32, is not split: another order of additions would be visible in the result."""
 
 _ADDING = ("sum", "avg", "product")
 
@@ -69,11 +69,11 @@ class OpStrategies:
     Attributes:
         rule: the instantiated rule; compared by identity, since instantiation is memoised.
         operands: the number of operands.
-        results: what the user fixed of each result.
+        results: the user annotation of each result, None where there is none.
         work: bytes on the wire that the op's compute is worth.
-        keep_sum_order: ranks add in the order in which one device does, as long as something else can be done.
-        parts: the axes that are sub-axes, which divide evenly together.
-        sizes: those of all axes, if a result is fixed.
+        keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
+        parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
+        sizes: those of all axes, if a result has a user annotation.
         extras: the plug-in placements that its values may have.
     """
 
@@ -87,44 +87,44 @@ class OpStrategies:
     extras: tuple[Placement, ...] = ()
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
-    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
             return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
-        key = (axis if any(self.results) or axis in self.parts else "", count, divided.key)
+        key = (axis if any(self.results) or axis in self.parts else "", count, sharded.key)
         if key not in self._known:
-            self._known[key] = self._strategies(self.rule, axis, count, divided)
+            self._known[key] = self._strategies(self.rule, axis, count, sharded)
         return self._known[key]
 
-    def _strategies(self, rule: OpRule, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
-        fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
+    def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+        fitting = [s for s in rule.strategies(count, sharded, self.extras) if self._gives(s, axis)]
         if not fitting and self.sizes:
-            divided = divided.over(self._beside(rule, axis))
-            fitting = [s for s in rule.strategies(count, divided, self.extras) if self._gives(s, axis)]
+            sharded = sharded.over(self._beside(rule, axis))
+            fitting = [s for s in rule.strategies(count, sharded, self.extras) if self._gives(s, axis)]
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
-        fitting = [s for s in fitting if not self._idles(s, count, divided)] or fitting
+        fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
         if axis in self.parts:
             sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
-            fitting = [s for s, size in sizes if splits(size, count, divided.of(s.factor))]
-        return tuple(self._strategy(s, count, divided) for s in fitting)
+            fitting = [s for s, size in sizes if splits(size, count, sharded.of(s.factor))]
+        return tuple(self._strategy(s, count, sharded) for s in fitting)
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
-        """Whether `strategy` on `axis` gives what the user fixed."""
+        """Return whether the results of `strategy` on `axis` agree with the user annotations."""
         return all(
-            given is None or axis in given.open_axes or given[axis] == placement
-            for given, placement in zip(self.results, strategy.results, strict=True)
+            wanted is None or axis in wanted.open_axes or wanted[axis] == placement
+            for wanted, placement in zip(self.results, strategy.results, strict=True)
         )
 
     def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
-        """Factor → its pieces by the axes other than `axis`, as far as what the user fixed tells."""
+        """Return the number of shards of each factor by the axes other than `axis`, as far as user annotations tell."""
         beside: list[tuple[Strategy, int]] = []
-        named = [a for given in self.results if given for a, _ in given.entries]
+        named = [a for annotation in self.results if annotation for a, _ in annotation.entries]
         others = [other for other in dict.fromkeys(named) if other != axis]
         sizes = dict(self.sizes)
         for _ in range(len(others)):
             for other in others:
-                offered = rule.strategies(sizes[other], shard_counts(beside), self.extras)
-                strategies = [s for s in offered if self._gives(s, other)]
+                strategies = rule.strategies(sizes[other], shard_counts(beside), self.extras)
+                strategies = [s for s in strategies if self._gives(s, other)]
                 if strategies:
                     beside.append((strategies[0], sizes[other]))
                     others.remove(other)
@@ -132,34 +132,34 @@ class OpStrategies:
         return shard_counts(beside)
 
     def on(self, mesh: Mesh) -> OpStrategies:
-        """This source on a mesh that splits some axes."""
+        """Return this source on a mesh that splits some axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
-    def _strategy(self, strategy: Strategy, count: int, divided: ShardCounts) -> NodeStrategy:
+    def _strategy(self, strategy: Strategy, count: int, sharded: ShardCounts) -> NodeStrategy:
         if strategy.factor is None or self.rule is None:
             return NodeStrategy(strategy.operands, strategy.results)
-        size, before = self.rule.factors[strategy.factor].size, divided.of(strategy.factor)
+        size, before = self.rule.factors[strategy.factor].size, sharded.of(strategy.factor)
         fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
-        inner = self._inner(strategy.factor) if expands else self._borders(strategy.factor)
+        inner = self._inner(strategy.factor) if expands else self._halos(strategy.factor)
         placement = strategy.factor_placement
         return NodeStrategy(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, placement)
 
-    def _idles(self, strategy: Strategy, count: int, divided: ShardCounts) -> bool:
-        """Whether a factor is divided among more ranks than it has elements."""
+    def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
+        """Return whether the strategy shards a factor over more ranks than it has elements."""
         factor = strategy.factor
         return (
             factor is not None
             and self.rule is not None
-            and (self.rule.factors[factor].size < count * divided.of(factor))
+            and (self.rule.factors[factor].size < count * sharded.of(factor))
         )
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
-        """Whether ranks may add in another order than one device; what a rank alone holds, as in a lookup, is exact.
+        """Return whether ranks may add in another order than one device.
 
-        They do where they split the sum; and torch's kernels add the columns of a matrix in blocks, so that the order
-        depends on how many there are.
+        They do where they split the sum, unless one rank alone has what is added, as in a lookup; and kernels add the
+        columns of a matrix in blocks, so that the order depends on how many there are.
         """
         factor, rule = strategy.factor, self.rule
         if factor is None or rule is None or strategy.rewrite == "local":
@@ -172,8 +172,8 @@ class OpStrategies:
             return bool(summed) and not all(factor in order for order in orders)
         return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 
-    def _borders(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Borders that windows along `factor` exchange, as if they were all-reduced, which sends about as much."""
+    def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the halos that windows along `factor` exchange, priced as an all-reduce, which sends about as much."""
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
         others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
@@ -187,7 +187,8 @@ class OpStrategies:
 
 @dataclass(frozen=True)
 class PropagatePass(FunctionPass):
-    """Gives every value a sharding; what the user gave is fixed, reshards and pending reductions are priced."""
+    """Choose a sharding for every value. User annotations are hard constraints; reshards and partial values are
+    priced."""
 
     name = "propagate"
     needs_numbers: ClassVar = False
@@ -199,9 +200,9 @@ class PropagatePass(FunctionPass):
     effort: Count = 30
     """Neighbourhood moves tried on each axis in each round."""
     sub_axes: Literal["auto", "none"] = "auto"
-    """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` keeps them whole."""
+    """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
     missing_rule: Literal["warn", "error"] = "warn"
-    """An op without a rule runs replicated with a warning, or is refused."""
+    """Whether an op without a rule runs replicated with a warning, or is an error."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
@@ -219,40 +220,45 @@ class PropagatePass(FunctionPass):
                 note_options(function, self)
 
     def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:
-        """What makes the nodes of the search, its problem, and what it found: the strategy of each node on each axis.
+        """Return the makers of the search's nodes, its problem, and its solution: the strategy of each node on each
+        axis.
 
-        Axes are split as the user's shardings do; then also as views would like, if that costs less.
+        Axes are split as in the user annotations; then also as views ask for, if that costs less.
         """
-        given = _annotated_mesh(function, mesh)
+        annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, rules, self.flop_bytes)
-        problem = problem.on(given)
-        solution, refused = None, None
+        problem = problem.on(annotated)
+        solution, unsolvable = None, None
         try:
             solution = solve(problem, self.rounds, self.effort)
         except Unsolvable as error:
-            refused = error
-        wider = wanted_splits(_wishes(problem, solution), given) if self.sub_axes == "auto" else given
-        if wider != given:
-            # Placements that are others on sub-axes do not go with them.
+            unsolvable = error
+        wider = wanted_splits(_split_weights(problem, solution), annotated) if self.sub_axes == "auto" else annotated
+        if wider != annotated:
+            # Plug-in placements that are not the same on sub-axes cannot be used with them.
             with contextlib.suppress(Unsolvable, ShardingError):
                 finer = problem.on(wider)
                 other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.strategies):
                     return makers, finer, other
         if solution is None:
-            assert refused is not None
-            raise _refusal(makers[refused.node], refused)
+            assert unsolvable is not None
+            raise _located(makers[unsolvable.node], unsolvable)
         return makers, problem, solution
 
 
 def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
-    """`mesh` with the axes split that the shardings of the function split."""
-    given = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
-    given += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
-    shardings = [attrs["spmd.sharding"].data for attrs in given if "spmd.sharding" in attrs]
+    """Return `mesh` with the axes split that the shardings of the function split.
+
+    Raises:
+        ShardingError: they split an axis in incompatible ways; located.
+    """
+    attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
     shardings += [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
     try:
-        return given_splits(shardings, mesh)
+        return annotated_splits(shardings, mesh)
     except ShardingError as error:
         raise ShardingError(error.message, location_of(function)) from None
 
@@ -261,9 +267,10 @@ def _rule(node: Node) -> OpRule | None:
     return node.source.rule if isinstance(node.source, OpStrategies) else None
 
 
-def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, str], float]:
-    """(rule of an op, axis) → the bytes of the values of those ops that it does not divide, or that reshard for it."""
-    wishes: dict[tuple[OpRule, str], float] = {}
+def _split_weights(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, str], float]:
+    """Return, per (rule of an op, axis), the bytes of the values of ops that the axis does not shard or that
+    reshard."""
+    weights: dict[tuple[OpRule, str], float] = {}
     for axis in problem.mesh.axis_names:
         chosen = solution.strategies[axis] if solution else ()
         moved = _moved(problem, chosen)
@@ -272,12 +279,12 @@ def _wishes(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, s
             settled = bool(chosen) and chosen[index].factor is not None and moved.isdisjoint(values)
             if rule is not None and not settled:
                 key = rule, problem.mesh.root_axis(axis)
-                wishes[key] = wishes.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
-    return wishes
+                weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
+    return weights
 
 
 def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
-    """The values that some node wants in another placement than they are made in."""
+    """Return the values that some node needs in another placement than they are made in."""
     made, moved = {}, set()
     for node, strategy in zip(problem.nodes, strategies, strict=False):
         wanted = zip(node.operands, strategy.operands, strict=True)
@@ -287,7 +294,7 @@ def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
 
 
 def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) -> bool:
-    """Whether factors that several sub-axes of one axis divide are divided evenly, as their merged form wants it."""
+    """Return whether factors that several sub-axes of one axis shard are sharded evenly, as merged names require."""
     mesh = problem.mesh
     for index, node in enumerate(problem.nodes):
         rule = _rule(node)
@@ -305,7 +312,7 @@ def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) ->
 
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:
-    """The search problem of a function, and what makes each of its nodes.
+    """Return what makes each node of the search problem of a function, and the problem.
 
     Raises:
         SpmdirError: an op that propagation cannot decide; located.
@@ -344,20 +351,20 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
 
 
 def _with_candidates(problem: Problem) -> Problem:
-    """`problem` with the plug-in placements that its values may have."""
-    given = [_given_placements(node.source) for node in problem.nodes]
-    if not any(map(plugins, given)):
+    """Return `problem` with the plug-in placements that its values may have."""
+    annotated = [_annotated_placements(node.source) for node in problem.nodes]
+    if not any(map(plugins, annotated)):
         return problem
-    found = candidates(problem, list(map(_rule, problem.nodes)), given)
+    found = candidates(problem, list(map(_rule, problem.nodes)), annotated)
     nodes = (attrs.evolve(n, source=attrs.evolve(n.source, extras=of_node(n, found))) for n in problem.nodes)  # type: ignore
-    every = plugins(placement for placements in (*given, *found) for placement in placements)
+    every = plugins(placement for placements in (*annotated, *found) for placement in placements)
     return attrs.evolve(problem, nodes=tuple(nodes), extras=every)
 
 
-def _given_placements(source: StrategySource) -> tuple[Placement, ...]:
-    """What the user gave an op, input, constraint or output."""
-    given = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
-    return tuple(placement for sharding in given if sharding for _, placement in sharding.entries)
+def _annotated_placements(source: StrategySource) -> tuple[Placement, ...]:
+    """Return the placements in the user annotations of an op, input, constraint or output."""
+    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
+    return tuple(placement for sharding in shardings if sharding for _, placement in sharding.entries)
 
 
 def _meta(value: SSAValue) -> TensorMeta:
@@ -384,12 +391,12 @@ def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, do
     return OpStrategies(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
 
 
-def _refusal(maker: Maker, error: Unsolvable) -> ShardingError:
+def _located(maker: Maker, error: Unsolvable) -> ShardingError:
     if isinstance(maker, AtenOp):
-        given = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
+        annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(
-            f"'{maker.name}': no strategy of its rule gives {given or 'its values'} on axis '{error.axis}'; "
+            f"'{maker.name}': no strategy of its rule gives {annotated or 'its values'} on axis '{error.axis}'; "
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )
-    return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other pending reductions")
+    return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other partial placements")

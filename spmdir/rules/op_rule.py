@@ -56,7 +56,7 @@ class OpRule(RuleInstance):
                 dimension stands for any dimension.
 
         Raises:
-            ParseError: the op expands into itself; RuleError: a plug-in adds what is no strategy of the op.
+            ParseError: the op expands into itself; RuleError: a plug-in adds what is not a strategy of the op.
         """
         plugins = plugins_among(placements) if placements else NO_PLUGINS
         key = (count, sharded.key, plugins)

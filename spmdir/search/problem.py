@@ -27,7 +27,7 @@ class NodeStrategy:
     Attributes:
         operands: the placement wanted of each operand.
         results: the placement of each result.
-        factor: the factor that is divided, if any.
+        factor: the factor that is sharded, if any.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
         fraction: the part of the node's work that is left to the busiest rank.
@@ -54,7 +54,7 @@ def splits(size: int, count: int, before: int) -> bool:
 
 
 def largest_part(placement: Placement, size: int, count: int) -> float:
-    """The part of `size` elements that the rank which holds most has, divided by `placement` among `count`."""
+    """The part of `size` elements that the rank which holds most has, sharded by `placement` among `count`."""
     assert isinstance(placement, ShardPlacement)
     try:
         return max(own for _, _, own in runs_of(placement, size, count)) / max(size, 1)
@@ -70,8 +70,8 @@ class StrategySource(Protocol):
         """Bytes on the wire that the whole op's compute is worth."""
         ...
 
-    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
-        """The strategies on `axis` with `count` ranks, when other axes have cut factors into `divided` pieces."""
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+        """The strategies on `axis` with `count` ranks, when other axes have cut factors into `sharded` pieces."""
         ...
 
     def on(self, mesh: Mesh) -> StrategySource:
@@ -138,19 +138,19 @@ class Annotation:
     parts: tuple[str, ...] = ()
     extras: tuple[Placement, ...] = ()
 
-    def strategies(self, axis: str, count: int, divided: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
         placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
         if not fixed and axis in self.parts:
             placements = tuple(
-                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, divided.of(p.dim))
+                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, sharded.of(p.dim))
             )
         return tuple(
             NodeStrategy(
                 () if self.role == "input" else (placement,),
                 () if self.role == "output" else (placement,),
                 placement.dim,
-                fraction=self._held(placement, count, divided),
+                fraction=self._held(placement, count, sharded),
             )
             for placement in placements
         )
@@ -158,11 +158,11 @@ class Annotation:
     def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
-    def _held(self, placement: Placement, count: int, divided: ShardCounts) -> float:
+    def _held(self, placement: Placement, count: int, sharded: ShardCounts) -> float:
         """The part of the value that is left to the rank that holds most."""
         if placement.dim is None:
             return 1.0
-        before = math.ceil(self.meta.shape[placement.dim] / divided.of(placement.dim))
+        before = math.ceil(self.meta.shape[placement.dim] / sharded.of(placement.dim))
         return largest_part(placement, before, count)
 
     def _free(self, count: int) -> tuple[Placement, ...]:

@@ -71,7 +71,7 @@ def parse_sizes(text: str) -> dict[str, int]:
     for part in filter(str.strip, text.split(",")):
         name, _, number = map(str.strip, part.partition("="))
         if not name.isidentifier() or not number.isdecimal() or len(number) > 18:
-            raise argparse.ArgumentTypeError(f"'{part}' is no size; expected name=number, as in s0=8,s1=5")
+            raise argparse.ArgumentTypeError(f"'{part}' is not a size; expected name=number, as in s0=8,s1=5")
         sizes[name] = int(number)
     return sizes
 
@@ -105,7 +105,7 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
         return 1
     except SystemExit:
         raise
-    except BaseException as error:  # xDSL has errors that are no Exception
+    except BaseException as error:  # xDSL has errors that are not Exceptions
         if os.environ.get("SPMDIR_DEBUG"):
             raise
         from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
@@ -196,7 +196,7 @@ def read_text(path: str) -> tuple[str, str]:
     """Return text and display name of the file at `path`; `-` is stdin.
 
     Raises:
-        SpmdirError: the file cannot be read or is no UTF-8 text.
+        SpmdirError: the file cannot be read or is not UTF-8 text.
     """
     if path == "-":
         return decoded(sys.stdin.buffer.read(CHARACTERS.most + 1), "<stdin>"), "<stdin>"

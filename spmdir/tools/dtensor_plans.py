@@ -106,7 +106,7 @@ def _planned(
         try:
             step = make_step(kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, op=after.op or before.op)
         except ShardingError as error:
-            return f"{kind} on [{axis}] is no step here: {error.message}"
+            return f"{kind} on [{axis}] is not a step here: {error.message}"
         steps.append(step)
         here = step.target
     return steps

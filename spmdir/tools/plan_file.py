@@ -41,7 +41,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
     """Return the plan that `text` spells for `mesh`.
 
     Raises:
-        ParseError, ShardingError: the text is no plan, or a sharding does not fit the mesh; with its place.
+        ParseError, ShardingError: the text is not a plan, or a sharding does not fit the mesh; with its place.
     """
     document = read_toml(text, file)
     for key in document:
@@ -52,9 +52,11 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
             )
     shardings, outputs = document.get("shardings", {}), document.get("out_shardings")
     if not isinstance(shardings, dict):
-        raise ParseError("'shardings' is no table; write it as [shardings]", place_of(text, file, "shardings"))
+        raise ParseError("'shardings' is not a table; write it as [shardings]", place_of(text, file, "shardings"))
     if outputs is not None and not isinstance(outputs, list):
-        raise ParseError("'out_shardings' is no list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings"))
+        raise ParseError(
+            "'out_shardings' is not a list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings")
+        )
     return Plan(
         {
             located_key(text, file, name): _sharding(value, mesh, partial(place_of, text, file, name, value))
@@ -78,7 +80,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _sharding(value: Any, mesh: Mesh, place: Callable[[], Location]) -> Sharding:
     if not isinstance(value, str):
-        raise ParseError(f'{value!r} is no sharding; expected text such as "dp: S(0), tp: R"', place())
+        raise ParseError(f'{value!r} is not a sharding; expected text such as "dp: S(0), tp: R"', place())
     try:
         return as_sharding(value, mesh)
     except SpmdirError as error:

@@ -85,7 +85,7 @@ def _counts(text: str) -> tuple[int, ...]:
     try:
         counts = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers such as 2,3,4") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers such as 2,3,4") from None
     for count in counts:
         SIMULATED.check(count)
     return counts

@@ -89,7 +89,7 @@ def _mesh(text: str) -> list[tuple[str, int]]:
     ):
         name, named, size = part.rpartition("=")
         if not size.strip().isdecimal() or len(size) > 18:
-            raise argparse.ArgumentTypeError(f"'{part}' is no axis; expected sizes as in 2x8, or dp=2,tp=8")
+            raise argparse.ArgumentTypeError(f"'{part}' is not an axis; expected sizes as in 2x8, or dp=2,tp=8")
         axes.append((name.strip() if named else letter, int(size)))
     return axes
 
@@ -97,7 +97,7 @@ def _mesh(text: str) -> list[tuple[str, int]]:
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x") if text else []
     if not all(size.isdecimal() and len(size) <= 18 for size in sizes):
-        raise argparse.ArgumentTypeError(f"'{text}' is no shape; expected sizes as in 4096x4096")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a shape; expected sizes as in 4096x4096")
     shape = tuple(map(int, sizes))
     check_shape(shape)
     return shape

@@ -88,7 +88,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no time; expected seconds, as in 60")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time; expected seconds, as in 60")
     return seconds
 
 
@@ -102,7 +102,7 @@ def _check(options: argparse.Namespace) -> None:
         try:
             re.compile(text)
         except re.error as error:
-            raise SpmdirError(f"'{text}' is no regular expression: {error}") from None
+            raise SpmdirError(f"'{text}' is not a regular expression: {error}") from None
 
 
 def _run_test(error: str | None, output: str | None) -> Callable[[str, Sequence[str]], bool]:

@@ -89,7 +89,7 @@ def _seed(text: str) -> int:
     except ValueError:
         seed = None
     if seed is None or not -(2**63) <= seed < 2**64:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no seed; expected an integer of 64 bits")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a seed; expected an integer of 64 bits")
     return seed
 
 
@@ -99,7 +99,7 @@ def _tolerance(text: str) -> float:
     except ValueError:
         tolerance = math.nan
     if not tolerance >= 0:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no tolerance; expected a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a tolerance; expected a number from 0 on")
     return tolerance
 
 

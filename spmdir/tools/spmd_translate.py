@@ -93,13 +93,13 @@ def parse_mesh(text: str) -> Mesh:
     """Return the mesh that `dp=2,tp=4` spells.
 
     Raises:
-        ParseError: the text is no mesh; ShardingError: a size or a repeated name.
+        ParseError: the text is not a mesh; ShardingError: a size or a repeated name.
     """
     axes = []
     for part in text.split(","):
         axis, _, size = map(str.strip, part.partition("="))
         if not axis.isidentifier() or not re.fullmatch(r"\d{1,18}", size):
-            raise ParseError(f"'{part}' is no mesh axis; expected `name=size`, as in dp=2,tp=4")
+            raise ParseError(f"'{part}' is not a mesh axis; expected `name=size`, as in dp=2,tp=4")
         axes.append((axis, int(size)))
     return Mesh(tuple(axes))
 
@@ -108,7 +108,7 @@ def _rank(text: str) -> int:
     try:
         return int(text)
     except ValueError:  # also of thousands of digits
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no rank; expected an integer from 0 on") from None
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a rank; expected an integer from 0 on") from None
 
 
 def import_pt2(

@@ -96,7 +96,7 @@ def test_conditions_have_one_form_and_hold_or_do_not():
     assert parse_condition("s0 > s1").holds({"s0": 6}) is None
     assert parse_condition("s0 == s0").holds({})
     assert str(equality(A * A * B, 2 * A * B)) == "s0 == 2"
-    with pytest.raises(SpmdirError, match="is no condition"):
+    with pytest.raises(SpmdirError, match="is not a condition"):
         parse_condition("s0 + 1")
 
 
@@ -131,5 +131,5 @@ def test_ranges_and_conditions_say_for_what_sizes_a_program_is():
 
 
 def test_functions_of_sizes_are_those_of_the_table():
-    with pytest.raises(SpmdirError, match="'sin' is no function of sizes"):
+    with pytest.raises(SpmdirError, match="'sin' is not a function of sizes"):
         apply("sin", A)

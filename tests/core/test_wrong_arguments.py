@@ -28,7 +28,7 @@ def imported(**given: Any) -> Any:
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "axes that are a list of sizes": (lambda: spmdir.Mesh([2, 4]), r"axes \[2, 4\]; expected names and integer sizes"),
-    "a size that is no whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and integer sizes"),
+    "a size that is not a whole number": (lambda: spmdir.Mesh({"dp": 2.5}), "expected names and integer sizes"),
     "an axis that no sharding can name": (lambda: spmdir.Mesh({"dp-1": 2}), "'dp-1' has a name that text cannot give"),
     "a mesh that is a dict": (
         lambda: imported(mesh={"dp": 2}),
@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
         "expected one such as TensorMeta",
     ),
-    "an op that is no text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
+    "an op that is not text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
 }
 
 

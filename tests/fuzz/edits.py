@@ -47,7 +47,7 @@ SIBLINGS = (
 
 
 def random_edit(text: str, random: Random) -> str:
-    """Return `text` after one to three random edits; it may then be no program at all."""
+    """Return `text` after one to three random edits; it may then be not a program at all."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         for _ in range(20):
             edited = random.choice(EDITS)(text, random)

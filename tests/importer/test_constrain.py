@@ -115,7 +115,7 @@ def test_is_traced_by_dynamo_in_both_directions():
     assert [constraints(import_fx(graph, MESH)) for graph in graphs] == [["dp: S(0), tp: P(sum)"], ["dp: S(0)"]]
     strict = torch.export.export(_Constrained("dp: S(0), tp: ?"), (X,), strict=True)
     assert constraints(import_fx(strict, MESH)) == ["dp: S(0), tp: ?"]
-    with pytest.raises(ParseError, match="is no part of a sharding"):
+    with pytest.raises(ParseError, match="is not part of a sharding"):
         torch.export.export(_Constrained("dp S(0)"), (X,), strict=True)
 
 
@@ -174,7 +174,7 @@ def test_a_dimension_of_samples_comes_before_those_that_a_placement_shards(row: 
 
 
 def test_malformed_text_is_rejected_in_eager():
-    with pytest.raises(ParseError, match="is no part of a sharding"):
+    with pytest.raises(ParseError, match="is not part of a sharding"):
         constrain(X, "dp S(0)")
 
 

@@ -78,8 +78,8 @@ def _item_of_a_tensor():
 
 REFUSED = {
     "nested tensors": (_nested, "input 'x' has the size .* of a nested tensor"),
-    "calls that torch does not know": (_item_of_a_tensor, "'getitem' takes item 0 of 'x', which is no tuple"),
-    "an object that is no graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
+    "calls that torch does not know": (_item_of_a_tensor, "'getitem' takes item 0 of 'x', which is not a tuple"),
+    "an object that is not a graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
     "shapes that depend on data": (lambda: export(lambda s, x: x.nonzero(), X), "aten.nonzero.*depends on data"),
     "boolean masks": (lambda: make_fx(lambda x: x[x > 0])(X), "aten.index.Tensor.*use an op of fixed shape"),
     "numbers read from tensors": (lambda: export(lambda s, x: x * x.sum().item(), X), "reads a number out of a tensor"),

@@ -72,16 +72,20 @@ def test_an_output_that_looks_like_an_update_is_not_left_partial():
 
 
 REFUSED = {
-    "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is no input.*did you mean 'a.weight'\?"),
+    "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is not an input.*did you mean 'a.weight'\?"),
     "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which matches no input.*; its inputs are args_0"),
     "position": ({"input:7": "tp: S(0)"}, None, r"'input:7', but the program has 2 tensor inputs"),
     "axis": ({"a.weight": "ep: S(0)"}, None, r"sharding of 'a.weight' \(4x6xf32\): .*'ep'"),
     "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' shards dimension 1"),
-    "text": ({"a.bias": "tp S(1)"}, None, r"sharding of 'a.bias'.*'tp S\(1\)' is no part of a sharding"),
+    "text": ({"a.bias": "tp S(1)"}, None, r"sharding of 'a.bias'.*'tp S\(1\)' is not part of a sharding"),
     "count of outputs": ({}, ["dp: S(0)"], r"out_shardings has 1 entries; the program has 3 outputs"),
-    "literal output": ({}, [None, None, "dp: S(0)"], r"out_shardings\[2\] is given for an output that is no tensor: 3"),
+    "literal output": (
+        {},
+        [None, None, "dp: S(0)"],
+        r"out_shardings\[2\] is given for an output that is not a ten",
+    ),
     "rank of output": ({}, [None, "dp: S(0)", None], r"sharding of output 1 \(f32\): S\(0\)"),
-    "unknown like": ({}, ["like:args_3", None, None], r"like 'args_3', which is no input; did you mean 'args_"),
+    "unknown like": ({}, ["like:args_3", None, None], r"like 'args_3', which is not an input; did you mean 'args_"),
 }
 
 
@@ -96,8 +100,8 @@ def test_shardings_that_fit_nothing_are_rejected(program, case):
     ("key", "message"),
     [
         ("*.upp.weight", r"'\*.upp.weight', which matches no input, parameter or buffer; its inputs are x_1, w_1$"),
-        ("ids", "'ids', which is no input, parameter or buffer; its inputs are x_1, w_1$"),
-        ("w_2", r"'w_2', which is no input, parameter or buffer; did you mean 'w_1'\?$"),
+        ("ids", "'ids', which is not an input, parameter or buffer; its inputs are x_1, w_1$"),
+        ("w_2", r"'w_2', which is not an input, parameter or buffer; did you mean 'w_1'\?$"),
     ],
 )
 def test_a_key_that_matches_nothing_is_told_what_inputs_there_are(key: str, message: str) -> None:

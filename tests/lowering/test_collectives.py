@@ -76,8 +76,8 @@ def test_sums_and_means_that_are_reduced_at_once_divide_by_the_axes_of_the_means
 @pytest.mark.parametrize(
     ("dtype", "op", "message"),
     [
-        ("i64", "avg", "P(avg) on axis 'a' is no reduction of i64 values"),
-        ("i1", "sum", "P(sum) on axis 'a' is no reduction of i1 values"),
+        ("i64", "avg", "P(avg) on axis 'a' is not a reduction of i64 values"),
+        ("i1", "sum", "P(sum) on axis 'a' is not a reduction of i1 values"),
     ],
 )
 def test_reductions_without_a_meaning_are_refused(dtype, op, message):

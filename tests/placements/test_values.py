@@ -76,12 +76,12 @@ def test_norms_of_any_order_are_spread_and_put_together() -> None:
     [
         ("Cyclic(0, 0)", "'block' must be >= 1"),
         ("Cyclic(-1, 2)", r"Cyclic\(-1, 2\) shards no dimension"),
-        ("Cyclic(0)", r"is no Cyclic; expected Cyclic\(dim, block\)"),
+        ("Cyclic(0)", r"is not a Cyclic; expected Cyclic\(dim, block\)"),
         ("Strided(0, 0)", "'split' must be >= 1"),
         ("Ragged(0, [])", "the sizes .* shard nothing"),
         ("Norm(0)", "'p' must be > 0"),
-        ("Norm(nan)", "is no Norm"),
-        ("Masked(1)", "is no Masked"),
+        ("Norm(nan)", "is not a Norm"),
+        ("Masked(1)", "is not a Masked"),
     ],
 )
 def test_what_is_not_a_placement_is_rejected(text: str, message: str) -> None:

@@ -137,9 +137,9 @@ def test_a_program_that_is_not_of_interest_is_an_error() -> None:
         ((), "error: expected one of --test COMMAND and --run COMMAND"),
         (("--test", "true", "--run", "spmd-opt"), "error: expected one of --test COMMAND and --run COMMAND"),
         (("--run", "spmd-opt"), "error: --run needs one of --expect-error REGEX and --expect-output REGEX"),
-        (("--run", "spmd-opt", "--expect-error", "("), "error: '(' is no regular expression"),
+        (("--run", "spmd-opt", "--expect-error", "("), "error: '(' is not a regular expression"),
         (("--run", "spmd-ran", "--expect-error", "x"), "did you mean 'spmd-run'?"),
-        (("--test", "true", "--timeout", "soon"), "'soon' is no time; expected seconds, as in 60"),
+        (("--test", "true", "--timeout", "soon"), "'soon' is not a time; expected seconds, as in 60"),
         (("--run", "spmd-opt", "--expect-error", "x"), "does not pass the test; expected one that does"),
     ],
 )

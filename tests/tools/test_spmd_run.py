@@ -151,11 +151,11 @@ def test_inputs_that_no_memory_holds_are_rejected_at_their_function(tmp_path, ca
 @pytest.mark.parametrize(
     ("option", "text", "message"),
     [
-        ("--seed", "99999999999999999999", "is no seed; expected an integer of 64 bits"),
-        ("--seed", "9" * 5000, "… is no seed; expected an integer of 64 bits"),
-        ("--seed", "x", "'x' is no seed"),
-        ("--tolerance", "nan", "'nan' is no tolerance; expected a number from 0 on"),
-        ("--tolerance", "-1", "'-1' is no tolerance; expected a number from 0 on"),
+        ("--seed", "99999999999999999999", "is not a seed; expected an integer of 64 bits"),
+        ("--seed", "9" * 5000, "… is not a seed; expected an integer of 64 bits"),
+        ("--seed", "x", "'x' is not a seed"),
+        ("--tolerance", "nan", "'nan' is not a tolerance; expected a number from 0 on"),
+        ("--tolerance", "-1", "'-1' is not a tolerance; expected a number from 0 on"),
     ],
 )
 def test_an_option_that_is_no_such_number_is_rejected(option: str, text: str, message: str, capsys) -> None:

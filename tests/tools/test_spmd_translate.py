@@ -168,11 +168,11 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         ([], "error: one of the arguments --import-pt2 --emit-fx is required"),
         (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
         (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
-        (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is no mesh axis; expected `name=size`"),
+        (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected `name=size`"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
-        (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is no rank; expected"),
+        (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is not a rank; expected"),
         (
             ["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "PLAN"],
             "PLAN:3:1: error: sharding is given for 'w'",

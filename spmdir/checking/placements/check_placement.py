@@ -65,7 +65,7 @@ def check_placement(*placements: type[Placement] | Placement | str) -> Report:
             of its fields.
 
     Raises:
-        SpmdirError: one of them is no placement.
+        SpmdirError: one of them is not a placement.
     """
     verdicts: list[Verdict] = []
     for given in placements:
@@ -100,7 +100,9 @@ def check_plugin(source: str) -> Report:
 
 def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
     if not attrs.has(kind):
-        error = SpmdirError(f"{kind.__name__} is no attrs class; decorate it with @attrs.frozen", _place(kind, path))
+        error = SpmdirError(
+            f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen", _place(kind, path)
+        )
         yield Verdict(kind.__name__, 0, 0, error)
         return
     try:

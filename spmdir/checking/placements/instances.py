@@ -24,7 +24,7 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
     """Placements of the class `kind`: first one with the least values that it takes, then others a field at a time.
 
     Raises:
-        SpmdirError: the class takes none of the values, or an example of its own is no text of it.
+        SpmdirError: the class takes none of the values, or an example of its own is not text of it.
     """
     given = getattr(kind, "examples", None)
     if given is not None:

@@ -45,7 +45,7 @@ def _declaration(placement: Placement, example: Example) -> str | None:
 def _frozen(placement: Any, example: Example) -> str | None:
     kind = type(placement)
     if not attrs.has(kind):
-        return f"{kind.__name__} is no attrs class; decorate it with @attrs.frozen"
+        return f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen"
     for field in attrs.fields(kind):
         try:
             setattr(placement, field.name, getattr(placement, field.name))

@@ -75,7 +75,7 @@ def check_rules(
         A report with `sound`, `ops`, `totals()`, `table()` and `json()`.
 
     Raises:
-        SpmdirError: an op has no rule, a text is no placement, or a file cannot be used.
+        SpmdirError: an op has no rule, a text is not a placement, or a file cannot be used.
     """
     rule_set = extended_rules(load_plugins(plugins))
     wanted = _wanted(ops, rule_set)

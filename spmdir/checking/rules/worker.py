@@ -48,7 +48,7 @@ class Session:
 def _samples_of(path: str) -> list[Sample]:
     spec = spec_from_file_location("spmdir_samples", path)
     if spec is None or spec.loader is None:
-        raise SpmdirError(f"'{path}' is no Python file")
+        raise SpmdirError(f"'{path}' is not a Python file")
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

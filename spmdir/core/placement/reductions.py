@@ -27,7 +27,7 @@ class Reduction:
             Integers have their least and greatest for the infinities. An average has none, since it counts every value.
         kinds: the kinds of element types that can be partial by it.
         group: what process groups call it; they reduce truth values as 0 and 1 in bytes.
-        of_bool: the name of what it is of truth values; None if it is no reduction of these.
+        of_bool: the name of what it is of truth values; None if it is not a reduction of these.
         is_linear: whether sums of partial values are partial values of the sum.
         is_idempotent: whether the reduction of copies of a value is the value.
     """

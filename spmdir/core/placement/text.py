@@ -67,7 +67,7 @@ def read_placement(kind: type, text: str) -> Any:
         return kind()
     match = _pattern(kind).fullmatch(text.strip())
     if match is None:
-        raise ParseError(f"'{' '.join(text.split())}' is no {head}; expected {_expected(kind)}")
+        raise ParseError(f"'{' '.join(text.split())}' is not a {head}; expected {_expected(kind)}")
     texts = _field_texts(kind)
     try:
         return kind(**{name: texts[name].read(value) for name, value in match.groupdict().items()})

@@ -2,7 +2,7 @@
 
     s0 · 2*s0*s1 + 3 · (s0 + 1) // 2 · max(s0, 8) · 1 / s0
 
-Integers are kept as polynomials in a canonical form, so that equal ones have one text; what is no polynomial is a
+Integers are kept as polynomials in a canonical form, so that equal ones have one text; what is not a polynomial is a
 function of such. Floats are kept as they are computed, since another order of operations would round differently.
 """
 
@@ -87,7 +87,7 @@ class _Arithmetic:
 
 @attrs.frozen(cache_hash=True)
 class Function:
-    """An integer that is no polynomial, as a part of one: `floordiv`, `mod`, `max`, `min`, `trunc`, …"""
+    """An integer that is not a polynomial, as a part of one: `floordiv`, `mod`, `max`, `min`, `trunc`, …"""
 
     name: str
     arguments: tuple[Number, ...]
@@ -171,7 +171,7 @@ def apply(name: str, *arguments: Number) -> Number:
         SpmdirError: there is no such function, or no such number, as for a division by zero.
     """
     if name not in _PYTHON:
-        raise SpmdirError(f"'{name}' is no function of sizes; expected one of {', '.join(_PYTHON)}")
+        raise SpmdirError(f"'{name}' is not a function of sizes; expected one of {', '.join(_PYTHON)}")
     try:
         if not any(map(is_symbolic, arguments)):
             return _bounded(_PYTHON[name](*arguments))
@@ -182,7 +182,7 @@ def apply(name: str, *arguments: Number) -> Number:
             return Real(name, arguments)
         return _INTEGER[name](*arguments)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise SpmdirError(f"{name}({', '.join(map(str, arguments))}) is no number: {error}") from None
+        raise SpmdirError(f"{name}({', '.join(map(str, arguments))}) is not a number: {error}") from None
 
 
 def _bounded(value: int | float) -> int | float:
@@ -322,7 +322,7 @@ def _extreme(name: str) -> Callable[..., int | Size]:
 def without_common_parts(left: Number, right: Number) -> tuple[Number, Number]:
     """Return the sides of an equation without what both have in common.
 
-    Common factors are taken to be no zeros.
+    Common factors are assumed to be nonzero.
     """
     difference = _sub(left, right)
     if not isinstance(difference, Size):

@@ -37,7 +37,7 @@ def _tree(text: str) -> ast.expr:
             warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is an error below
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1") from None
+        raise SpmdirError(f"'{text.strip()}' is not a size; expected an expression such as 2*s0 + 1") from None
 
 
 def _read(tree: ast.expr, text: str) -> Number:
@@ -51,7 +51,7 @@ def _read(tree: ast.expr, text: str) -> Number:
         return apply(_OPERATORS[type(tree.op)], _read(tree.left, text), _read(tree.right, text))
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
         return apply(tree.func.id, *(_read(argument, text) for argument in tree.args))
-    raise SpmdirError(f"'{text.strip()}' is no size; expected an expression such as 2*s0 + 1")
+    raise SpmdirError(f"'{text.strip()}' is not a size; expected an expression such as 2*s0 + 1")
 
 
 def parse_condition(text: str) -> Condition:
@@ -62,6 +62,6 @@ def parse_condition(text: str) -> Condition:
     """
     tree = _tree(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _COMPARISONS:
-        raise SpmdirError(f"'{text.strip()}' is no condition on sizes; expected one such as s0 % 4 == 0")
+        raise SpmdirError(f"'{text.strip()}' is not a condition on sizes; expected one such as s0 % 4 == 0")
     relation = _COMPARISONS[type(tree.ops[0])]
     return condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))

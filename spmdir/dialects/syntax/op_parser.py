@@ -226,7 +226,7 @@ def _parse_clauses(
         match = _clause(keyword).match(text, position)
         if match is None:
             continue
-        # The next keyword is no value: this one is a flag.
+        # The next keyword is not a value: this one is a flag.
         flag = match[1] is None or match[1] in keywords
         found[name] = True if flag else _parse_clause(match[1], mesh, match.start(1))
         position = match.start(1) if flag and match[1] else match.end()

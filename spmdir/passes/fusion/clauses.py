@@ -6,7 +6,7 @@ from spmdir.reshard.collective_spec import Clause, CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 
 OTHERS = ("wait", "unbucket")
-"""Ops on one operand that are no collectives; they have no clauses, and keep the sharding."""
+"""Ops on one operand that are not collectives; they have no clauses, and keep the sharding."""
 
 
 def kinds() -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class Attempt:
 
 
 def remark(text: str, location: Location | None) -> str:
-    """Return `text` as a diagnostic that is no error."""
+    """Return `text` as a diagnostic that is not an error."""
     return f"{location}: remark: {text}" if location else f"remark: {text}"
 
 

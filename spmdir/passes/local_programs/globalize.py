@@ -1,7 +1,7 @@
-"""The global program that the program of one rank says it is: the inverse of localize.
+"""The global program that a program of one rank claims to be: the inverse of localize.
 
-It believes what the local program says of itself, so it proves nothing. verify-spmd checks what it makes, localizes
-that and compares: what localize would not have made of a well-typed program is an error.
+It trusts the attributes of the local program, so it proves nothing. verify-spmd type-checks the result, localizes it
+again and compares: a difference is an error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
 
 
 def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
-    """The module that localize would make `module` of, by what its values and its local forms say.
+    """Return the module that localize would make `module` of, read off its values and local forms.
 
     Operands that a local form does not read become further arguments of the function.
 
     Raises:
-        SpmdirError: it says what cannot be; located.
+        SpmdirError: these contradict each other; located.
     """
     return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
 
 def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
-    """The ops of a local function: each local form with its note, and each other op by itself.
+    """Yield the ops of a local function: each local form with its note, and each other op by itself.
 
     Raises:
         ShardingError: a note is malformed, or its form is longer than the function; located.
@@ -63,14 +63,14 @@ class _Globalizer:
         self.block = Block(arg_types=[self.type(argument) for argument in local.args])
         self.values: dict[SSAValue, SSAValue] = dict(zip(local.args, self.block.args, strict=True))
         attributes = [function_attrs(local, "arg_attrs", index) for index in range(len(local.args))]
-        self.attributes = [{name: a for name, a in given.items() if name != "spmd.of"} for given in attributes]
+        self.attributes = [{name: a for name, a in found.items() if name != "spmd.of"} for found in attributes]
 
     def function(self) -> FuncOp:
         for argument, new in self.values.items():
             keep_name(new, argument.name_hint or "")
         for form, ops in steps(self.local.body.block):
             try:
-                self.block.add_op(self.op(ops[0]) if form is None else self.whole(form, ops))
+                self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
             except SpmdirError as error:
                 raise error.about(ops[0].name, location_of(ops[0])) from None
         end = ir.terminator(self.local)
@@ -88,12 +88,12 @@ class _Globalizer:
         return function
 
     def op(self, op: Operation) -> Operation:
-        """An op as it was before localize."""
+        """Return an op as it was before localize."""
         properties = {name: attribute for name, attribute in op.properties.items() if name != "of"}
         types = [self.type(result) for result in op.results]
         if isinstance(op, AtenOp) and (sizes := op.argument.keys() & self.ctx.rules.shape_arguments(op.name)):
-            meta, held = meta_of(types[0]), op.shardings[0]
-            if meta is not None and held is not None:
+            meta, sharding = meta_of(types[0]), op.shardings[0]
+            if meta is not None and sharding is not None:
                 given = {**op.argument, **dict.fromkeys(sizes, meta.shape)}
                 properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
         operands = [self.value(operand) for operand in op.operands]
@@ -101,28 +101,30 @@ class _Globalizer:
         self.take(op.results, new.results)
         return new
 
-    def whole(self, form: Note, ops: Sequence[Operation]) -> Operation:
-        """The op that a local form is the form of."""
+    def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
+        """Return the op that a local form replaces."""
         kind = self.ctx.get_optional_op(form.op)
         if kind is None or not issubclass(kind, AtenOp):
-            raise ShardingError(f"{NOTE} names '{form.op}', which is no op that has local forms")
+            raise ShardingError(f"{NOTE} names '{form.op}', which has no local forms")
         operands = []
-        for index, place in enumerate(form.read):
+        for index, place in enumerate(form.operand_places):
             found = at(ops, place, "operands")
-            operands.append(self.unread(form.operands[index], form.held[index]) if found is None else self.value(found))
+            operands.append(
+                self.unread(form.operands[index], form.needs[index]) if found is None else self.value(found)
+            )
         properties = {**form.properties, "sharding": shardings_attr(form.made)}
         new = kind.create(operands=operands, result_types=form.results, properties=properties, location=ops[0].location)
-        for index, place in enumerate(form.given):
+        for index, place in enumerate(form.result_places):
             found = at(ops, place, "results")
             if found is not None:
                 self.take([found], [new.results[index]])
         return new
 
-    def unread(self, type_: Attribute, held: Sharding | None) -> SSAValue:
-        """An argument in the place of an operand that a local form does not read."""
-        if held is None:
+    def unread(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
+        """Return a new argument in the place of an operand that a local form does not read."""
+        if sharding is None:
             raise ShardingError(f"{NOTE} has an operand without a sharding")
-        self.attributes.append({"spmd.sharding": sharding_attr(held)})
+        self.attributes.append({"spmd.sharding": sharding_attr(sharding)})
         argument = self.block.insert_arg(type_, len(self.block.args))
         keep_name(argument, f"unread_{argument.index}")
         return argument

@@ -1,11 +1,11 @@
-"""What the first op of a local form notes of the op that the form stands for, so that the form can be checked.
+"""The note that the first op of a local form has of the op that the form replaces, so that it can be checked.
 
     %0 = aten.sub.Scalar(%ids) {…} : … attributes {spmd.form = {op = "aten.embedding", …}}
 
-`operands` and `results` are the global types, `held` and `made` their shardings, `arguments` and `structure` those of
+`operands` and `results` are the global types, `needs` and `made` their shardings, `arguments` and `structure` those of
 the op. `places` says how many ops the form has, and which operand and which result of which of these is each operand
 and each result of the op: `[5, 0]` is the first one of the sixth; `none` is an operand that the form does not read,
-or a result that is absent. Nothing here is believed: localize must make the same form and note of the op again.
+or a result that is absent. The note is not trusted: localize must make the same form and note of the op again.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ Place = tuple[int, int] | None
 
 @attrs.frozen
 class Note:
-    """What a local form is the form of.
+    """The op that a local form replaces.
 
     Attributes:
         op: the name of the op.
         operands, results: the global types.
-        held, made: the shardings of these.
-        properties: those of the op besides: its arguments and its structure.
+        needs, made: the shardings of these.
+        properties: the other properties of the op: its arguments and its structure.
         count: how many ops the form has.
-        read, given: for every operand and every result, where it stands in the form.
+        operand_places, result_places: for every operand and every result, its place in the form.
     """
 
     op: str
     operands: tuple[Attribute, ...]
     results: tuple[Attribute, ...]
-    held: tuple[Sharding | None, ...]
+    needs: tuple[Sharding | None, ...]
     made: tuple[Sharding | None, ...]
     properties: dict[str, Attribute]
     count: int
-    read: tuple[Place, ...]
-    given: tuple[Place, ...]
+    operand_places: tuple[Place, ...]
+    result_places: tuple[Place, ...]
 
 
 def note(op: ValueOp, call: Call, form: Expansion) -> DictionaryAttr:
     """Return the note of `op`, which is `call` on global tensors, and which `form` replaces."""
-    read = {value: (n, i) for n, piece in reversed([*enumerate(form.ops)]) for i, value in enumerate(piece.operands)}
-    given = tuple(value and (value.index, value.result) for value in form.results)
+    read = {value: (n, i) for n, op_ in reversed([*enumerate(form.ops)]) for i, value in enumerate(op_.operands)}
+    results = tuple(value and (value.index, value.result) for value in form.results)
     places = (
         ("operands", tuple(read.get(Value("operand", index)) for index in range(len(op.operands)))),
         ("ops", len(form.ops)),
-        ("results", given),
+        ("results", results),
     )
     entries: dict[str, Attribute] = {
         "op": StringAttr(op.name),
         "operands": ArrayAttr(map(type_of, call.operands)),
-        "held": shardings_attr(tuple(map(sharding_of, op.operands))),
+        "needs": shardings_attr(tuple(map(sharding_of, op.operands))),
         "results": ArrayAttr(map(type_of, call.results)),
         "made": shardings_attr(op.shardings),
         "places": ArgumentsAttr(places),
@@ -80,7 +80,7 @@ _KEPT = {"arguments": ArgumentsAttr, "structure": StructureAttr}
 
 
 def noted(op: Operation) -> Note | None:
-    """The note that `op` bears; None if it begins no local form.
+    """Return the note on `op`; None if it begins no local form.
 
     Raises:
         ShardingError: it is malformed.
@@ -95,23 +95,24 @@ def noted(op: Operation) -> Note | None:
 
 
 def _read(attribute: Any) -> Note:
-    given: dict[str, Any] = dict(attribute.data)
-    places: dict[str, Any] = dict(given["places"].data)
-    kinds = {"op": StringAttr, "operands": ArrayAttr, "held": ShardingsAttr, "results": ArrayAttr,
+    entries: dict[str, Any] = dict(attribute.data)
+    places: dict[str, Any] = dict(entries["places"].data)
+    kinds = {"op": StringAttr, "operands": ArrayAttr, "needs": ShardingsAttr, "results": ArrayAttr,
              "made": ShardingsAttr, "places": ArgumentsAttr, **_KEPT}  # fmt: skip
-    for name, value in given.items():
+    for name, value in entries.items():
         if not isinstance(value, kinds[name]):
             raise ValueError(f"'{name}' is {value}")
     if type(places["ops"]) is not int:
         raise ValueError(f"'ops' is {places['ops']!r}")
     found = Note(
-        given["op"].data, given["operands"].data, given["results"].data, given["held"].data, given["made"].data,
-        {name: given[name] for name in _KEPT if name in given},
+        entries["op"].data, entries["operands"].data, entries["results"].data,
+        entries["needs"].data, entries["made"].data,
+        {name: entries[name] for name in _KEPT if name in entries},
         places["ops"], _places(places["operands"]), _places(places["results"]),
     )  # fmt: skip
-    if not len(found.operands) == len(found.held) == len(found.read):
+    if not len(found.operands) == len(found.needs) == len(found.operand_places):
         raise ValueError("operands, their shardings and their places differ in number")
-    if not len(found.results) == len(found.made) == len(found.given):
+    if not len(found.results) == len(found.made) == len(found.result_places):
         raise ValueError("results, their shardings and their places differ in number")
     return found
 
@@ -119,12 +120,12 @@ def _read(attribute: Any) -> Note:
 def _places(value: Any) -> tuple[Place, ...]:
     for entry in value:
         if entry is not None and not (len(entry) == 2 and all(type(n) is int and n >= 0 for n in entry)):
-            raise ValueError(f"{entry} is no place")
+            raise ValueError(f"{entry} is not a place")
     return value
 
 
 def at(ops: Sequence[Operation], place: Place, values: str) -> SSAValue | None:
-    """The operand or result (`values` is "operands" or "results") at `place` of the form that `ops` are.
+    """Return the operand or result (`values` is "operands" or "results") at `place` in the form `ops`.
 
     Raises:
         ShardingError: there is none.

@@ -1,4 +1,4 @@
-"""What a function promises of its arguments and results: that they are sharded as it says."""
+"""The promises of a function's signature: its arguments and results have the shardings that it states."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ def argument_errors(function: FuncOp) -> Iterator[SpmdirError]:
 
 
 def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
-    """Yield an error for each result that is held otherwise than the function promises."""
+    """Yield an error for each result whose sharding is not the one that the function promises."""
     end = ir.terminator(function)
     for index, value in enumerate(end.operands):
-        held, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        if held is None:
+        found, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        if found is None:
             continue
         if isinstance(asked, ShardingAttr):
             wanted = asked.data
-            if wanted != held and not (wanted.open_axes and _agrees(held, wanted, mesh)):
+            if wanted != found and not (wanted.open_axes and _agrees(found, wanted, mesh)):
                 yield ShardingError(
-                    f"result {index} is held as <{held}>, but the function promises <{wanted}>; run insert-reshard",
+                    f"result {index} is laid out as <{found}>, but the function promises <{wanted}>; run "
+                    "insert-reshard",
                     location_of(end),
                 )
-        elif held.partial:
+        elif found.partial:
             yield ShardingError(
-                f"result {index} leaves the function with a pending reduction, <{held}>; run insert-reshard, or ask "
-                "for it in the result's spmd.sharding",
+                f"result {index} is returned as a partial value, <{found}>; run insert-reshard, or ask for "
+                "it in the result's spmd.sharding",
                 location_of(end),
             )
 
 
-def _agrees(held: Sharding, wanted: Sharding, mesh: Mesh) -> bool:
-    """Whether `held` is `wanted` but for the axes that this leaves open."""
+def _agrees(found: Sharding, wanted: Sharding, mesh: Mesh) -> bool:
+    """Return whether `found` and `wanted` differ only on axes that `wanted` leaves open."""
     try:
-        fine = refinement(mesh, held, wanted)
+        fine = refinement(mesh, found, wanted)
     except ShardingError:
         return False
-    has, asks = held.refined(fine), wanted.refined(fine)
+    has, asks = found.refined(fine), wanted.refined(fine)
     differing = [axis for axis in dict((*has.entries, *asks.entries)) if has[axis] != asks[axis]]
     return bool(differing) and all(axis in asks.open_axes for axis in differing)

@@ -1,4 +1,4 @@
-"""Whether the program of one rank is what localize makes of the global program that it says it is."""
+"""Comparison of a program of one rank with what localize makes of the global program that it claims to be."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def compare(found: FuncOp, made: FuncOp) -> None:
 def _arguments(found: FuncOp, made: FuncOp) -> list[SpmdirError]:
     errors: list[SpmdirError] = []
     for index, (argument, expected) in enumerate(zip(found.args, made.args, strict=False)):
-        given, wanted = (function_attrs(function, "arg_attrs", index) for function in (found, made))
-        if argument.type != expected.type or given != wanted:
-            texts = (_argument(a.type, attributes) for a, attributes in ((expected, wanted), (argument, given)))
+        has, wanted = (function_attrs(function, "arg_attrs", index) for function in (found, made))
+        if argument.type != expected.type or has != wanted:
+            texts = (_argument(a.type, attributes) for a, attributes in ((expected, wanted), (argument, has)))
             errors.append(
                 ShardingError("argument {} is {} by its sharding, found {}".format(index, *texts), location_of(found))
             )
@@ -47,7 +47,7 @@ def _argument(type_: Any, attributes: dict[str, Any]) -> str:
 
 
 def _difference(op: Operation | None, expected: Operation | None, values: dict[SSAValue, SSAValue]) -> str | None:
-    """What is wrong with `op` if it is not `expected`, given which values are which; None if nothing is."""
+    """Return how `op` differs from `expected`, where `values` maps its values to the expected ones; None if not."""
     if op is None or expected is None:
         return f"the function has {'fewer' if op is None else 'more'} ops than localize gives it; run localize again"
     if tuple(map(values.get, op.operands)) != tuple(expected.operands):

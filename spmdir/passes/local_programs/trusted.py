@@ -1,6 +1,6 @@
-"""Which local functions need no type check: those that localize made or that have passed it, and no one changed since.
+"""Local functions that need no type check: localize made them or they passed it, and they are unchanged since.
 
-What is trusted is an object in memory, not a text: a function that is read or copied is checked.
+Trust is in an object in memory, not in a text: a function that is read or copied is checked.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def trust(function: FuncOp) -> None:
 
 
 def is_trusted(function: FuncOp) -> bool:
-    """Whether `function` was given to `trust` as it is now."""
+    """Return whether `function` is unchanged since it was passed to `trust`."""
     return function.__dict__.get("_trusted") == _content(function)
 
 
 def _content(function: FuncOp) -> list[Any]:
-    """All that a function computes by: the objects themselves, so that comparing them is quick."""
+    """Return all that determines what a function computes, as the objects themselves: comparing them is quick."""
     arguments = [argument.type for argument in function.args]
     return [mesh_of(function), arguments, _parts(function), *map(_parts, function.body.block.ops)]
 

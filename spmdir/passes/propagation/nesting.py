@@ -1,8 +1,8 @@
 """Writes a search result into the IR: shardings with the nesting order of their axes, and what operands need.
 
-The search places each axis by itself. Where several axes divide one dimension, their order is free unless the
-user gave it, or they divide several factors of it: then the axes of the major ones come first. Dimensions that ops
-pass on undisturbed share one order; it is the one that most of the bytes at their borders ask for: axes that leave or
+The search places each axis by itself. Where several axes shard one dimension, their order is free unless it
+is annotated, or they shard several factors of it: then the axes of the major ones come first. Dimensions that ops
+pass on undisturbed share one order; it is the one that most of the bytes around them prefer: axes that leave or
 join there want to be innermost, shardings that were given want theirs.
 """
 
@@ -28,10 +28,10 @@ from spmdir.rules import OpRule
 from spmdir.search.problem import NodeStrategy
 
 Maker = SSAValue | ValueOp | int
-"""What a node of the search stands for: a function argument, an op, or a function result by index."""
+"""The function argument, op or function result (by index) that a node of the search stands for."""
 
 Key = tuple[object, object]
-"""A divided dimension: (value, dimension), or (node, factor or factors) for what an op divides."""
+"""A sharded dimension: (value, dimension), or (node, factor or factors) for an op."""
 
 Order = tuple[str, ...]
 
@@ -57,20 +57,20 @@ def annotate(
         for index, (maker, rule) in enumerate(zip(makers, rules, strict=True))
     ]
     orders = _Orders(mesh, nodes)
-    held: dict[SSAValue, Sharding] = {}
-    given: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
+    known: dict[SSAValue, Sharding] = {}
+    decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node in nodes:
         made = [_assemble(mesh, v, p, orders, lambda dim, _, v=v: (v, dim)) for v, p in node.results]
-        held.update(zip((value for value, _ in node.results), made, strict=True))
+        known.update(zip((value for value, _ in node.results), made, strict=True))
         needed = [_assemble(mesh, v, p, orders, node.factor_key) for v, p in node.operands]
         if isinstance(node.maker, int):
-            given["res_attrs"][node.maker] = needed[0]
+            decided["res_attrs"][node.maker] = needed[0]
         elif isinstance(node.maker, ValueOp):
-            _annotate_op(node.maker, made, needed, [held[value] for value, _ in node.operands])
+            _annotate_op(node.maker, made, needed, [known[value] for value, _ in node.operands])
         else:
-            given["arg_attrs"][node.maker.index] = made[0]  # type: ignore  # a block argument
+            decided["arg_attrs"][node.maker.index] = made[0]  # type: ignore  # a block argument
     for which, count in (("arg_attrs", len(function.args)), ("res_attrs", len(outputs))):
-        _write(function, which, count, given[which])
+        _write(function, which, count, decided[which])
 
 
 class _Node:
@@ -78,8 +78,8 @@ class _Node:
 
     Attributes:
         results, operands: (value, axis → placement) of each.
-        given: the shardings that the user gave it.
-        factors: axis → the factor that it divides.
+        annotations: its user annotations.
+        factors: axis → the factor that it shards.
     """
 
     def __init__(
@@ -95,38 +95,38 @@ class _Node:
         self.index, self.maker = index, maker
         self.strategies = {axis: strategies[axis][index] for axis in mesh.axis_names}
         if isinstance(maker, int):
-            results, operands, given = [], [outputs[maker]], [_given(function, "res_attrs", maker)]
+            results, operands, annotations = [], [outputs[maker]], [_annotation(function, "res_attrs", maker)]
         elif isinstance(maker, ValueOp):
-            results, operands, given = list(maker.results), list(maker.tensors), list(maker.shardings)
+            results, operands, annotations = list(maker.results), list(maker.tensors), list(maker.shardings)
         else:
-            results, operands, given = [maker], [], [_given(function, "arg_attrs", maker.index)]  # type: ignore
+            results, operands, annotations = [maker], [], [_annotation(function, "arg_attrs", maker.index)]  # type: ignore
         self.results = [
             (v, {a: strategy.results[i] for a, strategy in self.strategies.items()}) for i, v in enumerate(results)
         ]
         self.operands = [
             (v, {a: strategy.operands[i] for a, strategy in self.strategies.items()}) for i, v in enumerate(operands)
         ]
-        self.given = [sharding.refined(mesh) for sharding in given if sharding is not None]
+        self.annotations = [sharding.refined(mesh) for sharding in annotations if sharding is not None]
         self.factors: dict[str, int] = {
             a: strategy.factor for a, strategy in self.strategies.items() if strategy.factor is not None
         }
         self._majors = rule.majors if rule and len(set(self.factors.values())) > 1 else {}
 
     def factor_key(self, _dim: int, axes: Order) -> Key:
-        """The key of what the node divides by `axes`: one factor, or several that are beside each other."""
+        """Return the key of what the node shards by `axes`: one factor, or several adjacent ones."""
         factors = {self.factors[axis] for axis in axes}
         return (self.index, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
 
     def fixed(self) -> dict[object, Order]:
-        """Factor → the order in which the user nests its axes; several factors → that of all their axes."""
+        """Return, per factor, the annotated nesting order of its axes; per several factors, that of all their axes."""
         found: dict[object, Order] = {}
-        for sharding in self.given:
+        for sharding in self.annotations:
             for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
                 axes = sharding.dim_axes(dim)
                 if len(axes) > 1 and len({self.factors.get(axis) for axis in axes} - {None}) == 1:
                     found.setdefault(self.factors[axes[0]], axes)
         for placed in (placed for _, placed in (*self.results, *self.operands)):
-            for axes in _divided(placed).values():
+            for axes in _sharded(placed).values():
                 factors = sorted({self.factors[axis] for axis in axes}, key=lambda f: len(self._majors.get(f, ())))
                 parts = {f: tuple(axis for axis in axes if self.factors[axis] == f) for f in factors}
                 parts = {f: order if set(order := found.get(f, ())) == {*part} else part for f, part in parts.items()}
@@ -137,13 +137,13 @@ class _Node:
 
 
 class _Orders:
-    """The nesting order of every dimension that several axes divide."""
+    """The nesting order of every dimension that several axes shard."""
 
     def __init__(self, mesh: Mesh, nodes: Sequence[_Node]):
         self._mesh = mesh
         self._parent: dict[Key, Key] = {}
         self._fixed: dict[Key, Order] = {}
-        self._wishes: dict[Key, dict[Order, float]] = {}
+        self._requests: dict[Key, dict[Order, float]] = {}
         made: dict[SSAValue, dict[str, Placement]] = {}
         for node in nodes:
             made.update(node.results)
@@ -151,7 +151,7 @@ class _Orders:
             for factor, order in fixed.items():
                 self._fixed[node.index, factor] = order
             for value, placed in node.results:
-                for dim, axes in _divided(placed).items():
+                for dim, axes in _sharded(placed).items():
                     self._join((value, dim), node.factor_key(dim, axes), 0.0)
             for value, wanted in node.operands:
                 self._meet(node, value, made[value], wanted)
@@ -160,8 +160,8 @@ class _Orders:
     def _meet(
         self, node: _Node, value: SSAValue, made: Mapping[str, Placement], wanted: Mapping[str, Placement]
     ) -> None:
-        """Where a node uses a value: undisturbed dimensions are joined, others wish for an order."""
-        before, after = _divided(made, 1), _divided(wanted, 1)
+        """Join the dimensions of a value that the node `node` leaves alone; request an order for the others."""
+        before, after = _sharded(made, 1), _sharded(wanted, 1)
         for dim in {**before, **after}:
             had, has = before.get(dim, ()), after.get(dim, ())
             size = _bytes(value, self._mesh, made)
@@ -174,7 +174,7 @@ class _Orders:
                 moved = [axis for axis in axes if axis not in kept]
                 if len(axes) > 1 and key is not None:
                     for outer, inner in itertools.product(kept, moved):
-                        self._wish(key, (outer, inner), size)
+                        self._request(key, (outer, inner), size)
 
     def _find(self, key: Key) -> Key:
         root = key
@@ -185,43 +185,43 @@ class _Orders:
         return root
 
     def _join(self, value: Key, factor: Key, size: float) -> None:
-        """One order for what a value and a node divide; given orders stay and are wished for."""
+        """Make a value and a node share one order; annotated orders stay, and are requested from the other."""
         if factor in self._fixed and not size:
             self._fixed[value] = self._fixed[factor]
         elif factor in self._fixed or value in self._fixed:
             for key, other in ((value, factor), (factor, value)):
                 if other in self._fixed and key not in self._fixed:
-                    self._wish(key, self._fixed[other], size)
+                    self._request(key, self._fixed[other], size)
         else:
             one, other = self._find(value), self._find(factor)
             if one != other:
                 self._parent[other] = one
-                for order, weight in self._wishes.pop(other, {}).items():
-                    self._wish(one, order, weight)
+                for order, weight in self._requests.pop(other, {}).items():
+                    self._request(one, order, weight)
 
-    def _wish(self, key: Key, order: Order, weight: float) -> None:
-        wishes = self._wishes.setdefault(self._find(key), {})
-        wishes[order] = wishes.get(order, 0.0) + weight
+    def _request(self, key: Key, order: Order, weight: float) -> None:
+        requests = self._requests.setdefault(self._find(key), {})
+        requests[order] = requests.get(order, 0.0) + weight
 
     def order(self, key: Key, axes: Order, fits: Callable[[Order], bool]) -> Order:
-        """The nesting order of `axes`, which divide what `key` names; one that `fits`, if there is one."""
+        """Return the nesting order of `axes`, which shard the dimension `key`; one that `fits`, if there is one."""
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
         root = self._find(key)
         if root not in self._chosen:
-            wishes = self._wishes.get(root, {})
+            requests = self._requests.get(root, {})
             orders = itertools.permutations(axes)
-            self._chosen[root] = max(orders, key=lambda order: (fits(order), _granted(order, wishes)))
+            self._chosen[root] = max(orders, key=lambda order: (fits(order), _satisfied(order, requests)))
         return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
 
 
-def _granted(order: Order, wishes: Mapping[Order, float]) -> float:
-    """The weight of the wishes that `order` grants: those whose axes it nests alike."""
-    return sum(weight for wish, weight in wishes.items() if tuple(a for a in order if a in wish) == wish)
+def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
+    """Return the weight of the requested orders whose axes `order` nests alike."""
+    return sum(weight for wanted, weight in requests.items() if tuple(a for a in order if a in wanted) == wanted)
 
 
-def _divided(placed: Mapping[str, Placement], least: int = 2) -> dict[int, Order]:
-    """Dimension → the axes that divide it, in mesh order, where at least `least` do."""
+def _sharded(placed: Mapping[str, Placement], least: int = 2) -> dict[int, Order]:
+    """Return, per dimension, the axes that shard it, in mesh order, where at least `least` do."""
     found: dict[int, list[str]] = {}
     for axis, placement in placed.items():
         if placement.dim is not None:
@@ -240,16 +240,16 @@ def _assemble(
         return False
 
     entries = [(axis, placement) for axis, placement in placed.items() if placement.dim is None]
-    for dim, axes in _divided(placed, 1).items():
+    for dim, axes in _sharded(placed, 1).items():
         if len(axes) > 1:
             axes = orders.order(key(dim, axes), axes, fits)
         entries += [(axis, placed[axis]) for axis in axes]
     return Sharding(entries, mesh.name).merged(mesh)
 
 
-def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], held: Sequence[Sharding]) -> None:
+def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]) -> None:
     op.set_shardings([sharding if meta else None for sharding, meta in zip(made, op.metas, strict=True)])
-    needs = tuple(None if need == has else need for need, has in zip(needed, held, strict=True))
+    needs = tuple(None if need == has else need for need, has in zip(needed, known, strict=True))
     if any(need is not None for need in needs):
         op.properties["needs"] = shardings_attr(needs)
     else:
@@ -258,11 +258,11 @@ def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Shardin
 
 def _bytes(value: SSAValue, mesh: Mesh, placed: Mapping[str, Placement]) -> float:
     meta = meta_of(value.type)
-    pieces = mesh.group_size(axis for axis, placement in placed.items() if placement.dim is not None)
-    return (meta.bytes if meta else 0) / pieces
+    shards = mesh.group_size(axis for axis, placement in placed.items() if placement.dim is not None)
+    return (meta.bytes if meta else 0) / shards
 
 
-def _given(function: FuncOp, which: str, index: int) -> Sharding | None:
+def _annotation(function: FuncOp, which: str, index: int) -> Sharding | None:
     attribute = function_attrs(function, which, index).get("spmd.sharding")
     return attribute.data if attribute else None
 

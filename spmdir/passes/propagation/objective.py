@@ -1,4 +1,4 @@
-"""What propagate minimised, noted on the function that it decided; the note is no part of the program's text."""
+"""The cost that propagate minimised, noted on the function; the note is not part of the program's text."""
 
 from __future__ import annotations
 

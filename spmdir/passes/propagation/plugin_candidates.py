@@ -1,4 +1,5 @@
-"""The plug-in placements that each value of a program may have: what the user gave, and what ops make of that."""
+"""The plug-in placements that each value of a program may have: those of user annotations, and what ops make of
+them."""
 
 from __future__ import annotations
 
@@ -11,21 +12,21 @@ from spmdir.rules import OpRule
 from spmdir.search.problem import Annotation, Node, Problem
 
 MOST = 8
-"""A value gets no further candidates from ops once it has as many."""
+"""The most candidates that a value gets from ops."""
 
 Found = list[dict[Placement, None]]
 """Value → its candidates."""
 
 
-def candidates(problem: Problem, rules: Sequence[OpRule | None], given: Sequence[Iterable[Placement]]) -> Found:
-    """The candidates of each value of `problem`.
+def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]) -> Found:
+    """Return the candidates of each value of `problem`.
 
-    A strategy of an op's rule that asks for a candidate of one of its values gives the others theirs. Inexact ones
-    are those of no value, since the user alone decides where they are.
+    A strategy of an op's rule that uses a candidate of one of its values adds candidates to the others. Inexact
+    placements are never candidates: only the user decides where they are used.
 
     Args:
         rules: the rule of each node that is a torch op.
-        given: what the user gave each node.
+        annotated: the placements in the user annotations of each node.
     """
     found: Found = [{} for _ in problem.values]
     around: list[dict[int, None]] = [{} for _ in problem.values]
@@ -33,7 +34,7 @@ def candidates(problem: Problem, rules: Sequence[OpRule | None], given: Sequence
         for value in (*node.operands, *node.results):
             around[value].setdefault(index)
     queue: dict[int, None] = {}
-    for node, placements in zip(problem.nodes, given, strict=True):
+    for node, placements in zip(problem.nodes, annotated, strict=True):
         exact = [placement for placement in plugins(placements) if not placement.error]
         for value in (*node.operands, *node.results) if exact else ():
             found[value] |= dict.fromkeys(exact)
@@ -49,7 +50,7 @@ def candidates(problem: Problem, rules: Sequence[OpRule | None], given: Sequence
 
 
 def of_node(node: Node, found: Found) -> tuple[Placement, ...]:
-    """The candidates of the values of `node`."""
+    """Return the candidates of the values of `node`."""
     return tuple(dict.fromkeys(p for value in (*node.operands, *node.results) for p in found[value]))
 
 
@@ -61,6 +62,6 @@ def _made(node: Node, rule: OpRule | None, found: Found, mesh: Mesh) -> Iterator
     for strategies in (rule.strategies(count, placements=extras) for count in counts) if rule else ():
         for strategy in strategies:
             placed = zip(values, (*strategy.operands, *strategy.results), strict=True)
-            held = [(value, placement) for value, placement in placed if plugins([placement])]
-            if any(placement in found[value] for value, placement in held):
-                yield from held
+            placed = [(value, placement) for value, placement in placed if plugins([placement])]
+            if any(placement in found[value] for value, placement in placed):
+                yield from placed

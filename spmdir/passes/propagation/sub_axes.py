@@ -1,7 +1,7 @@
-"""Which mesh axes to split into sub-axes, so that a dimension made of several factors can be divided through them.
+"""The mesh axes to split into sub-axes, so that several factors of one dimension can be sharded by them.
 
-Of a dimension of 8 elements that a view takes apart as 2 x 4, an axis of 4 ranks divides the 2 by its major half and
-the 4 by its minor one.
+Where a view separates a dimension of 8 elements into 2 x 4, an axis of 4 ranks shards the 2 by its major half and the
+4 by its minor one.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from spmdir.core.sharding import Sharding
 from spmdir.rules import OpRule
 
 MOST_AXES = 4
-"""How many axes a mesh may have after the compiler has split some, or one more than it had: each makes plans slower."""
+"""The most axes that a mesh may have after splits, or one more than it had: each axis makes plans slower."""
 
 
-def given_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
-    """`mesh` with the axes split that shardings of a program split.
+def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
+    """Return `mesh` with the axes split that `shardings` split.
 
     Raises:
-        ShardingError: the shardings split an axis in ways that do not go together.
+        ShardingError: the shardings split an axis in incompatible ways.
     """
     return mesh.refine(sorted({axis for s in shardings if s for axis, _ in s.entries if is_part(axis)}))
 
 
-def wanted_splits(wishes: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
-    """`mesh` with the axes split where the dimensions of ops ask for it; those of most weight first, as far as they go.
+def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
+    """Return `mesh` with the axes split where dimensions of ops ask for it, those of most weight first.
 
     Args:
-        wishes: (rule of an op, mesh axis by which to divide it) → how much that matters.
+        weights: (rule of an op, mesh axis by which to shard it) → how much that matters.
     """
-    weights: dict[str, float] = {}
-    for (rule, axis), weight in wishes.items():
+    by_part: dict[str, float] = {}
+    for (rule, axis), weight in weights.items():
         for part in dict.fromkeys(_parts(rule, axis, mesh)):
-            weights[part] = weights.get(part, 0.0) + weight
+            by_part[part] = by_part.get(part, 0.0) + weight
     most = max(MOST_AXES, len(mesh.axes) + 1)
-    for part in sorted(weights, key=lambda part: (-weights[part], part)):
+    for part in sorted(by_part, key=lambda part: (-by_part[part], part)):
         try:
             finer = mesh.refine([part])
         except ShardingError:
@@ -49,7 +49,7 @@ def wanted_splits(wishes: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mes
 
 
 def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
-    """The major sub-axes that could divide the major factors of some dimension where the whole axis cannot."""
+    """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot."""
     size = (mesh.root or mesh).sizes[axis]
     for dims in (*rule.operand_dims, *rule.result_dims):
         for factors in dims or ():

@@ -1,7 +1,7 @@
-"""Which strategies of its rule an op uses: the type system of the distributed program.
+"""The strategies of its rule that an op uses: the type system of the distributed program.
 
 An op is well typed if, on every mesh axis, its operand and result placements are one strategy of its rule, the
-strategies hold together (no factor is sharded finer than it allows), and the axes that shard one factor nest in one
+strategies are compatible (no factor is sharded finer than it allows), and the axes that shard one factor nest in one
 order in every operand and result.
 """
 
@@ -32,12 +32,12 @@ Choice = Mapping[str, Strategy]
 
 
 def sharded_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> ShardCounts:
-    """What `OpRule.strategies` is to know of the axes of `choice` other than `without`."""
+    """Return the number of shards of each factor by the axes of `choice` other than `without`."""
     return shard_counts((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
 
 
 def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
-    """The placements of plug-ins that occur, to which rules lift."""
+    """Return the plug-in placements that occur in `shardings`, each once."""
     return plugins(p for sharding in shardings if sharding for _, p in sharding.entries)
 
 
@@ -47,15 +47,15 @@ def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding
     Where shardings name sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
 
     Raises:
-        ShardingError: on some axis they are no strategy of the rule, or the strategies do not hold together.
+        ShardingError: on some axis they are not a strategy of the rule, or the strategies are not compatible.
     """
     return _match(rule, tuple(operands), tuple(results), mesh)
 
 
 @lru_cache(maxsize=65536)
 def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh) -> Choice:
-    given = [sharding for sharding in (*operands, *results) if sharding]
-    fine = refinement(mesh, *given)
+    current = [sharding for sharding in (*operands, *results) if sharding]
+    fine = refinement(mesh, *current)
     if fine is not mesh:
         refined = tuple(sharding.refined(fine) if sharding else None for sharding in results)
         choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine)
@@ -63,12 +63,12 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
         return choice
     choice = _match_axes(rule, operands, results, mesh)
     for axis, size in mesh.axes:
-        divided = sharded_factors(choice, mesh, without=axis)
-        if choice[axis] not in rule.strategies(size, divided, plugins_of(given)):
+        sharded = sharded_factors(choice, mesh, without=axis)
+        if choice[axis] not in rule.strategies(size, sharded, plugins_of(current)):
             factor = rule.factors[choice[axis].factor or 0]
             raise ShardingError(
-                f"factor '{factor.name}' of size {factor.size} cannot be cut into "
-                f"{size * divided.of(choice[axis].factor)} shards by this op; shard it by fewer axes"
+                f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
+                f"{size * sharded.of(choice[axis].factor)} by this op; shard it by fewer axes"
             )
     _check_order(rule, choice, operands, results)
     return choice
@@ -80,8 +80,8 @@ def _match_axes(
     """Return the strategy on each axis by itself; whether a minor factor may be sharded depends on its major ones."""
     choice: dict[str, Strategy] = {}
     rejected: dict[str, ShardingError] = {}
-    given = (sharding for sharding in (*operands, *results) if sharding)
-    order = list(dict.fromkeys([*(axis for sharding in given for axis, _ in sharding.entries), *mesh.axis_names]))
+    current = (sharding for sharding in (*operands, *results) if sharding)
+    order = list(dict.fromkeys([*(axis for sharding in current for axis, _ in sharding.entries), *mesh.axis_names]))
     while len(choice) < len(order):
         for axis in (axis for axis in order if axis not in choice):
             try:
@@ -96,11 +96,11 @@ def _match_axes(
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
     """Raise ShardingError if several sub-axes of one axis shard a factor unevenly; see `splits_evenly`."""
-    divided, seen = sharded_factors(choice, fine), set()
+    sharded, seen = sharded_factors(choice, fine), set()
     for axis, strategy in choice.items():
         if axis in mesh.sizes or strategy.factor is None:
             continue
-        factor, count = rule.factors[strategy.factor], divided.of(strategy.factor)
+        factor, count = rule.factors[strategy.factor], sharded.of(strategy.factor)
         part = (strategy.factor, fine.root_axis(axis))
         if part in seen and factor.size % count:
             raise ShardingError(
@@ -119,22 +119,22 @@ def _match_axis(
     outer: Choice,
 ) -> Strategy:
     found = tuple(sharding[axis] for sharding in operands)
-    given = tuple(sharding[axis] if sharding else None for sharding in results)
+    made = tuple(sharding[axis] if sharding else None for sharding in results)
     count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
-    rows = rule.strategies(count, UNSHARDED, extras)
-    for row in (*rows, *rule.strategies(count, sharded_factors(outer, mesh), extras)):
-        if row.operands == found and all(g is None or g == r for g, r in zip(given, row.results, strict=True)):
-            return row
-    nearest = max(rows, key=lambda row: _agreeing(row, found, given))
+    strategies = rule.strategies(count, UNSHARDED, extras)
+    for one in (*strategies, *rule.strategies(count, sharded_factors(outer, mesh), extras)):
+        if one.operands == found and all(m is None or m == r for m, r in zip(made, one.results, strict=True)):
+            return one
+    nearest = max(strategies, key=lambda one: _agreeing(one, found, made))
     wrong = [
         f"{_operand_name(rule, index)} is {has} where the nearest strategy wants {wants}"
         for index, (has, wants) in enumerate(zip(found, nearest.operands, strict=True))
         if has != wants
-    ] or [f"the results are ({_listed(given)}) where these operands give ({_listed(nearest.results)})"]
-    accepted = "; ".join(f"({_listed(row.operands)}) -> ({_listed(row.results)})" for row in rows[:STRATEGIES_SHOWN])
-    accepted += "; …" if len(rows) > STRATEGIES_SHOWN else ""
+    ] or [f"the results are ({_listed(made)}) where these operands give ({_listed(nearest.results)})"]
+    accepted = "; ".join(f"({_listed(s.operands)}) -> ({_listed(s.results)})" for s in strategies[:STRATEGIES_SHOWN])
+    accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
     raise ShardingError(
-        f"on axis '{axis}' ({_listed(found)}) -> ({_listed(given)}) is no strategy of this op: {', '.join(wrong)}; "
+        f"on axis '{axis}' ({_listed(found)}) -> ({_listed(made)}) is not a strategy of this op: {', '.join(wrong)}; "
         f"it accepts {accepted}"
     )
 
@@ -143,9 +143,9 @@ def _listed(placements: Sequence[Placement | None]) -> str:
     return ", ".join("_" if placement is None else str(placement) for placement in placements)
 
 
-def _agreeing(row: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
-    pairs = zip((*row.operands, *row.results), (*operands, *results), strict=True)
-    return sum(placed == given for placed, given in pairs)
+def _agreeing(strategy: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
+    pairs = zip((*strategy.operands, *strategy.results), (*operands, *results), strict=True)
+    return sum(placed == wanted for placed, wanted in pairs)
 
 
 def _operand_name(rule: OpRule, index: int) -> str:
@@ -185,7 +185,7 @@ def _check_majors(rule: OpRule, choice: Choice, axes: tuple[str, ...], factors: 
 
 
 def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
-    """The rule of a torch op on its call; None if the op has no rule.
+    """Return the rule of a torch op, instantiated on its call; None if the op has no rule.
 
     Raises:
         RuleError: operands, arguments or results do not fit the rule; located at the op.
@@ -193,14 +193,14 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
     try:
         rule = rules.instantiate(op.call())
         if rule is not None:
-            rule.strategies(1)  # what its conditions and expansions find wrong is found here, where the op is known
+            rule.strategies(1)  # evaluates its conditions and expansions here, where errors can be located
         return rule
     except RuleError as error:
         raise RuleError(error.message, location_of(op)) from None
 
 
 def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
-    """The instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
+    """Return the instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
 
     Raises:
         ShardingError: the op is ill typed, or a sharding is missing; located.
@@ -225,12 +225,12 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
 
 
 def _undecided(op: ValueOp) -> bool:
-    """Whether a result that is there has no sharding yet."""
+    """Return whether a present result has no sharding yet."""
     return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
 
 
 def required(op: ValueOp) -> tuple[Sharding | None, ...]:
-    """The shardings that an op wants its operands in: what `needs` says, else what they have."""
+    """Return the shardings that an op needs its operands in: those in `needs`, else those that they have."""
     needs = op.needs.data if op.needs else (None,) * len(op.tensors)
     return tuple(
         need if need is not None else sharding_of(value) for need, value in zip(needs, op.tensors, strict=True)
@@ -273,40 +273,41 @@ def _cheapest(
 
 
 def _refinements(rule: OpRule, current: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
-    """The meshes on which an op's strategies may give its results, the plainest first."""
-    given = refinement(mesh, *made)
-    yield given
+    """Yield the meshes on which an op's strategies may give its results, the simplest first."""
+    annotated = refinement(mesh, *made)
+    yield annotated
     with contextlib.suppress(ShardingError):
         yield refinement(mesh, *made, *current)
-    split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, given)
-    if split != given:
+    split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, annotated)
+    if split != annotated:
         yield split
 
 
 def _cheapest_on(
     rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[Sharding, ...]:
-    given = [sharding.refined(fine) if sharding else None for sharding in made]
-    entries = [entry for s in given if s for entry in s.entries]
-    # Axes nest in the order in which results are sharded; that in which reductions are listed says nothing.
+    refined = [sharding.refined(fine) if sharding else None for sharding in made]
+    entries = [entry for s in refined if s for entry in s.entries]
+    # Axes nest in the order in which results are sharded; the order in which partial placements are listed is
+    # arbitrary.
     order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
     order.update(dict.fromkeys(axis for axis, _ in entries))
-    order.update(dict.fromkeys(axis for s in current for whole, _ in s.entries for axis in _overlapping(whole, fine)))
+    order.update(dict.fromkeys(axis for s in current for named, _ in s.entries for axis in _overlapping(named, fine)))
     extras = plugins_of((*current, *made))
     choice: dict[str, Strategy] = {}
     while len(choice) < len(order):
         # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
         for axis in (axis for axis in order if axis not in choice):
-            results = tuple(sharding[axis] if sharding else R for sharding in given)
-            offered = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
-            rows = [row for row in offered if row.results == results]
-            if rows:
-                prices = [_price(rule, row, axis, current, fine) for row in rows]
-                choice[axis] = rows[prices.index(min(prices))]
+            results = tuple(sharding[axis] if sharding else R for sharding in refined)
+            strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
+            strategies = [strategy for strategy in strategies if strategy.results == results]
+            if strategies:
+                prices = [_price(rule, strategy, axis, current, fine) for strategy in strategies]
+                choice[axis] = strategies[prices.index(min(prices))]
                 break
         else:
             axis = next(axis for axis in order if axis not in choice)
-            results = [sharding[axis] if sharding else R for sharding in given]
+            results = [sharding[axis] if sharding else R for sharding in refined]
             raise ShardingError(
                 f"no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
                 "give the op a sharding it can make and reshard the result"
@@ -321,12 +322,12 @@ def _cheapest_on(
 
 
 def _overlapping(axis: str, fine: Mesh) -> list[str]:
-    """The axes of `fine` that `axis` or a part of it is."""
+    """Return the axes of `fine` that overlap `axis`."""
     return [other for other in fine.axis_names if other == axis or fine.root_axis(other) == fine.root_axis(axis)]
 
 
-def _price(rule: OpRule, row: Strategy, axis: str, current: Sequence[Sharding], mesh: Mesh) -> float:
+def _price(rule: OpRule, strategy: Strategy, axis: str, current: Sequence[Sharding], mesh: Mesh) -> float:
     return sum(
         axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis])
-        for has, wanted, meta in zip(current, row.operands, rule.call.operands, strict=True)
+        for has, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
     )

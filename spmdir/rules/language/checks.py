@@ -119,7 +119,10 @@ def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
         if result.dtype and result.dtype not in (*DTYPES, *DERIVED) and rule.parameter(result.dtype) is None:
             known = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
             hint = did_you_mean(result.dtype, known)
-            yield f"'{result.dtype}' is no element type such as f32, i64 or i1, and no parameter{hint}", result.location
+            yield (
+                f"'{result.dtype}' is not an element type such as f32, i64 or i1, and no parameter{hint}",
+                result.location,
+            )
 
 
 def _parameters(rule: Rule) -> Iterator[Problem]:

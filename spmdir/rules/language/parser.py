@@ -226,7 +226,7 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
     """Return one record of a .rules file → its Rule; `first_line` is the 1-based line where the record begins.
 
     Raises:
-        ParseError: located; the text is no rule.
+        ParseError: located; the text is not a rule.
     """
     check_nesting(text, file, first_line)
     try:

@@ -101,7 +101,7 @@ def _asks(rule: RuleInstance, function: Function, factor: int) -> bool:
 
 
 def _meant(rule: RuleInstance, reference: str) -> tuple[int, ...]:
-    """Return the factors that an argument of a function means; none if it names a number that is no dimension."""
+    """Return the factors that an argument of a function means; none if it names a number that is not a dimension."""
     try:
         return rule.layout.refer(reference)
     except RuleError:

@@ -127,7 +127,7 @@ def _passing(
 
 
 def _taking(rule: RuleInstance, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
-    """Return the results that take values of `members`: what is linear in floats is no integer, or constant."""
+    """Return the results that take values of `members`: what is linear in floats is not an integer, or constant."""
     results = tuple(meta for meta in rule.call.results if meta is not None)
     if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in members):
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results

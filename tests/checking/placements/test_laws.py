@@ -82,7 +82,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
     ("text", "line", "message"),
     [
         ("x = 1\n", None, "no placement is declared here; expected a class"),
-        ("class NAME(Placement):\n    text: ClassVar[str] = 'NAME'\n", "class", "NAME is no attrs class"),
+        ("class NAME(Placement):\n    text: ClassVar[str] = 'NAME'\n", "class", "NAME is not an attrs class"),
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME({n})'\n"
             "    n: int = attrs.field(validator=attrs.validators.ge(100))\n",

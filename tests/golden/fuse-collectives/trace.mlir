@@ -63,7 +63,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A collective of the right side is no legal transition, or f is not well typed.
+// A collective of the right side is not a legal transition, or f is not well typed.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %f = aten.cumsum(%x) {dim = 0} : tensor<16x8xf32> <>
   %y = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>

@@ -12,7 +12,7 @@ func.func @main(%table: tensor<11x5xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // |
 // | func.func @main(%table: tensor<?x5xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[11, 5]]}>},
 // |                 %ids: tensor<4xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4x5xf32> attributes {spmd.local} {
-// |   %_0.sub = aten.sub.Scalar(%ids) {other = offset(11, tp)} : tensor<4xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<11x5xf32>, tensor<4xi64>], held = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<4x5xf32>], made = #spmd.shardings<@mesh, <tp: P(sum)>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
+// |   %_0.sub = aten.sub.Scalar(%ids) {other = offset(11, tp)} : tensor<4xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<11x5xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<4x5xf32>], made = #spmd.shardings<@mesh, <tp: P(sum)>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
 // |   %_0.ge = aten.ge.Scalar(%_0.sub) {other = 0} : tensor<4xi1>
 // |   %_0.lt = aten.lt.Scalar(%_0.sub) {other = size(11, tp)} : tensor<4xi1>
 // |   %_0.logical_and = aten.logical_and(%_0.ge, %_0.lt) : tensor<4xi1>

@@ -9,7 +9,7 @@ func.func @main() -> tensor<12xi64> {
 // | spmd.mesh @mesh <dp = 2, tp = 3>
 // |
 // | func.func @main() -> tensor<2xi64> attributes {spmd.local} {
-// |   %_0.arange = aten.arange() {dtype = i64, end = 2} : tensor<2xi64> attributes {spmd.form = {op = "aten.arange", operands = [], held = #spmd.shardings<@mesh>, results = [tensor<12xi64>], made = #spmd.shardings<@mesh, <tp: S(0), dp: S(0)>>, places = #spmd.arguments<{operands = [], ops = 2, results = [[1, 0]]}>, arguments = #spmd.arguments<{dtype = i64, end = 12}>}}
+// |   %_0.arange = aten.arange() {dtype = i64, end = 2} : tensor<2xi64> attributes {spmd.form = {op = "aten.arange", operands = [], needs = #spmd.shardings<@mesh>, results = [tensor<12xi64>], made = #spmd.shardings<@mesh, <tp: S(0), dp: S(0)>>, places = #spmd.arguments<{operands = [], ops = 2, results = [[1, 0]]}>, arguments = #spmd.arguments<{dtype = i64, end = 12}>}}
 // |   %0 = aten.add.Scalar(%_0.arange) {other = offset(12, tp, dp)} : tensor<2xi64> <tp: S(0), dp: S(0)>
 // |   return %0 : tensor<2xi64>
 // | }

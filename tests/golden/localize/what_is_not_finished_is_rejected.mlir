@@ -32,7 +32,7 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
-  // expected-error@+1 {{is no strategy of this op}}
+  // expected-error@+1 {{is not a strategy of this op}}
   %0 = aten.relu(%x) : tensor<4xf32> <>
   return %0 : tensor<4xf32>
 }

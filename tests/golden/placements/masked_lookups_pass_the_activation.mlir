@@ -14,7 +14,7 @@ func.func @f(%w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 // |
 // | func.func @f(%w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |              %i: tensor<5xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
-// |   %_0.sub = aten.sub.Scalar(%i) {other = offset(8, tp)} : tensor<5xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x6xf32>, tensor<5xi64>], held = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<5x6xf32>], made = #spmd.shardings<@mesh, <tp: Masked>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
+// |   %_0.sub = aten.sub.Scalar(%i) {other = offset(8, tp)} : tensor<5xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x6xf32>, tensor<5xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<5x6xf32>], made = #spmd.shardings<@mesh, <tp: Masked>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
 // |   %_0.ge = aten.ge.Scalar(%_0.sub) {other = 0} : tensor<5xi1>
 // |   %_0.lt = aten.lt.Scalar(%_0.sub) {other = 4} : tensor<5xi1>
 // |   %_0.logical_and = aten.logical_and(%_0.ge, %_0.lt) : tensor<5xi1>

@@ -154,7 +154,7 @@ class Squares(PartialPlacement):
 
 @attrs.frozen
 class Liar(PartialPlacement):
-    """Adds what is no strategy, as `kind_of_lie` says."""
+    """Adds what is not a strategy, as `kind_of_lie` says."""
 
     text: ClassVar[str] = "Liar({kind_of_lie})"
     kind_of_lie: str

@@ -25,7 +25,7 @@ def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, first: str, seco
     dims, shape = layout.dims(operand), layout.integers(sizes)
     at = sorted(layout.dimension(name, len(shape)) for name in (first, second))
     if len(dims) + 1 != len(shape) or at[0] == at[1]:
-        layout.fail(f"a tensor of rank {len(dims)} is no diagonal of one of shape {list(shape)}")
+        layout.fail(f"a tensor of rank {len(dims)} is not a diagonal of one of shape {list(shape)}")
     return _unfolded(layout, dims, {position: shape[position] for position in at})
 
 
@@ -42,7 +42,7 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, first: str, secon
     """Return the dimensions with two unsharded ones in place of the last, which is their diagonal."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:
-        layout.fail("a tensor without dimensions is no diagonal")
+        layout.fail("a tensor without dimensions is not a diagonal")
     at = [layout.dimension(name, len(dims) + 1) for name in (first, second)]
     size = shape[-1] + abs(layout.integers(offset)[0])
     return _unfolded(layout, dims, dict.fromkeys(at, size))

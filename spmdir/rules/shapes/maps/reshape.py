@@ -56,7 +56,7 @@ def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) ->
 def _target(layout: LayoutBuilder, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes `wanted` with one -1 worked out."""
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
-        layout.fail(f"{list(wanted)} is no shape; expected sizes, of which one may be -1")
+        layout.fail(f"{list(wanted)} is not a shape; expected sizes, of which one may be -1")
     size = result_sizes(layout, wanted)
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A piece of a member is no whole of the bucket.
+// A piece of a member is not a whole of the bucket.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) {
   // expected-error@+1 {{'tp' divides a member, <tp: S(0), dp: P(sum)>, so it must divide the bucket, <dp: P(sum)>}}
   %0 = spmd.bucket %x : tensor<8xf32> <dp: P(sum)>
@@ -63,7 +63,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A bucket is no value of the program: one device has no such value.
+// A bucket is not a value of the program: one device has no such value.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> tensor<8xf32> {
   // expected-error@+1 {{is used by 'func.return'; a bucket may only be reduced and given to spmd.unbucket}}
   %0 = spmd.bucket %x : tensor<8xf32> <dp: P(sum)>

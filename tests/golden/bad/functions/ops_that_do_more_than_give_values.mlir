@@ -177,7 +177,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is no op of torch 2.11 to 2.13; did you mean 'aten.relu'?}}
+  // expected-error@+1 {{is not an op of torch 2.11 to 2.13; did you mean 'aten.relu'?}}
   %0 = aten.rellu(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -217,7 +217,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is no op of torch}}
+  // expected-error@+1 {{is not an op of torch}}
   %0 = aten.__class__(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -225,7 +225,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is no name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD}}
+  // expected-error@+1 {{is not a name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD}}
   %0 = mylib.scale.__init__(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -233,7 +233,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is no name of an op}}
+  // expected-error@+1 {{is not a name of an op}}
   %0 = mylib.scale.default.decompose(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(1)3' is no sub-axis of 'tp', which has 4 ranks; expected tp(outer)size with a size from 2 on, where outer times size divides 4}}
+// expected-error@+1 {{'tp(1)3' is not a sub-axis of 'tp', which has 4 ranks; expected tp(outer)size with a size from 2 on, where outer times size divides 4}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)3: S(0)>}) {
   return
 }
@@ -11,7 +11,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)3:
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(4)2' is no sub-axis of 'tp'}}
+// expected-error@+1 {{'tp(4)2' is not a sub-axis of 'tp'}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(4)2: S(0)>}) {
   return
 }
@@ -20,7 +20,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(4)2:
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(2)1' is no sub-axis of 'tp'}}
+// expected-error@+1 {{'tp(2)1' is not a sub-axis of 'tp'}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(2)1: S(0)>}) {
   return
 }
@@ -38,7 +38,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, pp(1)2:
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(0)2: S(0)' is no part of a sharding; expected `axis: placement`, as in `dp: S(0)`}}
+// expected-error@+1 {{'tp(0)2: S(0)' is not part of a sharding; expected `axis: placement`, as in `dp: S(0)`}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(0)2: S(0)>}) {
   return
 }

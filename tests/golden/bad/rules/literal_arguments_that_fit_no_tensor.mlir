@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{[-1, -1] is no shape; expected sizes, of which one may be -1}}
+  // expected-error@+1 {{[-1, -1] is not a shape; expected sizes, of which one may be -1}}
   %0 = aten.view(%x) {size = [-1, -1]} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }

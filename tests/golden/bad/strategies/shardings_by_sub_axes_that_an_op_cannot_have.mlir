@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(2)2: S(
 spmd.mesh @mesh <dp = 2, tp = 8>
 
 func.func @f(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)4: S(0)>}) {
-  // expected-error@+1 {{on axis 'tp(2)2' (S(0)) -> (S(1)) is no strategy of this op}}
+  // expected-error@+1 {{on axis 'tp(2)2' (S(0)) -> (S(1)) is not a strategy of this op}}
   %0 = aten.view(%x) {size = [4, 4]} : tensor<4x4xf32> <tp(1)2: S(0), tp(2)2: S(1)>
   return
 }
