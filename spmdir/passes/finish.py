@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 
 from xdsl.dialects.builtin import ModuleOp
@@ -17,12 +19,16 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verification import is_local
 from spmdir.passes.bind_sizes import BindSizesPass
+from spmdir.passes.executed import executed, note_all
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
 from spmdir.passes.propagation.objective import note_objective, objective_of
 
 _COMPLETING = ("insert-reshard", "lower-reshard")
 """The passes that run always: they leave alone what is done, and complete what was written by hand."""
+
+_STAGES = ("propagate", *_COMPLETING, "localize")
+"""The passes that take a program from one stage to the next."""
 
 
 def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
@@ -38,47 +44,77 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
     copy = copied(module)
     if is_undecided(ir.main_function(copy)):
-        run_passes(copy, pipeline.through("propagate"))
+        run_passes(copy, rest(pipeline.through("propagate"), copy))
     BindSizesPass(dict(sizes)).apply(pipeline.context(), copy)
     ir.verify(copy)
     return copy
 
 
 def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module`, at any stage, after the rest of `pipeline` and localize: a copy unless it is local already.
+    """Return `module`, at any stage, after the rest of `pipeline` and localize: a copy unless nothing was to be done.
 
     A module that is localized already is type-checked, unless localize made it as it is.
 
     Raises:
         SpmdirError: a pass rejects the module.
     """
-    function = ir.main_function(module)
+    function, needed = ir.main_function(module), rest(pipeline, module)
     if is_local(function):
-        return module if is_trusted(function) else run_passes(module, "verify-spmd")
-    needed = rest(pipeline, function)
+        checked = module if is_trusted(function) else run_passes(module, "verify-spmd")
+        return run_passes(copied(checked), needed) if needed.steps else checked
     ends_local = any(step.name == "localize" for step in needed.steps)
     return run_passes(copied(module), needed if ends_local else needed.with_steps((*needed.steps, Step("localize"))))
 
 
-def rest(pipeline: Pipeline, function: FuncOp) -> Pipeline:
-    """Return the steps of `pipeline` that `function`, which has global types, still needs, in order.
+def rest(pipeline: Pipeline, module: ModuleOp) -> Pipeline:
+    """Return the steps of `pipeline` that `module` still needs, in order.
 
-    What is done is read off the program. Without shardings that is nothing. Operands that are not yet what their op
-    needs come from propagate, reshards from insert-reshard, and collectives stand at the end, right before localize.
-    The steps up to there are left out, but for those of `_COMPLETING`.
+    These are the steps that have not run on it, of those behind the stage that it is at. The stage is that of the
+    last pass of `_STAGES` that has run; for a program that came as text it is read off the program. Of the steps
+    before, those of `_COMPLETING` run again.
     """
+    stage, ran = _stage(ir.main_function(module)), executed(module)
+    if stage is None:  # what came after was undone with the decisions
+        ran = tuple(itertools.takewhile(lambda name: name != "propagate", ran))
+    start = 0 if stage is None or stage in ran else _end_of_stage(pipeline, stage)
+    open_, left = Counter(ran), []
+    for index, step in enumerate(pipeline.steps):
+        if not open_[step.name]:
+            left.append((index, step))
+            continue
+        open_[step.name] -= 1
+        if step.name in _STAGES:
+            start = max(start, index + 1)
+    again = () if stage == "localize" else (step for step in pipeline.steps[:start] if step.name in _COMPLETING)
+    return pipeline.with_steps((*again, *(step for index, step in left if index >= start)))
+
+
+def _stage(function: FuncOp) -> str | None:
+    """Return the pass of `_STAGES` after which a program looks like `function`; None if it is not decided.
+
+    Operands that are not yet what their op needs come from propagate, reshards from insert-reshard, and collectives
+    from lower-reshard. A program without any of these may have been decided or written so.
+    """
+    if is_local(function):
+        return "localize"
     if is_undecided(function):
-        return pipeline
+        return None
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if any(op.needs is not None or isinstance(op, ConstraintOp) for op in ops):
-        done = pipeline.through("propagate")
-    elif any(isinstance(op, ReshardOp) for op in ops):
-        done = pipeline.through("insert-reshard")
-    else:
-        lowered = any(isinstance(op, Collective) for op in ops)
-        done = pipeline.before("localize") if lowered else pipeline.through("propagate")
-    again = tuple(step for step in done.steps if step.name in _COMPLETING)
-    return pipeline.with_steps(again + pipeline.steps[len(done.steps) :])
+        return "propagate"
+    if any(isinstance(op, ReshardOp) for op in ops):
+        return "insert-reshard"
+    return "lower-reshard" if any(isinstance(op, Collective) for op in ops) else "propagate"
+
+
+def _end_of_stage(pipeline: Pipeline, stage: str) -> int:
+    """Return how many steps of `pipeline` a program at `stage` has behind it, if it does not say what has run.
+
+    Whether the steps between lower-reshard and localize have run cannot be seen; they count as run.
+    """
+    if stage == "localize":
+        return len(pipeline.steps)
+    return len((pipeline.before("localize") if stage == "lower-reshard" else pipeline.through(stage)).steps)
 
 
 def is_undecided(function: FuncOp) -> bool:
@@ -89,9 +125,10 @@ def is_undecided(function: FuncOp) -> bool:
 
 
 def copied(module: ModuleOp) -> ModuleOp:
-    """Return a copy of `module` with the full names of its values."""
+    """Return a copy of `module` with the full names of its values, and what is noted on it."""
     mapping: dict[SSAValue, SSAValue] = {}
     copy = module.clone(mapping)
+    note_all(copy, executed(module))
     for old, new in mapping.items():
         take_name(new, old)
     for old, new in zip(ir.functions(module), ir.functions(copy), strict=True):

@@ -317,12 +317,14 @@ def run_passes(
         >>> module = spmdir.run_passes(spmdir.parse(text), "propagate,insert-reshard")
     """
     from spmdir.dialects import ir
+    from spmdir.passes.executed import note_executed
 
     pipeline = as_pipeline(pipeline)
     steps, context = pipeline.made(), context or pipeline.context()
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
             step.apply(context, module)
+            note_executed(module, step.name)
             if verify_each or position == len(steps):
                 ir.verify(module)
             after(step.name, module)

@@ -174,12 +174,13 @@ def comm_report(
 def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     """Return `module`, or if its sizes are symbolic the program with collectives at the examples of these."""
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound
+    from spmdir.passes.finish import bound, rest
 
     examples = open_sizes(module).hints
     if not examples:
         return module
-    return run_passes(bound(module, examples, pipeline), pipeline.after("propagate").before("localize"))
+    sized = bound(module, examples, pipeline)
+    return run_passes(sized, rest(pipeline, sized).before("localize"))
 
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:

@@ -25,7 +25,7 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import device_groups, name_groups
-from spmdir.passes.finish import bound
+from spmdir.passes.finish import bound, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.rules import RuleSet
 from spmdir.runtime.agreement import RankGroup
@@ -221,7 +221,7 @@ class Parallel:
 
 def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
     """Return a decided module with its collectives, and this rank's program, whose groups are named by mesh axes."""
-    run_passes(module, pipeline.after("propagate").before("localize"))
+    run_passes(module, rest(pipeline, module).before("localize"))
     return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
 
 
