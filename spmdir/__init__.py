@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.standard import S as S
     from spmdir.core.placement.standard import parse_placement as parse_placement
     from spmdir.core.sharding import Sharding as Sharding
+    from spmdir.core.sharding import ShardingLike as ShardingLike
     from spmdir.dialects.ir import parse as parse
     from spmdir.dialects.ir import print_ir as print_ir
     from spmdir.importer.constrain import constrain as constrain
@@ -60,6 +61,7 @@ _HOMES = {
     "S": "spmdir.core.placement.standard",
     "ShardPlacement": "spmdir.core.placement.base",
     "Sharding": "spmdir.core.sharding",
+    "ShardingLike": "spmdir.core.sharding",
     "SpmdirError": "spmdir.core.errors",
     "Topology": "spmdir.reshard.topology",
     "check_placement": "spmdir.checking.placements",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 import spmdir
@@ -16,6 +19,33 @@ import spmdir
 def test_a_public_name_is_there_and_documented(name: str) -> None:
     value = getattr(spmdir, name)
     assert (value if name == "R" else value.__doc__) and name in dir(spmdir)
+
+
+FUNCTIONS = [name for name in spmdir.__all__ if inspect.isfunction(getattr(spmdir, name))]
+VALUES = [name for name in spmdir.__all__ if attrs.has(getattr(spmdir, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_documentation_of_a_function_names_its_parameters_and_shows_a_call(name: str) -> None:
+    function = getattr(spmdir, name)
+    text = inspect.getdoc(function) or ""
+    assert entries(text, "Args") == list(inspect.signature(function).parameters)
+    assert entries(text, "Raises")
+    assert f"spmdir.{name}(" in text.partition("Example:")[2]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_documentation_of_a_value_names_its_fields(name: str) -> None:
+    kind = getattr(spmdir, name)
+    fields = {field.name for field in attrs.fields(kind) if not field.name.startswith("_")}
+    assert fields <= set(entries(inspect.getdoc(kind) or "", "Attributes"))
+
+
+def entries(text: str, section: str) -> list[str]:
+    """Return the names that a section of a docstring explains, in order."""
+    found = re.search(rf"^{section}:\n((?: .*\n?|\n)*)", text, re.MULTILINE)
+    names = re.findall(r"^    (\w[\w, ]*):", found[1], re.MULTILINE) if found else []
+    return [name for group in names for name in group.split(", ")]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

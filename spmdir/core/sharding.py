@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -222,6 +222,10 @@ class Sharding:
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {placement}" for axis, placement in self.entries)
+
+
+ShardingLike: TypeAlias = str | Sharding | Mapping[str, str | Placement] | Sequence[Any]
+"""What the Python API takes for a sharding: `"dp: S(0), tp: ?"`, `{"dp": "S(0)"}`, a Sharding or DTensor placements."""
 
 
 @lru_cache(maxsize=65536)

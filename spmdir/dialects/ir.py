@@ -50,14 +50,20 @@ def context() -> IRContext:
 
 @accepts(text=instance(str, expected="the text of a module"), filename=TEXT, first_line=INTEGER, verify_module=FLAG)
 def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_module: bool = True) -> ModuleOp:
-    """The module that `text` spells, verified.
+    """Return the module that `text` spells, verified.
 
     Args:
+        text: of a module in the IR.
         filename: the name that errors give.
         first_line: the line of the file on which `text` begins.
+        verify_module: whether the module is verified.
 
     Raises:
-        ParseError: malformed text; SpmdirError: a module that does not verify.
+        ParseError: the text is malformed.
+        SpmdirError: the module does not verify.
+
+    Example:
+        >>> module = spmdir.parse(open("in.mlir").read(), "in.mlir")
     """
     check_types(text, filename, first_line)
     parser = None
@@ -83,11 +89,18 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
 
 @accepts(module=instance(Operation, expected="a module, as import_fx and parse give it"), generic=FLAG, debuginfo=FLAG)
 def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) -> str:
-    """The text of a module.
+    """Return the text of a module, which `parse` reads.
 
     Args:
+        module: at any stage; or one of its ops.
         generic: print every op in MLIR's generic form.
         debuginfo: print locations, defined by aliases before the module.
+
+    Raises:
+        SpmdirError: an argument is of another type.
+
+    Example:
+        >>> print(spmdir.print_ir(module))
     """
     buffer = StringIO()
     printer = IRPrinter(stream=buffer, print_generic_format=generic, print_debuginfo=debuginfo)

@@ -72,11 +72,15 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     Gradients of any order and tangents pass it.
 
     Args:
+        x: of any shape.
         sharding: `"dp: S(0), tp: ?"` or `{"dp": "S(0)", "tp": "?"}`; `?` leaves an axis to the compiler, an axis
             that is not named is replicated.
 
     Raises:
         ParseError, ShardingError: the sharding is malformed.
+
+    Example:
+        >>> x = spmdir.constrain(x, "dp: S(0), tp: ?")
     """
     if not isinstance(x, (Tensor, fx.Proxy)):
         raise wrong_argument("x", x, "a tensor")

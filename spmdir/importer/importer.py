@@ -15,7 +15,7 @@ from xdsl.ir import Block, Region, SSAValue
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
@@ -49,8 +49,8 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 def import_fx(
     source: fx.GraphModule | torch.export.ExportedProgram,
     mesh: Mesh,
-    shardings: Mapping[str, object] | None = None,
-    out_shardings: Sequence[object] | None = None,
+    shardings: Mapping[str, ShardingLike] | None = None,
+    out_shardings: Sequence[ShardingLike | None] | None = None,
     example_inputs: Sequence[Any] | None = None,
     fold_views: bool = True,
     missing_rule: Literal["warn", "error"] = "warn",
@@ -82,6 +82,10 @@ def import_fx(
         ShardingError, ParseError: a sharding fits no argument or is malformed.
         CheckError: `check` finds a difference.
         SpmdirError: the graph has tensors without values, so that `check` cannot run it.
+
+    Example:
+        >>> program = torch.export.export(model, (x,))
+        >>> module = spmdir.import_fx(program, spmdir.Mesh({"tp": 4}), {"up.weight": "tp: S(0)"})
     """
     mesh = as_mesh(mesh)
     program = _read(source, example_inputs)
@@ -102,8 +106,8 @@ def import_fx(
 def _module(
     program: Program,
     mesh: Mesh,
-    shardings: Mapping[str, object] | None,
-    out_shardings: Sequence[object] | None,
+    shardings: Mapping[str, ShardingLike] | None,
+    out_shardings: Sequence[ShardingLike | None] | None,
     missing_rule: str,
 ) -> tuple[ModuleOp, bool]:
     """Return the module before views are folded, and whether no op is replaced by others."""
@@ -194,7 +198,7 @@ def _positions(program: Program) -> list[int | None]:
 def _result_shardings(
     program: Program,
     returned: Returned,
-    out_shardings: Sequence[object] | None,
+    out_shardings: Sequence[ShardingLike | None] | None,
     given: dict[Input, Sharding | None],
     mesh: Mesh,
 ) -> list[Sharding | None]:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
-from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 
@@ -21,7 +21,7 @@ SHOWN = 8
 
 
 def input_shardings(
-    shardings: Mapping[str, object] | None,
+    shardings: Mapping[str, ShardingLike] | None,
     names: Sequence[tuple[str, ...]],
     nodes: Sequence[str],
     positions: Sequence[int | None],

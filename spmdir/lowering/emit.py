@@ -74,6 +74,9 @@ def lower_to_fx(
 
     Raises:
         SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
+
+    Example:
+        >>> print(spmdir.lower_to_fx(module, rank=3).code)
     """
     pipeline = as_pipeline(pipeline)
     with ir.collector_paused(), pipeline.rules:

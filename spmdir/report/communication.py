@@ -109,6 +109,7 @@ def comm_report(
     """Return what `module` communicates, before or after localize; with symbolic sizes, at the examples of these.
 
     Args:
+        module: at any stage after insert-reshard; reshards that are not lowered yet are counted by number only.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; if None the topology of the
             pipeline, else h100x8.
         pipeline: how a program with symbolic sizes gets its collectives; the standard one if None.
@@ -116,6 +117,9 @@ def comm_report(
     Raises:
         UnsupportedError, ParseError: there is no such topology.
         ShardingError: a collective lacks shardings.
+
+    Example:
+        >>> spmdir.comm_report(module, "h100x8").wire_bytes
     """
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of

@@ -13,7 +13,7 @@ from spmdir.core.axes import is_part
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collectives import planned
 from spmdir.reshard.conditions import refinement, splits_evenly
@@ -44,19 +44,30 @@ class Plan:
 
 
 def plan_reshard(
-    shape: Sequence[int], dtype: Any, src: object, dst: object, mesh: Mesh, topology: Topology | str | None = None
+    shape: Sequence[int],
+    dtype: Any,
+    src: ShardingLike,
+    dst: ShardingLike,
+    mesh: Mesh,
+    topology: Topology | str | None = None,
 ) -> Plan:
     """Return the plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
 
     Args:
         shape: the global shape.
         dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
-        src, dst: shardings, in any form that the Python API takes.
+        src, dst: the sharding before and after.
+        mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `flat` if None, so that
             the plan of fewest bytes is found.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
+
+    Example:
+        >>> plan = spmdir.plan_reshard((16, 1024), "f32", "tp: P", "tp: S(0)", spmdir.Mesh({"tp": 4}))
+        >>> plan.wire_bytes
+        49152.0
     """
     mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):

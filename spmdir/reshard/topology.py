@@ -17,6 +17,7 @@ class Topology:
     """Constants of a machine, all per rank; in a TOML file each is a key, as in `intra_bandwidth = 370e9`.
 
     Attributes:
+        name: of the machine, as `topology` options give it.
         intra_bandwidth, inter_bandwidth: bytes a second in one direction within and between nodes.
         base_latency: seconds to start any collective.
         intra_latency, inter_latency: seconds a hop within and between nodes.

@@ -48,11 +48,19 @@ def strategies(
     """Return the strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
 
     Args:
+        name: of the op, as "aten.mm".
+        operands: global shape and element type of each tensor among its arguments, in order.
+        arguments: its other arguments by name.
+        axis_size: how many ranks, from 1 on.
         placements: plug-in placements, as text or value, whose strategies come last, for whatever dimension.
 
     Raises:
         RuleError: no rule, or the call does not fit it.
         ParseError, ShardingError: a placement is none.
+
+    Example:
+        >>> from spmdir.core.tensor import TensorMeta
+        >>> rows = spmdir.strategies("aten.relu", (TensorMeta((8, 4), "f32"),), {}, axis_size=2)
     """
     for operand in operands:
         _META.check("an operand", operand)

@@ -239,5 +239,15 @@ def load_rules(path: str | Path) -> RuleSet:
     """Return the rules of a file and, for all other ops, those that come with spmdir.
 
     `with load_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
+
+    Args:
+        path: of a `.rules` file.
+
+    Raises:
+        SpmdirError: the file cannot be read, or is malformed; with the place in it.
+
+    Example:
+        >>> with spmdir.load_rules("mine.rules"):
+        ...     module = spmdir.run_passes(module, "propagate")
     """
     return default().with_file(path)

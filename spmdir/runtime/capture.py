@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.runtime.open_shapes import opened
 
@@ -40,7 +41,7 @@ class Convention:
     state_spec: pytree.TreeSpec | None = None
 
     def tensors(self, args: tuple[Any, ...]) -> list[Tensor]:
-        """The tensors among the arguments of a call, in order.
+        """Return the tensors among the arguments of a call, in order.
 
         Raises:
             SpmdirError: the arguments are not built as the examples are, or a number differs.
@@ -77,8 +78,8 @@ class Capture:
     own: Mapping[str, Tensor]
     outputs: Sequence[Any]
 
-    def result_shardings(self, given: Sequence[object] | None) -> list[object]:
-        """`out_shardings` for `import_fx`: outputs come back whole unless told otherwise, the state is left open.
+    def result_shardings(self, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+        """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, the state is left open.
 
         Raises:
             ShardingError: `given` does not have one entry an output.
@@ -87,17 +88,17 @@ class Capture:
         if len(told) != len(self.outputs):
             raise ShardingError(
                 f"out_shardings has {len(told)} entries; the program returns {len(self.outputs)} values: "
-                "give one each, None for those that are to come back whole"
+                "give one each, None for those that are to come back replicated"
             )
-        whole = ["" if one is None and _is_tensor(leaf) else one for one, leaf in zip(told, self.outputs, strict=True)]
-        return [*whole, *[None] * len(self.state)]
+        users = ["" if one is None and _is_tensor(leaf) else one for one, leaf in zip(told, self.outputs, strict=True)]
+        return [*users, *[None] * len(self.state)]
 
 
 def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
-    """The forward of a model, by torch.export.
+    """Return the forward of a model, traced by torch.export.
 
     Raises:
-        UnsupportedError: torch.export refuses it.
+        UnsupportedError: torch.export rejects it.
     """
     with torch_errors("the model cannot be exported"):
         program = torch.export.export(model, example_args, dynamic_shapes=dynamic_shapes)
@@ -116,7 +117,7 @@ def capture_step(
     device: torch.device,
     dynamic_shapes: Any = None,
 ) -> Capture:
-    """A function `step(state, *args) → (outputs, new_state)`, by make_fx on fake tensors of `device`.
+    """Return a function `step(state, *args) → (outputs, new_state)`, traced by make_fx on fake tensors of `device`.
 
     Raises:
         UnsupportedError: it cannot be traced, or does not return a new state built like the old one.
@@ -165,7 +166,7 @@ def _returned(graph: fx.Graph) -> Any:
 
 
 def _check_numbers(old: Sequence[Any], new: Sequence[Any]) -> None:
-    """A number that changes from call to call would be frozen at its first value."""
+    """Raise UnsupportedError for a number that changes from call to call: it would be frozen at its first value."""
     for before, after in zip(map(_kept, old), map(_kept, new), strict=True):
         if before != after:
             raise UnsupportedError(

@@ -34,19 +34,19 @@ _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 
 
 def user_outputs(signature: ExportGraphSignature) -> list[OutputSpec]:
-    """The outputs that the caller gets, in order."""
+    """Return the outputs that the caller gets, in order."""
     return [spec for spec in signature.output_specs if spec.kind in _USER]
 
 
 def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModule, rank: int) -> ExportedProgram:
-    """The exported program of `rank`.
+    """Return the exported program of `rank`.
 
     Args:
         source: the functional program that `module` was imported from.
-        module: localized; its inputs and outputs are whole on every rank.
+        module: localized; its inputs and outputs are replicated.
         local: the graph that was emitted for `rank`.
 
-    Returns: a program with the inputs and outputs of `source`, local pieces in its state dict, and its small
+    Returns: a program with the inputs and outputs of `source`, local shards in its state dict, and its small
         constants lifted to inputs of the graph.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
@@ -74,12 +74,12 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
 def _local_state(
     source: ExportedProgram, shardings: Mapping[str, Sharding], mesh: Mesh, rank: int
 ) -> dict[str, Tensor]:
-    """The state dict of `rank`; tied entries stay tied."""
-    whole: dict[str, Any] = source.state_dict
-    by_tensor = {id(whole[name]): sharding for name, sharding in shardings.items() if name in whole}
+    """Return the state dict of `rank`; tied entries stay tied."""
+    full: dict[str, Any] = source.state_dict
+    by_tensor = {id(full[name]): sharding for name, sharding in shardings.items() if name in full}
     shards: dict[tuple[int, Sharding], Any] = {}
     state = {}
-    for name, tensor in whole.items():
+    for name, tensor in full.items():
         sharding = shardings.get(name) or by_tensor.get(id(tensor)) or Sharding()
         key = id(tensor), sharding
         if key not in shards:
@@ -107,7 +107,7 @@ class _RankGraph:
         self.fake = FakeTensorMode()
 
     def add_inputs(self, names: Sequence[str]) -> list[InputSpec]:
-        """The placeholders: those of the source that the rank's graph has, its lifted constants, the user's numbers.
+        """Add placeholders: those of the source that the rank's graph has, its lifted constants, the user's numbers.
 
         Args:
             names: what the IR calls the placeholders of the rank's graph.
@@ -136,7 +136,7 @@ class _RankGraph:
         return placed
 
     def add_body(self) -> list[fx.Node]:
-        """The ops of the rank's graph; what it returns."""
+        """Add the ops of the rank's graph, and return what it returns."""
         for node in self.local.graph.nodes:
             if node.op == "output":
                 return [self.copies[result] for result in node.args[0]]
@@ -175,7 +175,7 @@ class _RankGraph:
 def _outputs(
     signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
-    """What the program returns, in the order of the source, each with its spec."""
+    """Return what the program returns, in the order of the source, each with its spec."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
     count = len(user_outputs(signature))
     mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
@@ -199,7 +199,7 @@ def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
-    """How Python calls the program: as it calls the source."""
+    """Return how Python calls the program: as it calls the source."""
     call = source.module_call_graph[0].signature
     assert call is not None  # torch.export gives the whole program one
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]

@@ -1,4 +1,4 @@
-"""What a rank holds of the state, as a DTensor, which says what part of the whole it is."""
+"""The shards of a rank: made from global tensors, and as DTensors, which say what part of the tensor they are."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from spmdir.simulator.distribution import local_tensor
 
 @attrs.frozen(eq=False)
 class LocalShard:
-    """What this rank holds of a tensor whose sharding DTensor has no placements for; it cannot be saved as it is.
+    """The shard of this rank of a tensor whose sharding DTensor has no placements for; it cannot be saved as it is.
 
     Attributes:
         name: of the tensor in the state.
-        shape: of the whole tensor.
+        tensor: the local shard.
+        sharding: of the global tensor.
+        shape: of the global tensor.
     """
 
     name: str
@@ -34,8 +36,8 @@ class LocalShard:
 
     def __reduce__(self) -> Any:
         raise UnsupportedError(
-            f"'{self.name}' is held as <{self.sharding}>, which DTensor cannot say, so a checkpoint of it would lose "
-            "what other ranks hold; save state_dict(), which gathers it, or shard it by S(dim) alone"
+            f"'{self.name}' is laid out as <{self.sharding}>, for which DTensor has no placements, so a checkpoint of "
+            "it would lose the shards of other ranks; save state_dict(), which gathers it, or shard it by S(dim) alone"
         )
 
 
@@ -52,7 +54,7 @@ def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device:
 def as_dtensor(
     name: str, tensor: Tensor, sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, device_mesh: Any
 ) -> DTensor | nn.Parameter | LocalShard:
-    """Return what this rank holds of a tensor of global `shape` as a DTensor that shares its memory.
+    """Return this rank's shard of a tensor of global `shape` as a DTensor that shares its memory.
 
     A parameter gives a parameter; what DTensor has no placements for gives a LocalShard.
     """
@@ -60,12 +62,12 @@ def as_dtensor(
     if placements is None:
         return LocalShard(name, tensor, sharding, shape)
     strides = tuple(math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
-    whole = DTensor.from_local(tensor.detach(), device_mesh, placements, run_check=False, shape=shape, stride=strides)  # type: ignore
-    return nn.Parameter(whole, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else whole
+    shared = DTensor.from_local(tensor.detach(), device_mesh, placements, run_check=False, shape=shape, stride=strides)  # type: ignore
+    return nn.Parameter(shared, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shared
 
 
 def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[Any] | None:
-    """Return the placements by which DTensor holds a tensor as `sharding` does; None if there are none.
+    """Return the DTensor placements of `sharding`; None if there are none.
 
     DTensor nests shards of one dimension in mesh order. Where `sharding` nests them otherwise, a strided shard stands
     for those that come too early, which is exact where all shards have the same size.

@@ -75,5 +75,5 @@ class _Opener:
 
 
 def _is_open(spec: Any) -> bool:
-    """Whether a dimension with `spec` may have other sizes."""
+    """Return whether a dimension with `spec` may have other sizes."""
     return spec is not None and type(spec) is not int and getattr(getattr(spec, "type", None), "name", "") != "STATIC"

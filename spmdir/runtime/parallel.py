@@ -73,11 +73,15 @@ class Parallel:
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
-        """The outputs of the model or the step, in its structure; the new state overwrites the old.
+        """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
 
-        Every rank passes the same arguments, built like the example arguments, and gets whole outputs but for those
-        that `out_shardings` divides. Autograd records nothing: gradients are part of a step. Random ops draw from
+        Every rank passes the same arguments and gets replicated outputs, but for those that `out_shardings` shards.
+        Autograd records nothing: gradients are part of a step. Random ops draw from
         the generator of the first rank.
+
+        Args:
+            args: built like the example arguments, with tensors of the same shapes and element types; this rank's
+                shards of them with `local_inputs`.
 
         Raises:
             SpmdirError: the arguments do not fit, or share memory that is written to; sizes that are not those of the
@@ -98,7 +102,7 @@ class Parallel:
             self._share_generator()
         returned = self._run(graph, shards)
         kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
-        results = self._apart(returned, kept)
+        results = self._detached(returned, kept)
         for argument, result in self._signature.renewed:
             if result.index not in kept:
                 (self._held if argument.held else given)[argument.name].copy_(results[result.index])
@@ -110,10 +114,13 @@ class Parallel:
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:
-        """Name → what this rank holds of it, as a DTensor; a nn.Parameter where it was one.
+        """The shards of this rank by name, as DTensors; a nn.Parameter where the tensor was one.
 
         Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
-        calls read. A sharding that DTensor cannot say gives a LocalShard, which cannot be saved.
+        calls read. A sharding that DTensor has no placements for gives a LocalShard, which cannot be saved.
+
+        Example:
+            >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
         """
         return {
             a.name: as_dtensor(a.name, self._held[a.name], a.sharding, a.meta.shape, self.mesh, self._device_mesh)
@@ -122,22 +129,38 @@ class Parallel:
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
-        """The whole state by name, gathered on every rank; all ranks must call it."""
+        """Return the full state by name, gathered on every rank; all ranks must call it.
+
+        Tied parameters are there by each of their names.
+
+        Raises:
+            SpmdirError: a collective fails since a rank has ended or stalls.
+
+        Example:
+            >>> model.load_state_dict(parallel.state_dict())
+        """
         names = [argument.name for argument in self._signature.held]
-        gathered = self._apart(self._run(self._gather, [self._held[name] for name in names]))
-        whole = dict(zip(names, gathered, strict=True))
-        return {**whole, **{alias: whole[name] for alias, name in self._aliases.items()}}
+        gathered = self._detached(self._run(self._gather, [self._held[name] for name in names]))
+        full = dict(zip(names, gathered, strict=True))
+        return {**full, **{alias: full[name] for alias, name in self._aliases.items()}}
 
     def gather_state(self) -> Any:
-        """The whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it."""
-        whole, spec = self.state_dict(), self._convention.state_spec
+        """Return the full state of a step in its structure, or of a model as `state_dict`; all ranks must call it.
+
+        Raises:
+            SpmdirError: a collective fails since a rank has ended or stalls.
+
+        Example:
+            >>> loss, state = step(parallel.gather_state(), x, target)
+        """
+        full, spec = self.state_dict(), self._convention.state_spec
         if spec is None:
-            return whole
-        leaves = [whole[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
+            return full
+        leaves = [full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
         return pytree.tree_unflatten(leaves, spec)
 
     def _sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
-        """The symbolic sizes of the program in a call with the inputs `given`."""
+        """Return the symbolic sizes of the program in a call with the inputs `given`."""
         known: dict[str, int] = {}
         declared = open_sizes(self.module)
         if declared.symbols:
@@ -157,7 +180,7 @@ class Parallel:
             raise failure from error
 
     def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
-        """The program of this rank for `sizes`, on which the ranks agree unless they are those of the last call."""
+        """Return the program of this rank for `sizes`; the ranks agree on sizes that are not those of the last call."""
         key = tuple(sizes.items())
         if key == self._ranks.agreed:
             return self._graphs[key]
@@ -176,7 +199,7 @@ class Parallel:
         return graph
 
     def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-        """What the program of this rank takes for an input."""
+        """Return what the program of this rank takes for an input."""
         shape, sharding = argument.shape(sizes), argument.sharding
         if self._local_inputs:
             shape = sharding.local_shape(shape, self.mesh, self.mesh.coordinate(self.rank))
@@ -190,8 +213,8 @@ class Parallel:
         shard = tensor if self._local_inputs else local_tensor(tensor, sharding, self.mesh, self.rank)
         return shard.to(self.device)
 
-    def _apart(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
-        """The results, with copies of those that are held state, which later calls overwrite, but for those `kept`."""
+    def _detached(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
+        """Return the results, with copies of those in the memory of the state, which calls overwrite, unless `kept`."""
         held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
         return [
             r.detach().clone() if r.untyped_storage().data_ptr() in held and index not in kept else r
@@ -200,18 +223,18 @@ class Parallel:
 
     @cached_property
     def _gather(self) -> fx.GraphModule:
-        """The program that makes whole tensors of what the ranks hold."""
+        """The program that gathers the state."""
         program = lower_to_fx(_gathering(self._signature.held, self.mesh), self.rank).to(self.device)
         name_groups(program, self.mesh, self._device_mesh)
         return program
 
     @cached_property
     def _draws(self) -> bool:
-        """Whether the program draws random numbers."""
+        """True if the program draws random numbers."""
         return any(is_random(n.target) for n in self.graph.graph.nodes)
 
     def _share_generator(self) -> None:
-        """Put the generator of every rank where that of the first rank is."""
+        """Set the generator of every rank to the state of the first rank's."""
         source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
         drawn = source.get_rng_state().to(self.device)
         what = "the random generator, which comes before the run,"
@@ -225,8 +248,8 @@ def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.devic
     return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
 
 
-def whole_group(mesh: Mesh, device_mesh: Any) -> Any:
-    """The process group of all ranks of the mesh."""
+def mesh_group(mesh: Mesh, device_mesh: Any) -> Any:
+    """Return the process group of all ranks of the mesh."""
     name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
     return _resolve_process_group(name)
 
@@ -238,7 +261,7 @@ def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ran
         SpmdirError: another rank does not come, with what that one left.
     """
     try:
-        dist.broadcast(values, group=whole_group(mesh, device_mesh), group_src=0)
+        dist.broadcast(values, group=mesh_group(mesh, device_mesh), group_src=0)
     except RuntimeError as error:
         axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
@@ -248,11 +271,13 @@ def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ran
 
 
 def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:
-    """A program that returns its arguments, held as given, whole."""
+    """Return a program that gathers its arguments."""
     types = [type_of(argument.meta) for argument in arguments]
     block = Block(arg_types=types)
     block.add_op(ReturnOp(*block.args))
     held = [DictionaryAttr({"spmd.sharding": sharding_attr(argument.sharding)}) for argument in arguments]
-    whole = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
-    function = FuncOp("gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(whole))
+    replicated = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
+    function = FuncOp(
+        "gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(replicated)
+    )
     return ModuleOp([MeshOp.build(mesh), function])

@@ -1,4 +1,4 @@
-"""`parallelize`: capture, import, passes, lowering and the placing of state, for real ranks."""
+"""`parallelize`, the front door to real ranks: capture, import, passes, lowering, and the sharding of state."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from spmdir.core.arguments import FLAG
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding import ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
@@ -25,7 +26,7 @@ from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
 from spmdir.runtime.local_state import own_shard
 from spmdir.runtime.parallel import Parallel, broadcast_first, lowered
-from spmdir.runtime.signature import Argument, Signature, keep_places, read_signature
+from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
 from spmdir.simulator.distribution import local_tensor
 
 
@@ -33,35 +34,35 @@ def parallelize(
     model: nn.Module | Callable[..., Any],
     example_args: Sequence[Any],
     mesh: Mesh | DeviceMesh,
-    shardings: Mapping[str, object] | None = None,
+    shardings: Mapping[str, ShardingLike] | None = None,
     *,
-    out_shardings: Sequence[object] | None = None,
+    out_shardings: Sequence[ShardingLike | None] | None = None,
     state: Any = None,
-    device_mesh: Any = None,
+    device_mesh: DeviceMesh | None = None,
     local_inputs: bool = False,
     dynamic_shapes: Any = None,
     missing_rule: Literal["warn", "error"] = "warn",
     sync_state: bool = False,
     pipeline: Pipeline | str | None = None,
 ) -> Parallel:
-    """Partition a model or a training step; every rank calls this, alike, and gets its part.
+    """Partition a model or a training step; every rank calls this with equal arguments and gets its part.
 
     Each rank keeps only its shards of parameters, buffers and state: once the caller lets go of the originals, no
     rank holds a full copy of what is sharded. Originals must be equal on all ranks, so seed before making them,
-    which is compared, or give `sync_state`; they may lie on the CPU whatever the ranks run on.
+    which is compared, or give `sync_state`; they may be on the CPU whatever the ranks run on.
 
     Args:
         model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
             new_state)` of tensor ops, as `training_step` makes.
-        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
         example_args: positional arguments with global shapes; numbers among them become constants.
-        shardings: as for `import_fx`; what is not named is left to the compiler. Leaves of the state go by their
-            path, `input:N` counts them before the arguments.
-        out_shardings: one entry an output; None for whole on every rank. What is given comes back as local pieces.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        shardings: as for `import_fx`; what is not named is left to the compiler. Leaves of the state are named by
+            their path, and `input:N` counts them before the arguments.
+        out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
         state: the pytree of tensors that a step begins with.
         device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
             the group has NCCL, else on the CPU.
-        local_inputs: whether calls are given this rank's pieces of the inputs instead of global inputs.
+        local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs.
         dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
             of a step, one entry an argument. Shardings are decided once, for the example arguments.
         missing_rule: as for `import_fx`.
@@ -69,15 +70,21 @@ def parallelize(
         pipeline: what is run on the program, with its plug-ins; the standard one if None. The steps up to `propagate`
             run once, the others for each choice of sizes.
 
+    Returns: this rank's part, called as the model, or as the step without its state.
+
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
             or partitioned; ranks would run different programs, or begin with different values. All ranks raise what
             one of them raises, and where one does not come within the timeout of the process group.
+
+    Example:
+        >>> parallel = spmdir.parallelize(model, (x,), mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"})
+        >>> y = parallel(x)
     """
     device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
     ranks = RankGroup.join(_members(device_mesh))
     with ranks.checked("parallelize") as status:
-        _check_asked(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
+        _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
         mesh, pipeline = as_mesh(mesh), as_pipeline(pipeline)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
@@ -94,7 +101,7 @@ def parallelize(
             )
             run_passes(module, pipeline.through("propagate"))
             signature = read_signature(ir.main_function(module), capture)
-            keep_places(ir.main_function(module), signature, local_inputs)
+            keep_shardings(ir.main_function(module), signature, local_inputs)
             examples = open_sizes(module).hints
             sized = bound(module, examples, pipeline) if examples else module
             program, graph = lowered(sized, pipeline, rank, device)
@@ -110,8 +117,8 @@ def parallelize(
         device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
         name_groups(graph, mesh, device_mesh, timeout)
         for a in signature.held if sync_state else []:
-            whole = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
-            held[a.name].detach().copy_(local_tensor(whole, a.sharding, mesh, rank))
+            full = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
+            held[a.name].detach().copy_(local_tensor(full, a.sharding, mesh, rank))
     ranks.agreed = tuple(examples.items())
     return Parallel(
         module if examples else program,
@@ -132,7 +139,7 @@ def parallelize(
     )
 
 
-def _check_asked(
+def _check_arguments(
     model: Any, state: Any, example_args: Any, local_inputs: bool, sync_state: bool, dynamic_shapes: Any
 ) -> None:
     FLAG.check("local_inputs", local_inputs)
@@ -145,7 +152,7 @@ def _check_asked(
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
     if local_inputs and dynamic_shapes is not None:
-        raise SpmdirError("pieces of inputs do not tell the whole sizes; give global inputs with dynamic_shapes")
+        raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
     named = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, nn.Module) else []
     paths = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(state)[0]]
     for name, tensor in [*named, *paths]:
@@ -157,7 +164,11 @@ def _check_asked(
 
 
 def _members(device_mesh: Any) -> list[int]:
-    """The global ranks of the mesh, in its order, this process among them."""
+    """Return the global ranks of the mesh, in its order, this process among them.
+
+    Raises:
+        SpmdirError: there is no process group.
+    """
     if not dist.is_initialized():
         raise SpmdirError(
             "there is no process group; start a process for each rank of the mesh, as with torchrun, "
@@ -193,12 +204,12 @@ def _device(device_mesh: Any) -> torch.device:
 
 def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:
     """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
-    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    full = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
     if ranks.index == 0:
-        whole.copy_(tensor.detach())
+        full.copy_(tensor.detach())
     if tensor.nbytes:
         broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", mesh, device_mesh, ranks)
-    return whole
+    return full
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
@@ -209,6 +220,6 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
 
 
 def _aliases(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
-    """Further names of tied parameters → the name that the program has for them."""
+    """Return the further names of tied parameters → the name that the program has for them."""
     names = {id(tensor): name for name, tensor in originals.items()}
     return {k: names[id(t)] for k, t in capture.own.items() if k not in originals and id(t) in names}

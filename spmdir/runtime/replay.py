@@ -1,4 +1,4 @@
-"""What a step's trace must watch: random ops that run again, and parameters that are not those of the state."""
+"""Watch the trace of a step: random ops that run again, and parameters that are not those of the state."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Argument:
         name: what the IR calls it.
         meta: its global shape and element type.
         sizes: its global shape, symbolic sizes as they are.
-        sharding: how the ranks hold it.
+        sharding: its sharding.
         held: whether it stays with the ranks between calls, as state does; else every call gives it.
     """
 
@@ -39,7 +39,7 @@ class Argument:
     held: bool
 
     def shape(self, known: Mapping[str, int]) -> tuple[int, ...]:
-        """Its global shape where symbolic sizes are as `known`."""
+        """Return its global shape where symbolic sizes are as `known`."""
         return tuple(evaluate(size, known) for size in self.sizes)
 
 
@@ -75,7 +75,7 @@ class Signature:
 
 
 def read_signature(function: FuncOp, capture: Capture) -> Signature:
-    """The signature of a function that was imported from `capture` and propagated."""
+    """Return the signature of a function that was imported from `capture` and propagated."""
     tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
     arguments, of_state = [], []
     for value in function.args:
@@ -110,10 +110,10 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
         yield by_name[signature_name(function, "res_attrs", result.index)], result
 
 
-def keep_places(function: FuncOp, signature: Signature, local_inputs: bool) -> None:
-    """Want each new value as its argument is held, or whole if the caller has the argument whole.
+def keep_shardings(function: FuncOp, signature: Signature, local_inputs: bool) -> None:
+    """Give each new value the sharding of its argument; no sharding if the caller has the argument unsharded.
 
-    The compiler may have chosen another place for it, since it does not know that the result comes round again.
+    The compiler may have chosen another one, since it does not know that the result is the argument of the next call.
     """
     wanted = {
         result.index: argument.sharding if argument.held or local_inputs else Sharding((), argument.sharding.mesh)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch import fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 from xdsl.dialects.builtin import ModuleOp
@@ -16,7 +17,7 @@ from spmdir.core.arguments import INTEGER, TEXT, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.placement.standard import Placement, R, Shard
-from spmdir.core.sharding import Sharding
+from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
@@ -52,12 +53,12 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
 )
 def tensor_parallel(
     program: ExportedProgram,
-    styles: Mapping[str, object],
-    mesh: Mesh,
+    styles: Mapping[str, str | ParallelStyle],
+    mesh: Mesh | DeviceMesh,
     rank: int,
     *,
     axis: str | None = None,
-    device_mesh: Any = None,
+    device_mesh: DeviceMesh | None = None,
     pipeline: Pipeline | str | None = None,
 ) -> ExportedProgram:
     """Return the program of one rank: the same inputs and outputs, replicated, with its shards of the weights.
@@ -68,10 +69,11 @@ def tensor_parallel(
 
     Args:
         program: what torch.export gives.
-        styles: FQN or glob of linear layers → "colwise" (weight and bias divided by output features), "rowwise"
-            (weight divided by input features), or torch's ColwiseParallel or RowwiseParallel.
+        styles: FQN or glob of linear layers → "colwise" (weight and bias sharded by output features), "rowwise"
+            (weight sharded by input features), or torch's ColwiseParallel or RowwiseParallel.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        axis: the mesh axis that divides the weights; "tp" or the only axis if None.
+        rank: whose program, in mesh order.
+        axis: the mesh axis that shards the weights; "tp" or the only axis if None.
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
             name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
             that runs it makes the name known by `spmdir.lowering.process_groups.connect(program, device_mesh)`.
@@ -80,6 +82,10 @@ def tensor_parallel(
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
             be partitioned.
+
+    Example:
+        >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
+        >>> program = spmdir.tensor_parallel(torch.export.export(model, (x,)), styles, mesh, rank=0)
     """
     device_mesh = device_mesh if device_mesh is not None or isinstance(mesh, Mesh) else mesh
     mesh = as_mesh(mesh)
@@ -96,10 +102,10 @@ def tensor_parallel(
             program = exported_with_explicit_aliases(program).run_decompositions({})
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, styles, axis)}
-    whole = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
+    outputs = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
-        return _program_of_rank(program, import_fx(program, alone, shardings, whole), pipeline, place, group_name)
+        return _program_of_rank(program, import_fx(program, alone, shardings, outputs), pipeline, place, group_name)
 
 
 def _program_of_rank(
@@ -116,16 +122,18 @@ def _program_of_rank(
 
 def _axis(mesh: Mesh, axis: str | None) -> str:
     if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
-        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which divides the weights by axis=")
+        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which shards the weights by axis=")
     axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
     mesh.require(axis)
     return axis
 
 
-def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], axis: str) -> dict[str, object]:
-    """Parameter name → sharding, for the layers that have a style."""
+def _weight_shardings(
+    program: ExportedProgram, styles: Mapping[str, str | ParallelStyle], axis: str
+) -> dict[str, ShardingLike]:
+    """Return parameter name → sharding, for the layers that have a style."""
     linear = _linear_layers(program)
-    shardings: dict[str, object] = {}
+    shardings: dict[str, ShardingLike] = {}
     for key, style in styles.items():
         kind = style if isinstance(style, str) else type(style).__name__
         if kind not in STYLES:
@@ -146,7 +154,7 @@ def _weight_shardings(program: ExportedProgram, styles: Mapping[str, object], ax
 
 
 def _linear_layers(program: ExportedProgram) -> list[str]:
-    """The FQNs of modules whose weight the program uses as that of a linear layer, or not at all."""
+    """Return the FQNs of modules whose weight the program uses as that of a linear layer, or not at all."""
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
     found = []
@@ -168,6 +176,6 @@ def _is_linear(weight: fx.Node, user: fx.Node) -> bool:
 
 
 def _module(node: fx.Node) -> str | None:
-    """The FQN of the module whose code made a node, where that is known."""
+    """Return the FQN of the module whose code made a node, where that is known."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return stack[-1][0] if stack else None

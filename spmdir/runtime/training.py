@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -124,9 +124,9 @@ def _check_numbers(optimizer: str, option: str, value: Any, default: Any) -> Non
     optimizer=instance(str, expected=f"one of {', '.join(OPTIMIZERS)}"),
 )
 def training_step(
-    model: nn.Module, loss: Callable[..., Tensor], optimizer: str = "adamw", **options: Any
+    model: nn.Module, loss: Callable[..., Tensor], optimizer: str = "adamw", **options: float | Sequence[float]
 ) -> tuple[Callable[..., tuple[Tensor, State]], State]:
-    """One training step of `model` as a pure function, and the state it begins with.
+    """Return one training step of `model` as a pure function, and the state it begins with.
 
     `step(state, *args) → (loss, new_state)` computes `loss(model, *args)`, its gradients and the optimizer's
     update. It is made of pure tensor ops, so `make_fx(step)(state, *args)` traces forward, backward and update
@@ -137,6 +137,7 @@ def training_step(
     run again for the gradients, and their random ops give again what they gave.
 
     Args:
+        model: whose parameters are trained; it is not changed.
         loss: (model, *args) → 0-d tensor, e.g. `lambda model, x, y: (model(x) - y).square().mean()`.
         optimizer: "adamw" (lr, betas, eps, weight_decay) or "sgd" (lr, momentum, weight_decay).
         options: the optimizer's options; torch.optim's defaults, except that SGD has momentum 0.9.
@@ -144,6 +145,11 @@ def training_step(
     Raises:
         UnsupportedError: unknown optimizer or option, an option that is no number, or a model with nothing to train.
             The trace of a step raises it where the loss uses a parameter that it did not get from its model.
+
+    Example:
+        >>> step, state = spmdir.training_step(model, lambda model, x, y: (model(x) - y).square().mean(), lr=1e-4)
+        >>> parallel = spmdir.parallelize(step, (x, y), mesh, {"up.weight": "tp: S(0)"}, state=state)
+        >>> loss = parallel(x, y)
     """
     if optimizer not in OPTIMIZERS:
         raise UnsupportedError(
@@ -158,7 +164,7 @@ def training_step(
                 + did_you_mean(option, rule.defaults)
             )
         _check_numbers(optimizer, option, options[option], rule.defaults[option])
-    options = {**rule.defaults, **options}
+    settings = {**rule.defaults, **options}
     objective = _Objective(model, loss)
     originals = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -177,12 +183,12 @@ def training_step(
             **{moment: {} for moment in rule.moments},
             "step": state["step"] + 1,
         }
-        common = rule.common(new["step"], options)
+        common = rule.common(new["step"], settings)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             moments = tuple(state[moment][name] for moment in rule.moments)
             updated = parameter.detach()
             if gradient is not None:
-                updated, moments = rule.update(updated, gradient, moments, common, options)
+                updated, moments = rule.update(updated, gradient, moments, common, settings)
             new["parameters"][name] = updated
             for moment, tensor in zip(rule.moments, moments, strict=True):
                 new[moment][name] = tensor

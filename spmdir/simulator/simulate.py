@@ -63,7 +63,7 @@ def simulate(
         module: at any stage after import; the passes that it still needs are run on a copy.
         inputs: global tensors, in the order of the user inputs or by argument name.
         state_dict: parameters and buffers by their names.
-        seed: of the random addends of inputs whose reduction is pending, and of the random ops of the program.
+        seed: of the random partial values of partial inputs, and of the random ops of the program.
         sizes: symbolic sizes that the shapes of the inputs do not tell.
         pipeline: whose remaining passes are run; the standard one if None.
 
@@ -72,7 +72,10 @@ def simulate(
     Raises:
         LimitError: the mesh has more ranks than a simulation takes.
         SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
-            issue different collectives, or disagree on a value that they all hold.
+            issue different collectives, or disagree on a replicated value.
+
+    Example:
+        >>> (y,) = spmdir.simulate(module, [x], model.state_dict())
     """
     SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
     pipeline = as_pipeline(pipeline)

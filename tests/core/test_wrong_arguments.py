@@ -151,7 +151,15 @@ ODD: tuple[Any, ...] = (
 
 @pytest.mark.filterwarnings("ignore")
 def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
-    others = {"Placement", "ShardPlacement", "PartialPlacement", "check_placement", "R"}  # have no arguments, or others
+    others = {
+        "Placement",
+        "ShardPlacement",
+        "PartialPlacement",
+        "check_placement",
+        "R",
+        "ShardingLike",
+    }  # have no arguments, or others
+    others |= {"R", "ShardingLike"}  # are values
     others |= {"CommReport", "Parallel", "Plan", "Plugin", "Topology"}  # are made by functions, or plain
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)

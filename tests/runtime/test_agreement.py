@@ -144,5 +144,5 @@ def test_the_first_thing_that_differs_is_named(field):
 
 def test_what_dtensor_cannot_say_cannot_be_saved():
     held = LocalShard("w", torch.zeros(2), parse_sharding("tp: Cyclic(0, 1)"), (4,))
-    with pytest.raises(spmdir.SpmdirError, match=r"'w' is held as <tp: Cyclic\(0, 1\)>, which DTensor cannot say"):
+    with pytest.raises(spmdir.SpmdirError, match=r"'w' is laid out as <tp: Cyclic\(0, 1\)>, for which DTensor has no"):
         pickle.dumps(held)

@@ -39,4 +39,4 @@ def test_sizes_that_the_program_was_not_traced_for_are_refused(ranks):
     for result in ranks:
         assert result["refused"] == "size 's0' is 17; the program was traced for 0 to 16"
         assert "dimension 1 of" in result["different"] and "is 5; expected" in result["different"]
-        assert "pieces of inputs do not tell the whole sizes" in result["local"]
+        assert "shards of inputs do not tell the global sizes" in result["local"]

@@ -132,7 +132,7 @@ def test_a_state_that_torch_saves_is_whole_and_loads_into_another_mesh(ranks):
         for state in found["states"]:
             assert_same_state(state, found["expected"])
         assert_same(found["outputs"], found["expected outputs"])
-        assert "'up.weight' is held as <tp: Cyclic(1, 1)>, which DTensor cannot say" in found["unsaved"]
+        assert "'up.weight' is laid out as <tp: Cyclic(1, 1)>, for which DTensor has no" in found["unsaved"]
 
 
 @on(FOUR)

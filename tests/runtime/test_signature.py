@@ -8,7 +8,7 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
-from spmdir.runtime.signature import keep_places, read_signature
+from spmdir.runtime.signature import keep_shardings, read_signature
 
 MESH = Mesh({"a": 2})
 X = torch.ones(4)
@@ -44,7 +44,7 @@ def test_results_are_outputs_or_renew_an_argument_once():
 def test_a_new_value_is_wanted_where_the_old_one_is_held_and_inputs_are_whole_for_their_caller():
     for local, wanted in ((False, ""), (True, "a: S(0)")):
         function, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)", "x": "a: S(0)"})
-        keep_places(function, signature, local)
+        keep_shardings(function, signature, local)
         renewed = {argument.name: result.index for argument, result in signature.renewed}
         shardings = {name: function.res_attrs.data[index].data["spmd.sharding"].data for name, index in renewed.items()}
         assert shardings == {"n": parse_sharding("a: S(0)"), signature.inputs[0].name: parse_sharding(wanted)}

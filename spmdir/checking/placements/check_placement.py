@@ -66,6 +66,9 @@ def check_placement(*placements: type[Placement] | Placement | str) -> Report:
 
     Raises:
         SpmdirError: one of them is not a placement.
+
+    Example:
+        >>> assert spmdir.check_placement("Cyclic(0, 2)").sound
     """
     verdicts: list[Verdict] = []
     for given in placements:

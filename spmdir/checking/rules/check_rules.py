@@ -76,6 +76,9 @@ def check_rules(
 
     Raises:
         SpmdirError: an op has no rule, a text is not a placement, or a file cannot be used.
+
+    Example:
+        >>> assert spmdir.check_rules(["aten.mm"]).sound
     """
     rule_set = extended_rules(load_plugins(plugins))
     wanted = _wanted(ops, rule_set)

@@ -367,9 +367,16 @@ class PartialPlacement(Placement):
 def parse_placement(text: str) -> Placement:
     """Return the placement that `text` spells: `R`, `S(0)`, `P`, `P(sum)`, `?`, or one of a plug-in.
 
+    Args:
+        text: of one placement.
+
     Raises:
         ParseError: the text is not a placement.
         ShardingError: a field has a value that it cannot have.
+
+    Example:
+        >>> spmdir.parse_placement("S(1)") == spmdir.S(1)
+        True
     """
     if not isinstance(text, str):
         raise wrong_argument("text", text, "a placement, as in 'S(0)'")

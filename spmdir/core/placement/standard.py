@@ -49,7 +49,11 @@ class Replicate(Placement):
 
 @attrs.frozen(cache_hash=True)
 class Shard(ShardPlacement):
-    """`S(d)`: rank i has chunk i of dimension d, as `torch.chunk` makes them."""
+    """`S(d)`: rank i has chunk i of dimension d, as `torch.chunk` makes them.
+
+    Attributes:
+        dim: the dimension, from 0 on.
+    """
 
     text: ClassVar[str] = "S({dim})"
     splits: ClassVar[bool] = True
@@ -78,7 +82,11 @@ def _reduction_name(_: Any, __: Any, value: str) -> None:
 
 @attrs.frozen(cache_hash=True)
 class Partial(PartialPlacement):
-    """`P(op)`: the value is the reduction `op` of the ranks' partial values."""
+    """`P(op)`: the value is the reduction `op` of the ranks' partial values.
+
+    Attributes:
+        op: sum, avg, max, min, product, any or all.
+    """
 
     text: ClassVar[str] = "P({op})"
     op: str = attrs.field(default="sum", validator=_reduction_name)
