@@ -2,7 +2,7 @@
 
 A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
 class: each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites;
-`PLUGIN_FILES` lists further files. A function `register(context)` is called with each IR context that passes run in.
+`PLUGIN_FILES` lists further files.
 Placements and collectives are known to the whole process once they are loaded, since texts are read without a
 pipeline. All else holds only in the pipelines that are given the plug-in.
 """
@@ -84,12 +84,6 @@ class Plugin:
     def classes(self, base: type[Kind]) -> tuple[type[Kind], ...]:
         """Return the classes derived from `base` that the plug-in defines, in order."""
         return tuple(_own_classes(self.module, base)) if self.module is not None else ()
-
-    def register(self, context: object) -> None:
-        """Call the function `register(context)` of the plug-in, if it has one, with an IR context."""
-        hook = getattr(self.module, "register", None)
-        if hook is not None:
-            _guarded(self.name, lambda: hook(context))
 
 
 def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:

@@ -9,8 +9,9 @@ import pytest
 
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.base import parse_placement
+from spmdir.dialects import ir
 from spmdir.passes import PASSES
-from spmdir.passes.pipeline import Pipeline
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.plugins import load_module, load_plugins
 from spmdir.tools import spmd_opt, spmd_plan
 
@@ -54,17 +55,11 @@ def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:
         Pipeline("rename")
 
 
-def test_register_is_called_with_each_context(tmp_path: Path) -> None:
-    path = write(tmp_path, "registers.py", "def register(context):\n    context.conditions['is mine'] = all\n")
-    assert Pipeline("", plugins=[path]).context().conditions == {"is mine": all}
+def test_a_condition_of_a_plugin_is_one_of_its_pipelines(tmp_path: Path) -> None:
+    text = "from spmdir.passes.fusion.rewrite_conditions import condition\n\nmine = condition('is mine')(all)\n"
+    path = write(tmp_path, "conditions.py", text)
+    assert Pipeline("", plugins=[path]).context().conditions["is mine"].test is all
     assert Pipeline("").context().conditions == {}
-
-
-def test_what_register_raises_is_told_at_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path, "failing.py", "def register(context):\n    raise KeyError('k')\n")
-    with pytest.raises(SpmdirError, match="plug-in failed: KeyError: 'k'") as refusal:
-        Pipeline("", plugins=[path]).context()
-    assert str(refusal.value.location) == f"{path}:2:1"
 
 
 def test_a_python_plugin_brings_the_files_that_it_lists(tmp_path: Path) -> None:
@@ -145,7 +140,7 @@ def test_a_plugin_neither_ends_the_tool_nor_adds_a_pass_without_a_name(
 def test_a_rule_file_that_is_no_text_is_refused_at_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "own.rules"
     path.write_bytes(b"# one\n#\xff")
-    with pytest.raises(SpmdirError, match="no UTF-8 text") as caught:
+    with pytest.raises(SpmdirError, match="not UTF-8 text") as caught:
         load_plugins([str(path)])
     assert str(caught.value.location) == f"{path}:2:2"
 
@@ -204,6 +199,43 @@ def test_rewrites_and_topologies_of_plugins_are_those_of_the_pipeline(tmp_path: 
     assert [rewrite.name for rewrite in pipeline.context().rewrites] == ["slice-twice"]
     (lowering,) = [made for made in pipeline.made() if made.name == "lower-reshard"]
     assert lowering.topology.name == "slow" and lowering.topology.intra_bandwidth == 1e9  # type: ignore[attr-defined]
+
+
+def test_the_planner_tool_knows_the_topologies_of_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "from spmdir.reshard.topology import Topology\nSLOW = Topology('slow', 1e9, 1e9, 1e-6, 0.0, 0.0, 1e9)\n"
+    options = ["--mesh", "4", "--shape", "8x8", "--no-dtensor", "--topology", "slow"]
+    assert spmd_plan.main(["S(0)", "R", *options, "--load-plugin", write(tmp_path, "slow.py", text)]) == 0
+    assert "topology slow" in capsys.readouterr().out
+    assert spmd_plan.main(["S(0)", "R", *options]) == 1
+    assert "'slow'" in capsys.readouterr().err
+
+
+OWN_PROPAGATE = """
+from dataclasses import dataclass
+from spmdir.passes.propagate import PropagatePass
+
+@dataclass(frozen=True)
+class Propagate(PropagatePass):
+    \"\"\"Propagates, with an option of its own.\"\"\"
+
+    speed: int = 1
+"""
+
+SIZED = """
+spmd.mesh @mesh <tp = 2>
+spmd.sizes {s0 = 8 in 2..64}
+
+func.func @f(%x: tensor<[s0]x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<[s0]x4xf32> {
+  %y = aten.relu(%x) : tensor<[s0]x4xf32>
+  return %y : tensor<[s0]x4xf32>
+}
+"""
+
+
+def test_bind_sizes_decides_again_by_the_passes_of_the_pipeline(tmp_path: Path) -> None:
+    plugin = write(tmp_path, "own_propagate.py", OWN_PROPAGATE)
+    module = run_passes(ir.parse(SIZED), Pipeline("propagate{speed=2},bind-sizes{s0=6}", plugins=[plugin]))
+    assert "tensor<6x4xf32>" in ir.print_ir(module)
 
 
 def test_an_installed_plugin_is_found_by_its_name_and_by_the_name_of_its_pass(tmp_path: Path, monkeypatch) -> None:

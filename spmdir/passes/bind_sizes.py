@@ -29,6 +29,7 @@ from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expansion_of
+from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import global_functions
 from spmdir.passes.propagation.noted_options import taken_note
 
@@ -124,7 +125,7 @@ def _bound_output(value: Literal, given: Mapping[str, int]) -> Literal:
 
 def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
     """Keep the decisions that the ops have if the rules accept them all, else decide again with the same options."""
-    mesh, decided_by = ir.mesh(module), taken_note(function)
+    mesh, decided_by = ir.mesh(module), taken_note(function, as_pipeline(ctx.pipeline))
     try:
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):

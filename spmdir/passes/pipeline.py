@@ -138,8 +138,7 @@ class Pipeline:
     rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.topology, str) or self.topology not in self._topologies:
-            find_topology(self.topology, FLAT)
+        self.find_topology(self.topology)
         if any(step.name not in self.passes for step in self.steps):
             self._add_installed()
         _ = self._plugin_rewrites  # reads them
@@ -185,6 +184,15 @@ class Pipeline:
     def _topologies(self) -> dict[str, Topology]:
         return {one.name: one for plugin in self.plugins for one in plugin.values(Topology)}
 
+    def find_topology(self, topology: Topology | str | None) -> Topology:
+        """Return a machine: a value as it is, by its name or its TOML file; `flat` if None.
+
+        Raises:
+            SpmdirError: neither spmdir nor a plug-in has one of that name, or the file is malformed.
+        """
+        known = self._topologies.get(topology) if isinstance(topology, str) else None
+        return known or find_topology(topology, FLAT)
+
     @property
     def digest(self) -> str:
         """A digest of all that decides what the pipeline does; ranks compare it."""
@@ -192,14 +200,13 @@ class Pipeline:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def context(self) -> IRContext:
-        """Return a fresh context with the rules of this pipeline, and all that its plug-ins register in it."""
+        """Return a fresh context with the rules, rewrites and conditions of this pipeline."""
         from spmdir.dialects import ir
 
         context = ir.context()
+        context.pipeline = self
         context.rules, context.rewrites = self.rules, self._plugin_rewrites
         context.conditions.update(self._plugin_conditions)
-        for plugin in self.plugins:
-            plugin.register(context)
         return context
 
     def made(self) -> list[ModulePass]:

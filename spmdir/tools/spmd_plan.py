@@ -14,12 +14,12 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
-from spmdir.plugins import load_plugins
+from spmdir.passes.pipeline import Pipeline
 from spmdir.report.communication import size_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import FLAT, TOPOLOGIES, Topology, find_topology
+from spmdir.reshard.topology import TOPOLOGIES, Topology
 from spmdir.tools.command import ArgumentParser, guarded
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    load_plugins(options.load_plugin)
+    pipeline = Pipeline("", plugins=options.load_plugin)
     mesh = Mesh(options.mesh, intra_node=options.intra)
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
-    topology = find_topology(options.topology, FLAT)
+    topology = pipeline.find_topology(options.topology)
     plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology)
     itemsize = DTYPES[options.dtype].itemsize
     print(f"<{source}> -> <{target}>")
@@ -76,7 +76,9 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--intra", type=_names, help="the axes whose ranks sit inside one node; all if left out")
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
     parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
-    parser.add_argument("--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, or a .toml file (flat)")
+    parser.add_argument(
+        "--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, one of a plug-in, or a .toml file (flat)"
+    )
     parser.add_plugins()
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
     return parser

@@ -48,18 +48,21 @@ def _main(argv: Sequence[str]) -> int:
     from spmdir.tools.reducer import Candidate, reduce
 
     arguments = tuple(shlex.split(options.run)) if options.run else ()
+    plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
     if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:
         found = arguments[0] if arguments else ""
         raise SpmdirError(
             f"--run cannot run '{found}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(found, _TOOLS)}"
         )
     test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
-    found = reduce(Candidate(text, arguments), lambda one: test(one.text, one.arguments), options.timeout, file)
+    found = reduce(
+        Candidate(text, arguments), lambda one: test(one.text, (*one.arguments, *plugins)), options.timeout, file
+    )
     ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
     lines = [one.count("\n") for one in (text, found.candidate.text)]
     print(f"remark: {lines[1]} of {lines[0]} lines are left, {found.probes} tries{ending}", file=sys.stderr)
     if options.run:
-        print(f"remark: {shlex.join(found.candidate.arguments)}", file=sys.stderr)
+        print(f"remark: {shlex.join((*found.candidate.arguments, *plugins))}", file=sys.stderr)
     write_text(options.output, found.candidate.text)
     return 0
 

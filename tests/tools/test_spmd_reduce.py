@@ -33,6 +33,22 @@ func.func @mlp(%0: tensor<1x1xf32>) {
 """
 
 
+FAILS = """
+from dataclasses import dataclass
+from xdsl.passes import ModulePass
+import spmdir
+
+@dataclass(frozen=True)
+class FailsPass(ModulePass):
+    \"\"\"Fails.\"\"\"
+
+    name = "fails"
+
+    def apply(self, ctx, op):
+        raise spmdir.SpmdirError("there is no relu")
+"""
+
+
 def reduced(tmp_path: Path, text: str, *options: str) -> str:
     """Return what is left of `text`."""
     source, target = tmp_path / "in.mlir", tmp_path / "out.mlir"
@@ -51,6 +67,14 @@ def reduced(tmp_path: Path, text: str, *options: str) -> str:
 def test_program_and_pipeline_are_what_the_error_needs(tmp_path, capsys, run: str, left: str) -> None:
     assert reduced(tmp_path, MLP, "--run", run, "--expect-error", "no strategy of its rule gives") == GELU
     assert capsys.readouterr().err.splitlines()[1] == f"remark: {left}"
+
+
+def test_plug_ins_are_given_to_the_tool_that_is_run(tmp_path, capsys) -> None:
+    plugin = tmp_path / "fails.py"
+    plugin.write_text(FAILS)
+    options = ("--load-plugin", str(plugin), "--run", "spmd-opt --fails", "--expect-error", "no relu")
+    assert reduced(tmp_path, MLP, *options).count("\n") < MLP.count("\n")
+    assert capsys.readouterr().err.splitlines()[1] == f"remark: spmd-opt --fails --load-plugin={plugin}"
 
 
 def test_a_program_that_succeeds_is_reduced_by_its_output(tmp_path) -> None:

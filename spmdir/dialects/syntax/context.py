@@ -50,11 +50,13 @@ class IRContext(Context):
     """A context in which every `namespace.op` outside the registered dialects is a torch op.
 
     Attributes:
+        pipeline: the Pipeline whose passes are run; None for the standard one.
         rules: the rules of the torch ops; the packaged ones unless set.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
         conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
     """
 
+    pipeline: Any = None
     rewrites: tuple[Any, ...] = ()
 
     @cached_property

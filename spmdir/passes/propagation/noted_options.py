@@ -9,7 +9,7 @@ from xdsl.passes import ModulePass
 from spmdir.core.errors import ParseError
 from spmdir.dialects.syntax.context import location_of
 from spmdir.passes.options import changed_options
-from spmdir.passes.pipeline import Pipeline, Step
+from spmdir.passes.pipeline import Pipeline, Step, parse_steps
 
 NOTE = "spmd.decided_by"
 """The attribute of a function that holds the step of the pipeline that decided it, if that had options."""
@@ -22,15 +22,18 @@ def note_options(function: FuncOp, decided_by: ModulePass) -> None:
         function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, options)))
 
 
-def taken_note(function: FuncOp) -> ModulePass:
+def taken_note(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     """Return the pass that decided `function`, as noted, else propagate with its defaults; the note is removed.
+
+    Args:
+        pipeline: whose passes and topologies the note speaks of.
 
     Raises:
         ParseError: the note is not the text of a step of propagate; located.
     """
     note = function.attributes.pop(NOTE, StringAttr("propagate"))
     try:
-        steps = Pipeline(note.data).made() if isinstance(note, StringAttr) else []
+        steps = pipeline.with_steps(parse_steps(note.data)).made() if isinstance(note, StringAttr) else []
     except ParseError as error:
         raise ParseError(f"{NOTE}: {error.message}", location_of(function)) from None
     if [step.name for step in steps] != ["propagate"]:
