@@ -65,7 +65,7 @@ DYNAMIC = DYNAMIC_INDEX
 
 @lru_cache(maxsize=65536)
 def type_of(meta: TensorMeta | None) -> Attribute:
-    """The IR type of a tensor; `none` for a missing result."""
+    """Return the IR type of a tensor; `none` for a missing result."""
     if meta is None:
         return NoneType()
     sizes = DimsAttr(meta.sizes) if isinstance(meta, SizedMeta) else NoneAttr()
@@ -73,7 +73,8 @@ def type_of(meta: TensorMeta | None) -> Attribute:
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """The inverse of `type_of`, with example sizes; None for anything that is not a tensor of a known element type."""
+    """Return the inverse of `type_of`, with example sizes; None for anything that is not a tensor of a known element
+    type."""
     known = type_.__dict__
     if "_meta" not in known:
         # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
@@ -91,19 +92,19 @@ def _read_type(type_: Attribute) -> TensorMeta | None:
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
-    """The sizes of a tensor type, symbolic ones as they are written."""
+    """Return the sizes of a tensor type, symbolic ones as they are written."""
     assert isinstance(type_, TensorType)
     return type_.encoding.data if isinstance(type_.encoding, DimsAttr) else type_.get_shape()
 
 
 def is_sized(type_: Attribute) -> bool:
-    """Whether a type is that of a tensor with symbolic sizes."""
+    """Return whether a type is that of a tensor with symbolic sizes."""
     return isinstance(type_, TensorType) and isinstance(type_.encoding, DimsAttr)
 
 
 @lru_cache(maxsize=65536)
 def print_type(type_: Attribute) -> str:
-    """The text of a type."""
+    """Return the text of a type."""
     meta = meta_of(type_)
     if meta is None:
         return str(type_)
@@ -170,7 +171,7 @@ class ArgumentsAttr(Data[tuple[tuple[str, Literal], ...]]):
 
     @cached_property
     def text(self) -> str:
-        """The canonical text."""
+        """Return the canonical text."""
         return print_arguments(self.data)
 
     def __eq__(self, other: object) -> bool:
@@ -236,11 +237,11 @@ def _as_structure(value: Literal) -> Structure:
 
 @lru_cache(maxsize=65536)
 def sharding_attr(sharding: Sharding) -> ShardingAttr:
-    """The attribute of a sharding, one object for equal shardings."""
+    """Return the attribute of a sharding, one object for equal shardings."""
     return ShardingAttr(sharding)
 
 
 @lru_cache(maxsize=65536)
 def shardings_attr(shardings: tuple[Sharding | None, ...]) -> ShardingsAttr:
-    """The attribute of several shardings, one object for equal ones."""
+    """Return the attribute of several shardings, one object for equal ones."""
     return ShardingsAttr(shardings)

@@ -40,7 +40,7 @@ _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
 
 
 def context() -> IRContext:
-    """A fresh context with the dialects of the IR."""
+    """Return a fresh context with the dialects of the IR."""
     ctx = IRContext()
     ctx.load_dialect(Builtin)
     ctx.load_dialect(Func)
@@ -182,7 +182,7 @@ def mesh(module: ModuleOp) -> Mesh:
 
 
 def functions(module: ModuleOp) -> list[FuncOp]:
-    """The functions of a module that have a body."""
+    """Return the functions of a module that have a body."""
     require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     return [op for op in module.body.block.ops if isinstance(op, FuncOp) and op.body.blocks]
 
@@ -206,7 +206,7 @@ def main_function(module: ModuleOp) -> FuncOp:
 
 
 def terminator(function: FuncOp) -> ReturnOp:
-    """The return of a function."""
+    """Return the return of a function."""
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
         raise UnsupportedError("the function does not end in `return`", location_of(function))
@@ -215,7 +215,7 @@ def terminator(function: FuncOp) -> ReturnOp:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection inside: building many small objects is up to twice as fast."""
+    """Pause the cyclic garbage collector: building many small objects is up to twice as fast."""
     enabled = gc.isenabled()
     gc.disable()
     try:

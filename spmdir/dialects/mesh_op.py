@@ -64,7 +64,7 @@ class MeshOp(IRDLOperation):
 
     @property
     def mesh(self) -> Mesh:
-        """The declared mesh."""
+        """Return the declared mesh."""
         return self.declared.data
 
     def verify_(self) -> None:

@@ -47,7 +47,7 @@ class DimsAttr(Data[tuple[int | Size, ...]]):
 
 
 def dims_text(size: int | Size) -> str:
-    """A size inside a tensor type."""
+    """Return a size inside a tensor type."""
     return f"[{size}]" if isinstance(size, Size) else str(size)
 
 
@@ -115,7 +115,7 @@ def read_size(text: str, hints: Hints) -> int | Size:
 
 
 def hint_of(size: Number, hints: Hints) -> int | float:
-    """The example of `size`.
+    """Return the example of `size`.
 
     Raises:
         SpmdirError: it is made of a symbol that has none.

@@ -83,7 +83,7 @@ class SizeOp(ValueOp):
 
     @classmethod
     def make(cls, arguments: Sequence[Any], size: Number, hint: int | float, location: Any = None) -> SizeOp:
-        """An op that gives `size`; `arguments` are SSA values, first a tensor if it takes one, and literals."""
+        """Return an op that gives `size`; `arguments` are SSA values, first a tensor if it takes one, and literals."""
         tensors = [value for value in arguments if isinstance(value, SSAValue) and meta_of(value.type) is not None]
         sizes: list[SSAValue] = []
 
@@ -104,17 +104,17 @@ class SizeOp(ValueOp):
 
     @property
     def measure(self) -> Measure:
-        """What its result is."""
+        """Return what the result measures."""
         return self.results[0].type.data  # type: ignore
 
     @property
     def given(self) -> tuple[Any, ...]:
-        """The arguments behind the tensor; sizes as they are known."""
+        """Return the arguments behind the tensor; sizes as they are known."""
         sizes = [size.type.data.size for size in self.sizes]  # type: ignore
         return dict(with_sizes(self.arguments.data, sizes))["args"] if self.arguments else ()  # type: ignore
 
     def number(self) -> Number | None:
-        """What the op gives, as its operands say; None for one that only its type knows."""
+        """Return what the op gives, as its operands say; None for one that only its type knows."""
         return apply(FUNCTIONS[self.name], *self.given) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class SizeOp(ValueOp):
 
     @classmethod
     def _read_operands(cls, parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], str]:
-        """The tensors in front, and the text behind them."""
+        """Return the tensors in front, and the text behind them."""
         return [], text
 
 
@@ -273,7 +273,7 @@ def sizes_op(op: Operation) -> SizesOp | None:
 
 
 def open_sizes(module: ModuleOp) -> Sizes:
-    """The sizes that a module leaves open; none where all are bound."""
+    """Return the sizes that a module leaves open; none where all are bound."""
     require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     found = sizes_op(module)
     return found.sizes.data if found else Sizes()
@@ -316,7 +316,7 @@ class SizeValues:
         self.known: dict[Number, SSAValue] = {}
 
     def value(self, size: Number) -> SSAValue:
-        """The value that is `size`, of a new op if there is none yet."""
+        """Return the value that is `size`, of a new op if there is none yet."""
         if size not in self.known:
             source: Any = self._measured.get(size)
             op = (SizeOfOp if source is None else SymSizeOp).make(source or [], size, self._hint(size))
@@ -325,7 +325,8 @@ class SizeValues:
         return self.known[size]
 
     def operands(self, arguments: Any) -> tuple[Any, list[SSAValue]]:
-        """`arguments`, literals in which sizes stand as they are, with references to operands; these operands."""
+        """Return `arguments`, literals in which sizes stand as they are, with references to operands; these
+        operands."""
         found: list[SSAValue] = []
 
         def literal(given: Any) -> Literal:
@@ -357,7 +358,7 @@ def merge_sizes(block: Block) -> None:
 
 
 def drop_unused(ops: Iterable[Operation]) -> list[Operation]:
-    """The ops without sizes that nothing uses."""
+    """Return the ops without sizes that nothing uses."""
     kept: list[Operation] = []
     for op in reversed(list(ops)):
         if isinstance(op, SizeOp) and not op.results[0].uses:

@@ -63,7 +63,7 @@ class ValueOp(IRDLOperation):
 
     @property
     def tensors(self) -> Sequence[SSAValue]:
-        """The operands but for sizes, which come last."""
+        """Return the operands but for sizes, which come last."""
         operands = self._operands
         count = len(operands)
         while count and type(operands[count - 1]._type) is SizeType:
@@ -72,7 +72,7 @@ class ValueOp(IRDLOperation):
 
     @property
     def sizes(self) -> Sequence[SSAValue]:
-        """The operands that are sizes; arguments refer to them."""
+        """Return the operands that are sizes; arguments refer to them."""
         return self._operands[len(self.tensors) :]
 
     @property
@@ -83,7 +83,7 @@ class ValueOp(IRDLOperation):
 
     @property
     def shardings(self) -> tuple[Sharding | None, ...]:
-        """The sharding of each result; None where undecided."""
+        """Return the sharding of each result; None where undecided."""
         attribute: Any = self.properties.get("sharding")
         return attribute.data if attribute is not None else (None,) * len(self.results)
 
@@ -121,7 +121,7 @@ class ValueOp(IRDLOperation):
         structure: Structure | None = None,
         location: Any = None,
     ) -> ValueOp:
-        """A new op; `arguments` are sorted by name, `shardings` has one entry a result."""
+        """Return a new op; `arguments` are sorted by name, `shardings` has one entry a result."""
         properties: dict[str, Attribute] = {}
         if arguments:
             properties["arguments"] = ArgumentsAttr(arguments)
@@ -234,7 +234,7 @@ class ValueOp(IRDLOperation):
 
     @classmethod
     def parse_from(cls, parser: Parser, start: int) -> ValueOp:
-        """The op whose name ends at `start` of the parser's text."""
+        """Return the op whose name ends at `start` of the parser's text."""
         text = parser.lexer.input.content
         pattern = OPERANDS if cls.PARENTHESISED else BARE_OPERANDS
         match = pattern.match(text, start)
@@ -276,7 +276,7 @@ _TAIL = ("arguments", "sharding", "needs", "of")
 
 
 def _refers(arguments: ArgumentsAttr) -> bool:
-    """Whether an argument, or an entry of one that is a list, is an operand."""
+    """Return whether an argument, or an entry of one that is a list, is an operand."""
     return any(
         type(value) is SizeOperand or (type(value) is tuple and any(type(entry) is SizeOperand for entry in value))
         for _, value in arguments.data
@@ -284,7 +284,7 @@ def _refers(arguments: ArgumentsAttr) -> bool:
 
 
 def _size_operands(value: Any) -> set[int]:
-    """The operands that `value` refers to."""
+    """Return the operands that `value` refers to."""
     if isinstance(value, SizeOperand):
         return {value.index}
     return set().union(*map(_size_operands, value)) if isinstance(value, tuple) else set()

@@ -183,7 +183,7 @@ def _tells(node: fx.Node) -> bool:
 
 
 def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
-    """`module`, or a copy of it in which schemas tell all aliases that writes depend on.
+    """Return `module`, or a copy of it in which schemas tell all aliases that writes depend on.
 
     Args:
         held: an example of each placeholder's value, strides included.

@@ -153,7 +153,7 @@ def _adagrad(p: Tensor, g: Tensor, total: Tensor, step: Tensor, *, lr: Any, lr_d
 
 
 def _first(count: int, update: Callable[..., Lists]) -> Callable[..., Lists]:
-    """`update` without the lists behind the first `count`, which the op does not change."""
+    """Return `update` without the lists behind the first `count`, which the op does not change."""
     return lambda *lists, **options: update(*lists, **options)[:count]
 
 

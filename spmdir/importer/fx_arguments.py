@@ -121,7 +121,7 @@ def _check_placement(name: str, argument: str, value: Any, place: Location | Non
 
 
 def _as_declared(value: Any, parameter: _Parameter) -> Any:
-    """`value` as its type in the schema: one number stands for a list of equal ones, an int for a float."""
+    """Return `value` as its type in the schema: one number stands for a list of equal ones, an int for a float."""
     if parameter.role == "list" and parameter.count and isinstance(value, (int, Size)):
         return (value,) * parameter.count
     return apply("float", value) if parameter.role == "float" and isinstance(value, (int, Size)) else value

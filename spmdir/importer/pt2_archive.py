@@ -149,7 +149,7 @@ def _check_payloads(config: Any, member: str, sizes: dict[str, int], path: str) 
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Inside, torch.load unpickles tensors alone, whatever its caller says: torch's own switch, read at each load."""
+    """Make torch.load unpickle tensors only, whatever its caller says, by torch's own switch, read at each load."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -164,7 +164,7 @@ def _weights_only() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch logs a traceback besides raising; what matters to the user is in the error."""
+    """Silence torch's logging, which adds a traceback to an error that already says what matters."""
     logged = logging.root.manager.disable
     logging.disable()
     try:
@@ -175,7 +175,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_error(path: str) -> Iterator[None]:
-    """torch raises whatever its unpacking runs into; for the user it is one thing."""
+    """Raise whatever torch's unpacking raises as one kind of error."""
     try:
         yield
     except SpmdirError:

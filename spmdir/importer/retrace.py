@@ -62,7 +62,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
-    """`self[mask] = values` as a choice, where all chosen places get the same; other puts stay as they are."""
+    """Return `self[mask] = values` as a choice, where all chosen places get the same; other puts stay as they are."""
     at = [position for position, index in enumerate(indices) if index is not None]
     if len(at) != 1 or not _is_mask(indices[at[0]]) or accumulate:
         return NotImplemented

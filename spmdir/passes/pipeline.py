@@ -155,12 +155,12 @@ class Pipeline:
 
     @property
     def rules(self) -> RuleSet:
-        """The rules of the torch ops; a context manager, in whose `with` block everything goes by them."""
+        """Return the rules of the torch ops; a context manager, in whose `with` block everything goes by them."""
         return self._extended or extended_rules(())
 
     @functools.cached_property
     def _extended(self) -> RuleSet | None:
-        """The rules with those of the plug-ins, made once since a RuleSet memoises; None without any."""
+        """Return the rules with those of the plug-ins, made once since a RuleSet memoises; None without any."""
         return extended_rules(self.plugins) if any(plugin.rules for plugin in self.plugins) else None
 
     @functools.cached_property
@@ -195,7 +195,7 @@ class Pipeline:
 
     @property
     def digest(self) -> str:
-        """A digest of all that decides what the pipeline does; ranks compare it."""
+        """Return a digest of all that decides what the pipeline does; ranks compare it."""
         parts = [str(self), repr(self.topology), *(plugin.digest for plugin in self.plugins)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

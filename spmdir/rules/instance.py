@@ -62,7 +62,7 @@ class RuleInstance:
 
     @property
     def name(self) -> str:
-        """The op's name, as in Call.name: `aten.mm`, `aten.add.Tensor`."""
+        """Return the op's name, as in Call.name: `aten.mm`, `aten.add.Tensor`."""
         return self.call.name
 
     @property
@@ -85,7 +85,7 @@ class RuleInstance:
 
     @cached_property
     def all_dims(self) -> tuple[Dims, ...]:
-        """The dimensions of operands and present results that have any."""
+        """Return the dimensions of operands and present results that have any."""
         return tuple(dims for dims in (*self.operand_dims, *self.result_dims) if dims)
 
     @cached_property
@@ -114,24 +114,25 @@ class RuleInstance:
 
     @cached_property
     def is_view(self) -> bool:
-        """Whether every element of the one result is an element of the one operand, as the factors place it."""
+        """Return whether every element of the one result is an element of the one operand, as the factors place it."""
         return any(self.active("moves")) and len(self.call.operands) == 1 == len(self.call.results)
 
     @cached_property
     def is_product(self) -> bool:
-        """Whether the op is the product of its operands summed over the factors that the result lacks: an einsum."""
+        """Return whether the op is the product of its operands summed over the factors that the result lacks: an
+        einsum."""
         return any(self.active("multilinear")) and len(self.call.results) == 1
 
     @cached_property
     def additive(self) -> tuple[tuple[int, ...], bool]:
-        """The operands that the op adds to the rest, and whether one of them is a Python number other than 0."""
+        """Return the operands that the op adds to the rest, and whether one of them is a Python number other than 0."""
         names = [name for clause in self.active("adds") for name in clause.names]
         operands = tuple(i for name in names for i in self.binding.operands(name))
         return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
 
     @cached_property
     def scales_finitely(self) -> bool:
-        """Whether all numbers that what is linear may multiply by are finite in the result's type.
+        """Return whether all numbers that what is linear may multiply by are finite in the result's type.
 
         Times an infinity, addends of either sign become infinities of either sign, and their sum NaN.
         """
@@ -141,7 +142,8 @@ class RuleInstance:
 
     @cached_property
     def ignored(self) -> frozenset[int]:
-        """The factors of operands of which the op reads no element: results are replicated, whatever shards them."""
+        """Return the factors of operands of which the op reads no element: results are replicated, whatever shards
+        them."""
         operands = {i for c in self.active("ignores") for name in c.names for i in self.binding.operands(name)}
         read = {f for i, dims in enumerate(self.operand_dims) if i not in operands for d in dims for f in d}
         return frozenset(f for i in operands for d in self.operand_dims[i] for f in d) - read

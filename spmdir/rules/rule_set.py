@@ -67,7 +67,7 @@ class RuleSet:
 
     @property
     def instances(self) -> int:
-        """How many different calls rules were instantiated on."""
+        """Return how many different calls rules were instantiated on."""
         return len(self._instantiated)
 
     @property
@@ -90,7 +90,7 @@ class RuleSet:
         return next(iter(self.alternatives(name)), None)
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
-        """(name, whether it is a tensor) of the parameters of op `name`."""
+        """Return (name, whether it is a tensor) of the parameters of op `name`."""
         if name in HALO_OPS:
             return HALO_OPS[name]
         rule = self.lookup(name)
@@ -193,7 +193,8 @@ HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
 
 
 def split_records(text: str) -> list[tuple[int, str, str | None]]:
-    """(first line, record, op name or None if the record begins like no rule) of every record in a .rules file."""
+    """Return (first line, record, op name or None if the record begins like no rule) of every record in a .rules
+    file."""
     records: list[tuple[int, list[str], str | None]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -43,7 +43,7 @@ class Golden:
 
     @property
     def sources(self) -> list[str]:
-        """The IR of each part, without the RUN line, marks and expectations."""
+        """Return the IR of each part, without the RUN line, marks and expectations."""
         return [re.sub(r"\A// (?:RUN:|-----).*\n", "", source) for source, _ in self.parts]
 
 

@@ -22,7 +22,7 @@ examples:
 
 Samples are those of spmdir and the aten calls that torch's OpInfo samples make, forward and backward, the latter
 if torch.testing can be loaded. Every op runs in a process of its own, so that one that crashes ends no other.
-`missing` counts strategies that are right, but that the rule does not offer, without a reason in reasons.toml.
+`missing` counts strategies that are right, but that the rule does not have, without a reason in reasons.toml.
 """
 
 

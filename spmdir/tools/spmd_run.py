@@ -149,8 +149,8 @@ def random_inputs(
 def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
     """Return inexact placement → the error that it may make, summed over the values with that placement.
 
-    It is a part of what ranks hold. Where n addends hide a value at random, the largest of them may be n times the
-    value, and together they may be 2 n - 1 times as large.
+    It is relative to what ranks hold. Where n partial values hide a value at random, the largest of them may be n times
+    the value, and together they may be 2 n - 1 times as large.
     """
     from spmdir.passes.finish import localized
 

@@ -17,7 +17,7 @@ _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
 
 @cache
 def schema(op: torch._ops.OpOverload) -> tuple[tuple[str, str, bool], ...]:
-    """(name, type, keyword only) of each argument of `op`."""
+    """Return (name, type, keyword only) of each argument of `op`."""
     return tuple((a.name, str(a.real_type), a.kwarg_only) for a in op._schema.arguments)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind are refused by every public function with a SpmdirError that says what is expected."""
+"""Arguments of the wrong kind are rejected by every public function with a SpmdirError that says what is expected."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _fuzz(names: Sequence[str], first: int, seconds: float, processes: int) -> list[Batch]:
-    """The batches that fit into the time, each of the kind that is furthest behind its share of it."""
+    """Return the batches that fit into the time, each of the kind that is furthest behind its share of it."""
     end, spent, done = time.monotonic() + seconds, dict.fromkeys(names, 0.0), []
     seeds = iter(range(first, sys.maxsize))
 

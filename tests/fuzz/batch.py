@@ -170,7 +170,7 @@ def limit(seconds: int) -> Iterator[None]:
 
 
 def shape_of(message: str) -> str:
-    """A message without its names and numbers, so that alike ones count together."""
+    """Return a message without its names and numbers, so that alike ones count together."""
     line = message.partition("\n")[0]
     line = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line)
     line = re.sub(r"<[^<>]*>|\[[^\[\]]*\]|\([^()]*\)", "…", line)

@@ -24,7 +24,7 @@ def difference(
     inputs: Sequence[Tensor],
     again: Callable[[list[Tensor]], list[Tensor]],
 ) -> str | None:
-    """How found values differ from expected ones beyond rounding; None if they do not.
+    """Return how found values differ from expected ones beyond rounding; None if they do not.
 
     Integers and truth values are exact where no rounded value has made them. Others may differ by 1e-12 of the largest
     value that the program meets, or by a few units of the narrowest type in it; or, where the program amplifies
@@ -82,7 +82,7 @@ def _largest(tensor: Tensor) -> float:
 def _spread(
     right: Sequence[Tensor], inputs: Sequence[Tensor], unit: float, again: Callable[[list[Tensor]], list[Tensor]]
 ) -> list[float]:
-    """How far each result moves when the inputs move by a unit in the last place."""
+    """Return how far each result moves when the inputs move by a unit in the last place."""
     generator = torch.Generator().manual_seed(0)
     spread = [0.0] * len(right)
     for _ in range(6):

@@ -58,7 +58,7 @@ def _inputs(text: str) -> dict[str, torch.Tensor]:
 
 @st.composite
 def edited(draw: st.DrawFn) -> Edited:
-    """A random program, one that has what localize makes, or a golden one; taken to a stage and edited there."""
+    """Return a random program, one that has what localize makes, or a golden one; taken to a stage and edited there."""
     source = draw(st.sampled_from(("random", "random", "local", "golden")))
     if source == "local":
         stage = draw(st.sampled_from([*STAGES, "localize", "localize"]))
@@ -87,7 +87,8 @@ def _local(name: str, stage: str) -> str:
 
 @cache
 def golden() -> tuple[str, ...]:
-    """The golden programs that run: complete, accepted, and small; in double precision, so that all else is wrong."""
+    """Return the golden programs that run: complete, accepted, and small; in double precision, so that all else is
+    wrong."""
     texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
         if "bad" in path.parts:

@@ -58,7 +58,7 @@ def random_edit(text: str, random: Random) -> str:
 
 
 def _instead(pattern: re.Pattern[str], text: str, random: Random, new: Callable[[str], str]) -> str | None:
-    """`text` with one of the places of `pattern` replaced by what `new` makes of it."""
+    """Return `text` with one of the places of `pattern` replaced by what `new` makes of it."""
     found = [match for match in pattern.finditer(text) if match.start() > text.find("func.func")]
     if not found:
         return None
@@ -67,18 +67,19 @@ def _instead(pattern: re.Pattern[str], text: str, random: Random, new: Callable[
 
 
 def axes(text: str) -> list[str]:
-    """The axes of the mesh that `text` declares."""
+    """Return the axes of the mesh that `text` declares."""
     return re.findall(r"(\w+) = \d+", text.partition("<")[2].partition(">")[0])
 
 
 def placement(text: str, random: Random) -> str | None:
-    """An axis is placed otherwise, or not at all, somewhere."""
+    """Return `text` with another placement for one axis somewhere, or none."""
     other = f"{random.choice(axes(text))}: {random.choice(PLACEMENTS)}"
     return _instead(ENTRY, text, random, lambda old: random.choice((other, f"{old.partition(':')[0]}: S(0)", "R")))
 
 
 def sharding(text: str, random: Random) -> str | None:
-    """A value has the sharding of another one, or none, or one more axis, or its axes in another order."""
+    """Return `text` with another sharding for one value: another value's, none, one more axis, or another order of
+    axes."""
 
     def new(old: str) -> str:
         bracketed = old.startswith("<")
@@ -92,20 +93,20 @@ def sharding(text: str, random: Random) -> str | None:
 
 
 def integer(text: str, random: Random) -> str | None:
-    """A number is another one."""
+    """Return `text` with another integer somewhere."""
     others = INTEGER.findall(text)
     return _instead(INTEGER, text, random, lambda old: random.choice((str(int(old) + 1), str(int(old) - 1), *others)))
 
 
 def axis(text: str, random: Random) -> str | None:
-    """An axis is another one, in a collective or in a number of a rank."""
+    """Return `text` with another axis in a collective or in a number of a rank."""
     named = axes(text)
     pattern = re.compile(rf"(?<=[\[ (])(?:{'|'.join(named)})(?=[,\])])")
     return _instead(pattern, text, random, lambda old: random.choice((*named, f"{random.choice(named)}(1)2")))
 
 
 def word(text: str, random: Random) -> str | None:
-    """An op, a reduction or a kind of number is one that could stand there too."""
+    """Return `text` with another op, reduction or kind of number that could stand in one place."""
     family = random.choice(SIBLINGS)
     pattern = re.compile(rf"(?<![\w.])(?:spmd\.)?(?:{'|'.join(map(re.escape, family))})(?![\w.])")
 
@@ -117,13 +118,13 @@ def word(text: str, random: Random) -> str | None:
 
 
 def operand(text: str, random: Random) -> str | None:
-    """An op or the return takes another value."""
+    """Return `text` with another operand for an op or the return."""
     values = VALUE.findall(text)
     return _instead(VALUE, text, random, lambda old: random.choice(values))
 
 
 def deletion(text: str, random: Random) -> str | None:
-    """An op is gone, and its users take its operand; that may then have the sharding that the op gave."""
+    """Return `text` without one op: its users take its operand, which may then have the sharding of the op's result."""
     lines = text.split("\n")
     found = [index for index, line in enumerate(lines) if DEFINITION.match(line) and len(VALUE.findall(line)) > 1]
     if not found:
@@ -139,7 +140,7 @@ def deletion(text: str, random: Random) -> str | None:
 
 
 def repetition(text: str, random: Random) -> str | None:
-    """An op is done once more, on its own result."""
+    """Return `text` with an op repeated on its own result."""
     lines = text.split("\n")
     found = [index for index, line in enumerate(lines) if DEFINITION.match(line) and len(VALUE.findall(line)) > 1]
     if not found:
@@ -204,7 +205,7 @@ def outcome(text: str, inputs: Mapping[str, Any], rtol: float = 1e-9) -> str:
 
 
 def _zeros(argument: Any) -> torch.Tensor:
-    """A value for an operand that a local form does not read."""
+    """Return a value for an operand that a local form does not read."""
     meta = meta_of(argument.type)
     assert meta is not None
     return torch.zeros(meta.shape, dtype=TORCH_DTYPES[meta.dtype])

@@ -93,7 +93,7 @@ _ARGUMENT = re.compile(r"(%\w+: tensor<[^<>]*>) <([^<>]*)>")
 
 
 def program(name: str, stage: str) -> str:
-    """The text of program `name` at `stage`."""
+    """Return the text of program `name` at `stage`."""
     mesh, _, rest = PROGRAMS[name].strip().partition(" (")
     arguments, _, body = rest.partition("\n")
     given = _ARGUMENT.sub(_argument, arguments)

@@ -153,7 +153,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _reaches_out(words: Sequence[str]) -> bool:
-    """Whether a mutated command would read or write outside its folder, or execute a file."""
+    """Return whether a mutated command would read or write outside its folder, or execute a file."""
     return any("/" in word and "out" not in word for word in words[1:]) or any(".py" in word for word in words)
 
 
@@ -169,7 +169,7 @@ DIRECT: dict[str, Callable[[str], object]] = {
 
 @cache
 def example() -> str:
-    """The text that tools find on stdin and in `in.mlir`."""
+    """Return the text that tools find on stdin and in `in.mlir`."""
     return (ROOT / "examples" / "mlp.mlir").read_text()
 
 
@@ -250,7 +250,7 @@ def corpus() -> dict[str, tuple[Text, ...]]:
 
 
 def _golden() -> list[Text]:
-    """The inputs of golden files, run as they are there, and all the way."""
+    """Return the inputs of golden files, run as they are there, and all the way."""
     texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
         golden = read_golden(path.read_text(), str(path))
@@ -263,7 +263,7 @@ def _golden() -> list[Text]:
 
 @st.composite
 def malformed(draw: st.DrawFn) -> Text:
-    """A text of the corpus with up to four mutations."""
+    """Return a text of the corpus with up to four mutations."""
     texts = corpus()[draw(st.sampled_from(FORMATS))]
     case = texts[draw(st.integers(0, len(texts) - 1))]
     text = case.text

@@ -110,7 +110,7 @@ def check(program: Program) -> str | None:
 
 
 def partitioned(program: Program) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The outputs on all ranks, and by name the new values of inputs that are written."""
+    """Return the outputs on all ranks, and by name the new values of inputs that are written."""
     mesh = spmdir.Mesh({a.strip(): int(n) for a, n in (part.split("=") for part in program.mesh.split(","))})
     function, values = program.function(), program.values()
     shardings = {f"input:{n}": entry.sharding for n, entry in enumerate(program.inputs) if entry.sharding is not None}
@@ -127,7 +127,7 @@ def partitioned(program: Program) -> tuple[list[Tensor], dict[str, Tensor]]:
 
 
 def _mutated(module: Any, program: Program) -> list[str]:
-    """The names in `program` of the inputs that the module's last results are the new values of."""
+    """Return the names in `program` of the inputs that the module's last results are the new values of."""
     function = ir.main_function(module)
     names = [signature_name(function, "arg_attrs", n) for n in range(len(function.args))]
     place = {name: entry.name for name, entry in zip(names, program.inputs, strict=False)}
@@ -152,7 +152,7 @@ def exported(function: Callable[..., Any], values: Sequence[Tensor]) -> Any:
 
 
 def eager(program: Program, values: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The outputs on one device, and what all inputs are afterwards."""
+    """Return the outputs on one device, and what all inputs are afterwards."""
     torch.manual_seed(program.seed)
     outputs = program.function()(*values)
     return [*outputs], dict(zip((i.name for i in program.inputs), values, strict=True))
@@ -160,7 +160,7 @@ def eager(program: Program, values: Sequence[Tensor]) -> tuple[list[Tensor], dic
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """A program of up to 12 statements of a few families."""
+    """Return a program of up to 12 statements of a few families."""
     mesh = draw(st.sampled_from(MESHES))
     axes = {a.strip(): int(n) for a, n in (part.split("=") for part in mesh.split(","))}
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3))
@@ -200,7 +200,8 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 def _runs(program: Program) -> list[Tensor] | None:
-    """What it gives on one device; None where torch itself fails, as autograd does of what has been written since."""
+    """Return what it gives on one device; None where torch itself fails, as autograd does of what has been written
+    since."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -249,7 +250,7 @@ def _size(value: Tensor) -> float:
 
 
 def filled(draw: st.DrawFn, template: str, tensors: Mapping[str, Tensor]) -> str | None:
-    """The template with all placeholders drawn; None if there is no operand for one."""
+    """Return the template with all placeholders drawn; None if there is no operand for one."""
     first: list[Tensor] = []
     same: dict[str, str] = {}
 
@@ -311,7 +312,7 @@ def _argument(draw: st.DrawFn, kind: str, of: Tensor) -> Any:
 
 
 def finish(draw: st.DrawFn, body: Body, leaves: Sequence[str]) -> str:
-    """The source of the function: its statements, what it returns, and the gradients of some of it."""
+    """Return the source of the function: its statements, what it returns, and the gradients of some of it."""
     tensors = body.tensors()
     wanted = [n for n in tensors if n.startswith("v")][-1:] or [*tensors][:1]
     wanted += draw(st.lists(st.sampled_from([*tensors]), max_size=2))
@@ -328,7 +329,7 @@ def finish(draw: st.DrawFn, body: Body, leaves: Sequence[str]) -> str:
 
 @st.composite
 def shardings(draw: st.DrawFn, axes: Mapping[str, int], of: Input) -> str:
-    """A sharding that an input can have."""
+    """Return a sharding that an input can have."""
     number = of.dtype not in ("bool", "float8_e4m3fn")
     real = number and of.dtype != "complex128"
     partial = draw(st.sampled_from((("P(sum)", "P(sum)", "Masked"), *((("P(max)",), ("P(min)",)) if real else ()))))

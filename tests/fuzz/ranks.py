@@ -113,7 +113,7 @@ class Rank:
         self._say = say
 
     def run(self, rank: int, pair: Pair, folder: str) -> tuple[str, str]:
-        """How the case ends here: ("right" | "rejected" | "wrong" | "raw", what there is to say)."""
+        """Return how the case ends here: ("right" | "rejected" | "wrong" | "raw", what there is to say)."""
         self._say(f"running rank {rank}")
         store = f"file://{Path(folder) / 'store'}"
         dist.init_process_group(

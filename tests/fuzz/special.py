@@ -67,14 +67,15 @@ def check(case: Special) -> str | None:
 
 @cache
 def samples() -> tuple[Sample, ...]:
-    """The packaged calls whose results are determined, and that torch's kernels can be asked of such values."""
+    """Return the packaged calls whose results are determined, and that torch's kernels can be asked of such values."""
     fit = (s for s in all_samples(default()) if s.compare and not why_undetermined(s.op) and not why_finite(s.op))
     return tuple(fit)
 
 
 @st.composite
 def specials(draw: st.DrawFn) -> Special:
-    """A packaged call with other numbers for its arguments, with special values in its operands, or with both."""
+    """Return a packaged call with other numbers for its arguments, with special values in its operands, or with
+    both."""
     known = samples()
     sample = known[draw(st.integers(0, len(known) - 1))]
     places = [i for i, operand in enumerate(sample.operands) if _number(operand)]

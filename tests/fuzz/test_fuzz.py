@@ -28,7 +28,7 @@ PAIRS = {
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """A process of its own: what hypothesis draws depends on the modules that are imported."""
+    """Yield a process of its own: what hypothesis draws depends on the modules that are imported."""
     worker = Worker(None, "tests.fuzz.worker")
     yield worker
     worker.stop()

@@ -31,17 +31,17 @@ class Function(nn.Module):
 
 
 def export(function: Callable[..., Any], *args: Any, **members: Any) -> torch.export.ExportedProgram:
-    """`function(self, *args)` as torch.export gives it."""
+    """Return `function(self, *args)` as torch.export gives it."""
     return torch.export.export(Function(function, **members), args)
 
 
 def ops(module: ModuleOp) -> list[ValueOp]:
-    """The tensor ops of a module, in order."""
+    """Return the tensor ops of a module, in order."""
     return [op for op in ir.main_function(module).body.block.ops if isinstance(op, ValueOp)]
 
 
 def op(module: ModuleOp, name: str) -> ValueOp:
-    """The one op of that name."""
+    """Return the one op of that name."""
     (found,) = [op for op in ops(module) if op.name == name]
     return found
 

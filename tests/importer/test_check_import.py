@@ -66,7 +66,7 @@ def test_a_program_without_values_cannot_be_checked():
 
 
 def program_with_dead(call: Callable[[fx.Graph, fx.Node], fx.Node], inside: bool) -> fx.GraphModule:
-    """`x`, and a dead call, or a dead region with one."""
+    """Return `x`, and a dead call, or a dead region with one."""
     module, graph = nn.Module(), fx.Graph()
     x = graph.placeholder("x")
     x.meta["val"] = X

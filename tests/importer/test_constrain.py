@@ -192,7 +192,7 @@ MISFITS = [("ep: R", "axis 'ep'"), ("dp: S(2)", "dimension 2 of a tensor of rank
 
 @pytest.mark.parametrize(("sharding", "message"), MISFITS)
 def test_a_constraint_that_does_not_fit_is_rejected_with_its_line(sharding, message):
-    with pytest.raises(ShardingError, match=message) as refusal:
+    with pytest.raises(ShardingError, match=message) as raised:
         import_fx(torch.export.export(_Constrained(sharding), (X,)), MESH)
-    assert refusal.value.location is not None
-    assert refusal.value.location.file == "test_constrain.py"
+    assert raised.value.location is not None
+    assert raised.value.location.file == "test_constrain.py"

@@ -1,4 +1,4 @@
-"""Ops without a rule: by torch's decomposition, by a user's rule, replicated with a warning, or refused."""
+"""Ops without a rule: by torch's decomposition, by a user's rule, replicated with a warning, or rejected."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What cannot be imported is refused, with the reason and what to do."""
+"""What cannot be imported is rejected, with the reason and what to do."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _item_of_a_tensor():
     return fx.GraphModule(nn.Module(), graph)
 
 
-REFUSED = {
+REJECTED = {
     "nested tensors": (_nested, "input 'x' has the size .* of a nested tensor"),
     "calls that torch does not know": (_item_of_a_tensor, "'getitem' takes item 0 of 'x', which is not a tuple"),
     "an object that is not a graph": (lambda: nn.Linear(2, 2), "object of type Linear; expected an fx.GraphModule"),
@@ -98,9 +98,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REJECTED)
 def test_is_rejected(case):
-    make, message = REFUSED[case]
+    make, message = REJECTED[case]
     with pytest.raises(UnsupportedError, match=message):
         import_fx(make(), MESH)
 
@@ -127,7 +127,7 @@ class _Nonzero(nn.Module):
 
 
 def test_an_error_names_the_line_of_the_model():
-    with pytest.raises(UnsupportedError) as refusal:
+    with pytest.raises(UnsupportedError) as raised:
         import_fx(torch.export.export(_Nonzero(), (X,)), MESH)
-    assert refusal.value.location is not None
-    assert refusal.value.location.file == "test_errors.py"
+    assert raised.value.location is not None
+    assert raised.value.location.file == "test_errors.py"

@@ -1,4 +1,4 @@
-"""Optimizers of torch in a traced step: their ops on lists become ops on each tensor, divided as the tensor is."""
+"""Optimizers of torch in a traced step: their ops on lists become ops on each tensor, sharded as the tensor is."""
 
 from __future__ import annotations
 

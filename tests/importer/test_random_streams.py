@@ -41,7 +41,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def programs(seed: int) -> Callable[[Tensor], list[Tensor]]:
-    """A program of random ops, of whose results it uses half; the last number that it draws is always used."""
+    """Return a program of random ops, of whose results it uses half; the last number that it draws is always used."""
 
     def program(x: Tensor) -> list[Tensor]:
         choose, values = random.Random(seed), [x]

@@ -71,7 +71,7 @@ def test_an_output_that_looks_like_an_update_is_not_left_partial():
     assert results(import_fx(program, MESH, {"args_0": "dp: P(sum)"}))[0][1] is None
 
 
-REFUSED = {
+REJECTED = {
     "unknown name": ({"a.wieght": "tp: S(0)"}, None, r"'a.wieght', which is not an input.*did you mean 'a.weight'\?"),
     "glob without match": ({"c.*": "tp: S(0)"}, None, r"'c.\*', which matches no input.*; its inputs are args_0"),
     "position": ({"input:7": "tp: S(0)"}, None, r"'input:7', but the program has 2 tensor inputs"),
@@ -89,9 +89,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REJECTED)
 def test_shardings_that_fit_nothing_are_rejected(program, case):
-    shardings, out_shardings, message = REFUSED[case]
+    shardings, out_shardings, message = REJECTED[case]
     with pytest.raises((ShardingError, ParseError), match=message):
         import_fx(program, MESH, shardings, out_shardings)
 

@@ -36,7 +36,7 @@ class Layout:
     tp: tuple[str, ...] = ()
 
     def adapt(self, sharding: str) -> str:
-        """A sharding over dp and tp as one over the axes of this mesh; several axes nest in mesh order."""
+        """Return a sharding over dp and tp as one over the axes of this mesh; several axes nest in mesh order."""
         entries = re.findall(r"(dp|tp): (\S+?)(?:,|$)", sharding)
         return ", ".join(f"{axis}: {placement}" for name, placement in entries for axis in getattr(self, name))
 
@@ -60,14 +60,14 @@ LAYOUTS: dict[str, Layout] = {
 
 SEQUENCE = "sequence_parallel"
 PLANS = (*plans.KINDS, SEQUENCE)
-"""The plans, and tensor parallelism with the sequence of the residual stream divided."""
+"""The plans, and tensor parallelism with the sequence of the residual stream sharded."""
 
 RANDOM = "random"
 """A plan `random0`, `random1`, …: any shardings, for models without plans too."""
 
 
 def shardings(model: str, plan: str, layout: Layout) -> dict[str, str]:
-    """What `import_fx` takes."""
+    """Return what `import_fx` takes."""
     found = plans.plan(model, "tensor_parallel" if plan == SEQUENCE else plan)
     return {key: layout.adapt(value) for key, value in found.items()}
 
@@ -85,7 +85,7 @@ class Program:
 def forward(
     model: str, dtype: torch.dtype, sizes: tuple[int, int], decompositions: str = "", residual: str | None = None
 ) -> Program:
-    """The exported forward of a model for (batch, sequence)."""
+    """Return the exported forward of a model for (batch, sequence)."""
     attention = "eager" if decompositions == "core" else "sdpa"
     exported, inputs = zoo.forward_program(model, dtype, *sizes, attention, residual, decompositions)
     eager = zoo.eager_model(model, dtype, attention)
@@ -97,7 +97,7 @@ def forward(
 def training(
     model: str, dtype: torch.dtype, sizes: tuple[int, int], optimizer: str = "adamw", residual: str | None = None
 ) -> Program:
-    """The traced training step of a model, in the middle of training."""
+    """Return the traced training step of a model, in the middle of training."""
     graph, leaves, names = zoo.training_graph(model, optimizer, dtype, *sizes, residual=residual)
     step, arguments = zoo.training_case(model, optimizer, dtype, *sizes, residual=residual)
     flat, spec = pytree.tree_flatten(arguments)
@@ -116,7 +116,7 @@ def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def arguments(program: Program, mesh: spmdir.Mesh) -> tuple[list[str], list[TensorMeta]]:
-    """The names of what a sharding can be given for, and their shapes."""
+    """Return the names of what a sharding can be given for, and their shapes."""
     function = ir.main_function(spmdir.import_fx(program.traced, mesh))
     names = [signature_name(function, "arg_attrs", index) for index in range(len(function.args))]
     metas = [meta_of(argument.type) for argument in function.args]
@@ -124,10 +124,10 @@ def arguments(program: Program, mesh: spmdir.Mesh) -> tuple[list[str], list[Tens
 
 
 def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
-    """The relative error of every output.
+    """Return the relative error of every output.
 
     Raises:
-        SpmdirError: the program is refused.
+        SpmdirError: the program is rejected.
         AssertionError: an output has the wrong shape or element type.
     """
     with warnings.catch_warnings():
@@ -139,7 +139,7 @@ def errors(program: Program, layout: Layout, given: Mapping[str, object], out: S
 
 
 def error(found: Any, expected: Any) -> float:
-    """The largest difference between two outputs, relative to the largest value."""
+    """Return the largest difference between two outputs, relative to the largest value."""
     if not isinstance(expected, torch.Tensor):
         return 0.0 if found == expected else float("inf")
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (found.shape, expected.shape)
@@ -154,7 +154,7 @@ def error(found: Any, expected: Any) -> float:
 def program_of(
     name: str, plan: str, layout: Layout, dtype: torch.dtype = torch.float64, sizes: tuple[int, int] = (4, 8)
 ) -> Program:
-    """The program `llama` or `llama:core` (the forward) or `llama:adamw` (the training step) under a plan."""
+    """Return the program `llama` or `llama:core` (the forward) or `llama:adamw` (the training step) under a plan."""
     model, _, kind = name.partition(":")
     residual = layout.adapt(plans.RESIDUAL) if plan == SEQUENCE else None
     if kind in OPTIMIZERS:
@@ -165,7 +165,7 @@ def program_of(
 def worst_error(
     name: str, plan: str, mesh: str, dtype: torch.dtype = torch.float64, sizes: tuple[int, int] = (4, 8)
 ) -> float:
-    """The largest error of a case over all its outputs."""
+    """Return the largest error of a case over all its outputs."""
     layout = LAYOUTS[mesh]
     program = program_of(name, plan, layout, dtype, sizes)
     if plan.startswith(RANDOM):

@@ -29,7 +29,7 @@ class Sizes:
 
     @property
     def text(self) -> dict[str, int]:
-        """What most configurations of language models call these sizes."""
+        """Return what most configurations of language models call these sizes."""
         return {
             "vocab_size": self.vocabulary,
             "hidden_size": self.hidden,
@@ -40,10 +40,10 @@ class Sizes:
 
 
 EVEN = Sizes(vocabulary=128, hidden=64, layers=2, heads=4, groups=2, inner=128, image=16, classes=12)
-"""Divided by the axes of most meshes."""
+"""Sizes that are divisible by the axes of most meshes."""
 
 ODD = Sizes(vocabulary=33, hidden=18, layers=1, heads=3, groups=3, inner=10, image=12, classes=5)
-"""Divided by hardly any."""
+"""Sizes that are divisible by hardly any."""
 
 
 @attrs.frozen
@@ -213,7 +213,7 @@ def _mamba(s: Sizes, attention: str) -> nn.Module:
 
 
 def models(s: Sizes) -> dict[str, Model]:
-    """Every model, by name, at these sizes."""
+    """Return every model, by name, at these sizes."""
 
     def tokens(batch: int, sequence: int) -> Tensor:
         return torch.randint(0, s.vocabulary, (batch, sequence))

@@ -13,8 +13,8 @@ from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.solve import Solution
 
-DIVIDING = 0.85
-"""How often a node that can divide something does."""
+SHARDING_RATE = 0.85
+"""The probability that a node that can shard a factor does."""
 
 
 def decide_at_random(patch: pytest.MonkeyPatch, seed: str) -> None:
@@ -25,7 +25,7 @@ def decide_at_random(patch: pytest.MonkeyPatch, seed: str) -> None:
 def random_solution(seed: str) -> Callable[..., Solution]:
     """Stands for `search.solve.solve`: a random strategy for every node on every axis.
 
-    Strategies that only pass on a pending reduction are for operands that have it; no value pends by two kinds.
+    Strategies that only pass on a partial value are for operands that have it; no value is partial by two kinds.
     """
 
     def solve(problem: Problem, *_: object, **__: object) -> Solution:
@@ -36,16 +36,16 @@ def random_solution(seed: str) -> Callable[..., Solution]:
             strategies: list[NodeStrategy] = []
             for index, node in enumerate(problem.nodes):
                 others = [chosen[other][index] for other in chosen]
-                divided = shard_counts(zip(others, [problem.mesh.sizes[other] for other in chosen], strict=True))
+                sharded = shard_counts(zip(others, [problem.mesh.sizes[other] for other in chosen], strict=True))
                 wanted = [held[value] for value in node.operands]
-                offered = [
+                strategies = [
                     strategy
-                    for strategy in node.source.strategies(axis, count, divided)
+                    for strategy in node.source.strategies(axis, count, sharded)
                     if _fits(strategy, wanted, others)
                 ]
-                offered = offered or list(node.source.strategies(axis, count, UNSHARDED))
-                dividing = [strategy for strategy in offered if strategy.factor is not None]
-                strategy = choice.choice(dividing if dividing and choice.random() < DIVIDING else offered)
+                strategies = strategies or list(node.source.strategies(axis, count, UNSHARDED))
+                splitting = [strategy for strategy in strategies if strategy.factor is not None]
+                strategy = choice.choice(splitting if splitting and choice.random() < SHARDING_RATE else strategies)
                 held.update(zip(node.results, strategy.results, strict=True))
                 strategies.append(strategy)
             chosen[axis] = strategies
@@ -63,5 +63,5 @@ def _fits(strategy: NodeStrategy, held: list[Placement], others: list[NodeStrate
 
 
 def _kind(placement: Placement) -> str | None:
-    """Which reduction is pending; a sum and an average commute."""
+    """Return which reduction is partial; a sum and an average commute."""
     return placement.op.replace("avg", "sum") if isinstance(placement, Partial) else None

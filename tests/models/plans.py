@@ -15,7 +15,7 @@ COLUMN: dict[str, tuple[str, ...]] = {
     "vit": ("*.q_proj", "*.k_proj", "*.v_proj", "*.fc1"),
     "t5": ("*Attention.q", "*Attention.k", "*Attention.v", "*.wi"),
 }
-"""Modules whose output features are divided."""
+"""Modules whose output features are sharded."""
 
 ROW: dict[str, tuple[str, ...]] = {
     "mlp": ("*.down",),
@@ -25,7 +25,7 @@ ROW: dict[str, tuple[str, ...]] = {
     "vit": ("*.o_proj", "*.fc2"),
     "t5": ("*Attention.o", "*.wo"),
 }
-"""Modules whose input features are divided, and whose output is a pending sum."""
+"""Modules whose input features are sharded, and whose output is a partial sum."""
 
 VOCABULARY: dict[str, tuple[str, ...]] = {
     "mlp": (),
@@ -35,10 +35,10 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
     "vit": (),
     "t5": ("*.shared",),
 }
-"""Modules whose vocabulary is divided."""
+"""Modules whose vocabulary is sharded."""
 
 RESIDUAL = "dp: S(0), tp: S(1)"
-"""The residual stream between blocks with its sequence divided, for `zoo.forward_program(residual=…)`."""
+"""The residual stream between blocks with its sequence sharded, for `zoo.forward_program(residual=…)`."""
 
 Plan = dict[str, str]
 
@@ -60,12 +60,12 @@ def _data_parallel(name: str) -> Plan:
 
 
 def _both(name: str) -> Plan:
-    def divided(key: str, value: str) -> str:
+    def sharded(key: str, value: str) -> str:
         if key.endswith("bias"):
             return f"{value}, dp: S(0)"
         return f"{value}, dp: S({1 - int(value[-2])})"
 
-    return {**_data_parallel(name), **{key: divided(key, value) for key, value in _tensor_parallel(name).items()}}
+    return {**_data_parallel(name), **{key: sharded(key, value) for key, value in _tensor_parallel(name).items()}}
 
 
 def _vocabulary(name: str) -> Plan:
@@ -84,5 +84,5 @@ KINDS = {
 
 
 def plan(name: str, kind: str) -> Plan:
-    """The shardings of a model under a named plan, as `import_fx` takes them."""
+    """Return the shardings of a model under a named plan, as `import_fx` takes them."""
     return KINDS[kind](name)

@@ -15,7 +15,7 @@ BY_FEATURE = {"*.experts.gate_up_proj": "dp: S(2)", "*.experts.down_proj": "dp: 
 
 @cache
 def _program() -> cases.Program:
-    """What one device makes of it is taken from the exported program: in eager, torch has no grouped product of f64."""
+    """Return the exported program, which is run on one device too: in eager, torch has no grouped product of f64."""
     torch.manual_seed(0)
     model = catalog.grouped_mixtral(catalog.ODD).double().eval()
     ids = torch.randint(0, catalog.ODD.vocabulary, (3, 7))

@@ -82,9 +82,9 @@ MESHES = [{"a": 2, "b": 4}, {"a": 3}, {"a": 2, "b": 2, "c": 2}, {"a": 8}, {"a": 
 
 
 @st.composite
-def shardings(draw, rank: int, mesh: spmdir.Mesh, pending: bool) -> str:
-    """Any sharding of a tensor of `rank` dimensions, with open axes; a pending sum only if `pending`."""
-    kinds = ["R", "?", *(f"S({dim})" for dim in range(rank) for _ in range(2)), *(["P(sum)"] if pending else [])]
+def shardings(draw, rank: int, mesh: spmdir.Mesh, partial: bool) -> str:
+    """Any sharding of a tensor of `rank` dimensions, with open axes; a partial sum only if `partial`."""
+    kinds = ["R", "?", *(f"S({dim})" for dim in range(rank) for _ in range(2)), *(["P(sum)"] if partial else [])]
     axes = draw(st.permutations(mesh.axis_names))
     return ", ".join(f"{axis}: {draw(st.sampled_from(kinds))}" for axis in axes)
 

@@ -1,4 +1,4 @@
-"""Models of sizes that no axis divides, however their parameters and inputs are divided."""
+"""Models of sizes that no axis divides, however their parameters and inputs are sharded."""
 
 from __future__ import annotations
 

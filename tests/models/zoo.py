@@ -40,7 +40,8 @@ class Program(nn.Module):
 
 
 def eager_model(name: str, dtype: torch.dtype = torch.float64, attention: str = "sdpa", seed: int = 0) -> Program:
-    """The module of a model, in the mode in which it is run, with seeded random weights, none of which are all 0."""
+    """Return the module of a model, in the mode in which it is run, with seeded random weights, none of which are all
+    0."""
     torch.manual_seed(seed)
     model = Program(ALL[name].build(attention), ALL[name].call).to(dtype).train(ALL[name].training)
     with torch.no_grad():
@@ -84,7 +85,7 @@ def forward_program(
     residual: str | None = None,
     decompositions: str = "",
 ) -> tuple[torch.export.ExportedProgram, Inputs]:
-    """A model's forward as torch.export gives it, and arguments for it.
+    """Return a model's forward as torch.export gives it, and arguments for it.
 
     Args:
         residual: the sharding to which the residual stream is constrained after every block.
@@ -110,7 +111,7 @@ def loss_of(model: nn.Module, *args: Any) -> Tensor:
 
 
 def example_target(name: str, dtype: torch.dtype, batch: int, sequence: int) -> Tensor:
-    """A seeded random target for `loss_of`."""
+    """Return a seeded random target for `loss_of`."""
     torch.manual_seed(2)
     target = ALL[name].target(batch, sequence)
     return target.to(dtype) if target.is_floating_point() else target
@@ -146,7 +147,7 @@ def training_case(
     attention: str = "sdpa",
     residual: str | None = None,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The eager training step of a model, and the arguments of its first call."""
+    """Return the eager training step of a model, and the arguments of its first call."""
     inputs = example_inputs(name, dtype, batch, sequence)
     model = eager_model(name, dtype, attention)
     if residual:

@@ -48,10 +48,10 @@ def check_equal(text, *shardings):
     torch.testing.assert_close(run_single(folded, given_inputs), expected)
     torch.testing.assert_close(simulate(folded, given_inputs), expected)
     for sharding in shardings:
-        divided = ir.print_ir(folded).replace(
+        sharded = ir.print_ir(folded).replace(
             "xf64>,", f"xf64> {{spmd.sharding = #spmd.sharding<@mesh, {sharding}>}},", 1
         )
-        torch.testing.assert_close(simulate(ir.parse(divided), given_inputs), expected)
+        torch.testing.assert_close(simulate(ir.parse(sharded), given_inputs), expected)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -126,7 +126,7 @@ class Program:
         self.arguments.append(f"%{self.value(meta, sharding)}: tensor<{meta}> {text}")
 
     def steps(self, number: int) -> list[Step]:
-        """The collectives that are legal on a value."""
+        """Return the collectives that are legal on a value."""
         _, meta, held = self.values[number]
         legal = []
         lists = [axes for size in (1, 2) for axes in itertools.permutations(self.mesh.axis_names, size)]

@@ -91,9 +91,9 @@ def test_passes_keep_their_order() -> None:
     ],
 )
 def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: str) -> None:
-    with pytest.raises(ParseError) as refusal:
+    with pytest.raises(ParseError) as raised:
         Pipeline(text)
-    assert message in str(refusal.value)
+    assert message in str(raised.value)
 
 
 LOCAL = ("inline", "fold-views", "localize", "verify-spmd", "canonicalize", "cse", "dce", "probe")

@@ -48,10 +48,10 @@ func.func @main(%x: tensor<3x64x{wide}> {{spmd.sharding = #spmd.sharding<@mesh, 
 
 @pytest.mark.parametrize("op", ["sum.dim_IntList(%0) {dim = [0]}", 'einsum([%0, %0]) {equation = "ij,ij->j"}'])
 def test_columns_are_sharded_where_the_order_of_adding_cannot_show(op):
-    divided = {}
+    sharded = {}
     for wide, narrow in (("f64", "f32"), ("f64", "f64"), ("f32", "f32")):
         module = ir.parse(COLUMNS.format(wide=wide, narrow=narrow, op=op))
         run_passes(module, "propagate")
         total = list(ir.main_function(module).body.block.ops)[-2]
-        divided[wide, narrow] = isinstance(sharding_of(total.results[0])["a"], Shard)
-    assert divided == {("f64", "f32"): op.startswith("einsum"), ("f64", "f64"): True, ("f32", "f32"): True}
+        sharded[wide, narrow] = isinstance(sharding_of(total.results[0])["a"], Shard)
+    assert sharded == {("f64", "f32"): op.startswith("einsum"), ("f64", "f64"): True, ("f32", "f32"): True}

@@ -112,7 +112,7 @@ def test_views_by_sub_axes_keep_the_global_value(chain: Chain) -> None:
 
 
 def pointwise(chain: Chain) -> str:
-    """The program with a relu in place of each softmax."""
+    """Return the program with a relu in place of each softmax."""
     return chain.text.replace("aten._softmax", "aten.relu").replace(" {dim = -1, half_to_float = false}", "")
 
 
@@ -147,5 +147,5 @@ def test_axes_are_split_into_few_parts_for_plans_take_longer_by_each(mesh: dict[
     view = Call("aten.view", (TensorMeta((2,) * 6, "f32"),), (("size", (64,)),), (TensorMeta((64,), "f32"),))
     rule = default().instantiate(view)
     assert rule is not None
-    wishes = {(rule, axis): 1.0 for axis in mesh}
-    assert len(wanted_splits(wishes, Mesh(mesh)).axes) == most
+    weights = {(rule, axis): 1.0 for axis in mesh}
+    assert len(wanted_splits(weights, Mesh(mesh)).axes) == most

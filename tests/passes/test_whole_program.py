@@ -43,9 +43,9 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(s
   return %b : tensor<4xf32>
 }
 """
-    with pytest.raises(SpmdirErrors) as refusal:
+    with pytest.raises(SpmdirErrors) as raised:
         run_passes(ir.parse(text, "in.mlir"), "verify-spmd")
-    assert [(error.location.line, type(error)) for error in refusal.value.errors if error.location] == [
+    assert [(error.location.line, type(error)) for error in raised.value.errors if error.location] == [
         (3, ShardingError),
         (4, ShardingError),
     ]

@@ -33,7 +33,7 @@ def lowered(text: str) -> Any:
 
 
 def values(text: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The inputs of a program in double precision, and what one device makes of them."""
+    """Return the inputs of a program in double precision, and what one device makes of them."""
     module = ir.parse(text)
     inputs, state = random_inputs(module, 0, "f64")
     return list(inputs.values()), run_single(module, inputs, state)
@@ -52,7 +52,7 @@ def test_a_program_computes_what_one_device_does(path: Path) -> None:
 
 
 def run_files(rank: int, texts: list[str]) -> list[torch.Tensor]:
-    """What this rank has of the result of every program."""
+    """Return what this rank has of the result of every program."""
     outputs = []
     for text in texts:
         module, (inputs, _) = lowered(text), values(text)
@@ -75,4 +75,4 @@ def test_real_ranks_compute_what_one_device_does(count: int, tmp_path: Path) -> 
         module, (_, (right,)) = lowered(path.read_text()), values(path.read_text())
         (result,) = ir.terminator(ir.main_function(module)).operands
         sharding = sharding_of(result) or Sharding()
-        close(path.stem, collect([pieces[index] for pieces in outputs], sharding, ir.mesh(module)), right)
+        close(path.stem, collect([shards[index] for shards in outputs], sharding, ir.mesh(module)), right)

@@ -28,7 +28,7 @@ def held(text: str, x: torch.Tensor, count: int) -> list[torch.Tensor]:
     ],
 )
 def test_ranks_hold_these_of_ten_rows(text: str, count: int, rows: list[list[int]]) -> None:
-    assert [piece.tolist() for piece in held(text, torch.arange(10), count)] == rows
+    assert [shard.tolist() for shard in held(text, torch.arange(10), count)] == rows
 
 
 @pytest.mark.parametrize("size", [24, 8, 7, 5, 3, 1])
@@ -36,13 +36,13 @@ def test_ranks_hold_these_of_ten_rows(text: str, count: int, rows: list[list[int
 def test_strided_is_the_strided_shard_of_dtensor(size: int, split: int, count: int) -> None:
     x = torch.arange(size)
     shard = _StridedShard(0, split_factor=split)
-    pieces, _ = shard._split_tensor(x, count, with_padding=False) if size >= split * count else (None, None)
+    shards, _ = shard._split_tensor(x, count, with_padding=False) if size >= split * count else (None, None)
     found = held(f"Strided(0, {split})", x, count)
-    if pieces is None:
-        # There, empty chunks are left out, and its pieces are no pieces of all ranks any more.
+    if shards is None:
+        # There, empty chunks are left out, and its chunks are not the shards of all ranks any more.
         assert torch.equal(torch.cat(found).sort().values, x)
         return
-    assert [piece.tolist() for piece in found] == [piece.tolist() for piece in pieces]
+    assert [shard.tolist() for shard in found] == [shard.tolist() for shard in shards]
 
 
 def test_placements_of_sharding_weights_twice_say_the_same_as_nesting() -> None:
@@ -58,17 +58,17 @@ def test_placements_of_sharding_weights_twice_say_the_same_as_nesting() -> None:
 
 def test_a_masked_element_is_on_one_rank() -> None:
     x = torch.rand(40, dtype=torch.float64) + 1
-    pieces = torch.stack(held("Masked", x, 3))
-    assert torch.equal((pieces != 0).sum(0), torch.ones(40, dtype=torch.int64))
-    assert (pieces != 0).any(1).all(), "every rank has some"
+    shards = torch.stack(held("Masked", x, 3))
+    assert torch.equal((shards != 0).sum(0), torch.ones(40, dtype=torch.int64))
+    assert (shards != 0).any(1).all(), "every rank has some"
 
 
 def test_norms_of_any_order_are_spread_and_put_together() -> None:
     x = torch.rand(30, dtype=torch.float64)
     for order in ("1", "2", "3.5", "inf"):
-        pieces = held(f"Norm({order})", x, 3)
-        torch.testing.assert_close(torch.linalg.vector_norm(torch.stack(pieces), float(order), 0), x)
-        assert not torch.allclose(pieces[0], x)
+        shards = held(f"Norm({order})", x, 3)
+        torch.testing.assert_close(torch.linalg.vector_norm(torch.stack(shards), float(order), 0), x)
+        assert not torch.allclose(shards[0], x)
 
 
 @pytest.mark.parametrize(

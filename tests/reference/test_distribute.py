@@ -34,7 +34,7 @@ def trace(function: Callable[..., Any], *args: Any, mode: Any = "fake") -> fx.Gr
 
 
 def partition(graph: fx.GraphModule, shardings: dict[str, object], outputs: list[Any] | None = None) -> ModuleOp:
-    """The local program."""
+    """Return the local program."""
     return spmdir.run_passes(spmdir.import_fx(graph, MESH, shardings, outputs), WHOLE_WAY)
 
 
@@ -122,7 +122,7 @@ def test_a_symbolic_size_says_its_global_value_and_what_shards_it():
 
 
 def test_arithmetic_on_symbolic_sizes_stays_in_the_program_until_they_are_known():
-    """Items 5 and 6: views of divided sizes, and what is computed of these."""
+    """Items 5 and 6: views of sharded sizes, and what is computed of these."""
 
     def function(x):
         flat = x.view(x.size(0) * x.size(1)).relu()

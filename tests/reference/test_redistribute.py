@@ -49,7 +49,7 @@ ONE_STEP = [
 
 @pytest.mark.parametrize(("source", "target", "step"), ONE_STEP)
 def test_a_move_on_one_axis_is_the_collective_for_it(source: str, target: str, step: str) -> None:
-    """Items 7 and 13, of even pieces; the values hold of uneven ones too."""
+    """Items 7 and 13, of even shards; the values hold of uneven ones too."""
     assert str(spmdir.plan_reshard((8, 8), "f64", f"a: {source}", f"a: {target}", ONE)) == step
     for x in (values(8, 8), values(7, 3)):
         torch.testing.assert_close(moved(x, f"a: {source}", f"a: {target}", ONE), x)
@@ -78,10 +78,10 @@ def test_one_gather_of_nested_uneven_shards_loses_no_row(mesh: Mesh) -> None:
 @pytest.mark.parametrize("rows", [8, 7, 3])
 def test_axes_are_reduced_and_scattered_at_once_in_any_order(rows: int) -> None:
     """2.13 merges axes in ascending order, evenly, and only if the flattened mesh was made before."""
-    pending, nested = "a: P(sum), b: P(sum)", "b: S(0), a: S(0)"
-    plan = spmdir.plan_reshard((rows, 5), "f64", pending, nested, SIX)
+    partial, nested = "a: P(sum), b: P(sum)", "b: S(0), a: S(0)"
+    plan = spmdir.plan_reshard((rows, 5), "f64", partial, nested, SIX)
     assert str(plan) == "reduce_scatter on [b, a] dim 0 op sum"
-    torch.testing.assert_close(moved(values(rows, 5), pending, nested, SIX), values(rows, 5))
+    torch.testing.assert_close(moved(values(rows, 5), partial, nested, SIX), values(rows, 5))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_axes_are_reduced_and_scattered_at_once_in_any_order(rows: int) -> None:
     ],
 )
 def test_nested_orders_are_moved_into_each_other(source: str, target: str) -> None:
-    """Items 9 to 11: one search knows every nesting order, and pieces are cut as they nest."""
+    """Items 9 to 11: one search knows every nesting order, and shards are partitioned as they nest."""
     for shape in ((8, 16), (7, 5)):
         x = torch.randint(-9, 9, shape, generator=torch.Generator().manual_seed(0))
         assert torch.equal(moved(x, source, target, DEEP), x)

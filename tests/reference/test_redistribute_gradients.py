@@ -31,7 +31,7 @@ def values(*shape: int) -> Tensor:
 
 
 def partition(function: Any, shardings: dict[str, object], *args: Tensor, mesh: Mesh) -> ModuleOp:
-    """The partitioned program of all ranks, once it has been seen to compute what `function` does."""
+    """Return the partitioned program of all ranks, once it has been seen to compute what `function` does."""
     module = spmdir.import_fx(make_fx(function)(*args), mesh, shardings)
     expected = function(*args)
     for one, other in zip(spmdir.simulate(module, list(args)), expected, strict=True):
@@ -44,7 +44,7 @@ def sent(module: ModuleOp) -> list[str]:
 
 
 def gradients(source: str, target: str, order: int = 1) -> Any:
-    """(x, w) → a value that goes from one sharding to another, and the gradients of a function of it."""
+    """Return (x, w) → a value that goes from one sharding to another, and the gradients of a function of it."""
 
     def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
@@ -75,7 +75,7 @@ BACK = [
 
 @pytest.fixture
 def pretended_ranks():
-    """A process group of four ranks of which only one is there, and its mesh."""
+    """Yield a process group of four ranks of which only one is there, and its mesh."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
@@ -84,7 +84,7 @@ def pretended_ranks():
 
 
 def test_gradients_are_placed_where_dtensor_places_them(pretended_ranks) -> None:
-    """Item 15: at the source, with what is pending there replicated."""
+    """Item 15: at the source, with what is partial there replicated."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     r, s0, s1, total, largest = Replicate(), Shard(0), Shard(1), Partial(), Partial("max")
@@ -101,7 +101,7 @@ def test_gradients_are_placed_where_dtensor_places_them(pretended_ranks) -> None
 
 @pytest.mark.parametrize(("source", "target"), BACK)
 def test_gradients_through_a_reshard_are_those_of_one_device(source: str, target: str) -> None:
-    """Item 15: into pending sums, out of them, and between nesting orders, with pieces that are uneven."""
+    """Item 15: into partial sums, out of them, and between nesting orders, with shards that are uneven."""
     held: dict[str, object] = {"x": "a: S(0), b: S(1)", "w": "b: S(0)"}
     partition(gradients(source, target), held, values(5, 6), values(6, 7), mesh=DEEP)
     partition(gradients(source, target), held, values(8, 8), values(8, 8), mesh=DEEP)
@@ -114,7 +114,7 @@ def test_second_gradients_through_a_reshard_are_those_of_one_device(source: str,
 
 
 def test_the_reverse_of_a_gather_is_a_scattered_sum() -> None:
-    """Item 15: backward to the previous sharding; a gradient that is pending there is reduced, no more."""
+    """Item 15: backward to the previous sharding; a gradient that is partial there is reduced, no more."""
 
     def function(x, w):
         w = w.detach().requires_grad_()
@@ -152,12 +152,12 @@ def test_a_looked_up_vocabulary_that_is_sharded_may_be_used_twice_and_moved_anyw
 
 
 def run_module(rank: int, mesh: Mesh, held: Sequence[Sharding], inputs: Sequence[Tensor], *texts: str) -> list[Any]:
-    """What a rank has of every result of every program."""
+    """Return what a rank has of every result of every program."""
     names = tuple(mesh.axis_names)
     device_mesh = dist.device_mesh.init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=names)
     noise = random_like(torch.Generator().manual_seed(0))
-    pieces = [distribute(x, s, mesh, noise)[rank] for x, s in zip(inputs, held, strict=True)]
-    return [lower_to_fx(parse(text), device_mesh=device_mesh)(*pieces) for text in texts]
+    shards = [distribute(x, s, mesh, noise)[rank] for x, s in zip(inputs, held, strict=True)]
+    return [lower_to_fx(parse(text), device_mesh=device_mesh)(*shards) for text in texts]
 
 
 @pytest.mark.gloo
@@ -172,5 +172,5 @@ def test_real_ranks_have_the_gradients_of_one_device(tmp_path: Path) -> None:
     outputs = on_ranks(4, run_module, tmp_path, FOUR, held, inputs, *texts)
     for index, function in enumerate(functions):
         for which, expected in enumerate(function(*inputs)):
-            pieces = [results[index][which] for results in outputs]
-            torch.testing.assert_close(collect(pieces, parse_sharding("a: S(0)"), FOUR), expected)
+            shards = [results[index][which] for results in outputs]
+            torch.testing.assert_close(collect(shards, parse_sharding("a: S(0)"), FOUR), expected)

@@ -24,7 +24,7 @@ def values(*shape: int) -> Tensor:
 
 
 def text_of(function: Any, shardings: dict[str, object], *args: Tensor, mesh: spmdir.Mesh = MESH) -> str:
-    """The partitioned program, once it has been seen to compute what `function` does."""
+    """Return the partitioned program, once it has been seen to compute what `function` does."""
     module = spmdir.import_fx(make_fx(function, tracing_mode="fake")(*args), mesh, shardings)
     found = spmdir.simulate(module, list(args))
     expected = function(*args)
@@ -94,9 +94,9 @@ def test_a_number_read_from_a_tensor_is_rejected_with_its_place() -> None:
             return x * x.sum().item()
 
     program = torch.export.export(Reads(), (values(4, 6),))
-    with pytest.raises(UnsupportedError, match="reads a number out of a tensor") as refused:
+    with pytest.raises(UnsupportedError, match="reads a number out of a tensor") as raised:
         spmdir.import_fx(program, MESH, {"x": "dp: S(0)"})
-    assert refused.value.location is not None
+    assert raised.value.location is not None
 
 
 def test_what_an_op_wants_is_said_and_only_that_is_resharded() -> None:
@@ -138,7 +138,7 @@ def test_a_dimension_that_a_rank_alone_has_of_size_one_is_not_squeezed() -> None
 
 
 def test_an_op_without_a_rule_is_sharded_as_what_torch_makes_of_it() -> None:
-    """Item 14: `hstack` is `cat`, whose rows stay divided."""
+    """Item 14: `hstack` is `cat`, whose rows stay sharded."""
     assert "aten.hstack" not in default().names
     text = text_of(lambda x: torch.ops.aten.hstack([x, x]), {"x": "dp: S(0)"}, values(4, 6))
     assert "aten.cat" in text and "aten.hstack" not in text and "all_gather" not in text
@@ -157,5 +157,5 @@ def test_a_choice_looks_past_the_next_op() -> None:
 
 
 def test_strides_are_those_of_each_ranks_shard() -> None:
-    """Item 16: a view of a transposed piece is taken of what the rank has, as torch takes it of the whole."""
+    """Item 16: a view of a transposed shard is taken of the local tensor, as torch takes it of the global one."""
     text_of(lambda x: x.t().reshape(4, 3, 2), {"x": "dp: S(0)"}, values(6, 4))

@@ -17,7 +17,7 @@ from tests.runtime.test_tensor_parallel import LLAMA, X, ranks_of, run_together
 
 
 class Branches(nn.Module):
-    """A divided hidden value, and what is done with it."""
+    """A sharded hidden value, and what is done with it."""
 
     def __init__(self, branches: Callable[[Tensor], Any]):
         super().__init__()
@@ -35,7 +35,7 @@ def collectives(program: torch.export.ExportedProgram) -> list[Node]:
 
 
 def transformed(branches: Callable[[Tensor], Any]) -> list[torch.export.ExportedProgram]:
-    """The programs of all ranks, after they gave what the program gives."""
+    """Return the programs of all ranks, after they gave what the program gives."""
     exported = torch.export.export(Branches(branches), (X,))
     programs = ranks_of(exported, {"up": "colwise"})
     expected = torch.utils._pytree.tree_leaves(exported.module()(X))
@@ -47,9 +47,9 @@ def transformed(branches: Callable[[Tensor], Any]) -> list[torch.export.Exported
 
 
 def test_results_of_an_op_have_shardings_of_their_own():
-    """Item 6: values are divided where indices are, and a split gives pieces that are divided alike."""
+    """Item 6: values are sharded where indices are, and the parts of a split are sharded alike."""
     transformed(lambda h: h.sort(0))
-    transformed(lambda h: [piece.relu() for piece in h.split([2, 3, 1])])
+    transformed(lambda h: [part.relu() for part in h.split([2, 3, 1])])
 
 
 def test_one_gather_serves_every_user():
@@ -76,7 +76,7 @@ def test_values_are_of_local_shape_and_outputs_replicated():
 
 
 def test_llama_sends_no_more_than_two_reductions_a_layer_and_a_gather_of_the_logits():
-    """Megatron's plan: the reductions of the attention's and the perceptron's outputs. All heads are divided.
+    """Megatron's plan: the reductions of the attention's and the perceptron's outputs. All heads are sharded.
 
     A hundredth more is let pass: gathering the scales of a norm costs less than every rank computing all of them.
     """

@@ -29,7 +29,7 @@ def heads(groups: int = 1, keys: int = KEYS) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def mask() -> Tensor:
-    """What each position sees; the last one sees nothing."""
+    """Return what each position sees; the last one sees nothing."""
     seen = torch.rand(POSITIONS, KEYS, generator=torch.Generator().manual_seed(1)) > 0.4
     seen[:, 0], seen[-1] = True, False
     return seen

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
-DIVIDED = ("dp: S(0)", "tp: S(1)", "dp: S(0), tp: S(1)")
+SHARDED = ("dp: S(0)", "tp: S(1)", "dp: S(0), tp: S(1)")
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -55,25 +55,25 @@ def classes(*shape: int, ignored: int = -100) -> tuple[Tensor, Tensor, Tensor]:
     return scores, target, torch.rand(shape[1], dtype=torch.float64) + 0.1
 
 
-@pytest.mark.parametrize("sharding", DIVIDED)
+@pytest.mark.parametrize("sharding", SHARDED)
 def test_a_mean_weighted_by_class_divides_by_all_weights(sharding: str):
     scores, target, weight = classes(8, 7)
     check(lambda s, t, w: F.cross_entropy(s, t.abs() % 7, w), sharding, scores, target, weight)
 
 
-@pytest.mark.parametrize("sharding", DIVIDED)
+@pytest.mark.parametrize("sharding", SHARDED)
 def test_a_mean_divides_by_the_places_that_are_not_ignored(sharding: str):
     scores, target, _ = classes(8, 7)
     check(F.cross_entropy, sharding, scores, target)
 
 
-@pytest.mark.parametrize("sharding", DIVIDED)
+@pytest.mark.parametrize("sharding", SHARDED)
 def test_a_class_may_be_the_one_that_is_ignored(sharding: str):
     scores, target, weight = classes(8, 7, ignored=4)
     check(lambda s, t, w: F.cross_entropy(s, t, w, ignore_index=4), sharding, scores, target, weight)
 
 
-@pytest.mark.parametrize(("sharding", "reduction"), zip(DIVIDED, REDUCTIONS, strict=True))
+@pytest.mark.parametrize(("sharding", "reduction"), zip(SHARDED, REDUCTIONS, strict=True))
 def test_smoothed_labels_are_spread_over_the_classes_of_all_ranks(sharding: str, reduction: str):
     def loss(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
         return F.cross_entropy(scores, target, weight, reduction=reduction, label_smoothing=0.2)

@@ -15,7 +15,7 @@ import spmdir
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
 X = torch.randn(7, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-DIVIDED = ("dp: S(0), tp: S(1)", "dp: S(0), tp: S(0)", "tp: S(2)")
+SHARDED = ("dp: S(0), tp: S(1)", "dp: S(0), tp: S(0)", "tp: S(2)")
 SEED = 5
 
 
@@ -55,7 +55,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_drawn_does_not_depend_on_the_sharding(name: str, exported: bool):
     expected = eager(DRAWS[name])
-    for sharding in DIVIDED[:: 1 if name == "dropout" else 3]:
+    for sharding in SHARDED[:: 1 if name == "dropout" else 3]:
         (found,) = spmdir.simulate(program(DRAWS[name], sharding, exported), [X], seed=SEED)
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 

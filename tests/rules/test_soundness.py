@@ -27,7 +27,8 @@ def test_every_strategy_gives_what_the_op_gives_of_nan_and_infinities(sample: Sa
 
 
 def may_turn_on_numbers(sample: Sample) -> bool:
-    """Whether partial values or local forms could be wrong for some numbers; `make check-rules` tries all calls."""
+    """Return whether partial values or local forms could be wrong for some numbers; `make check-rules` tries all
+    calls."""
     lines = default().alternatives(sample.op)
     return any(line.of_kind(*PASSING, "reduce", "local") for line in lines) and any(number_variants(sample))
 

@@ -41,7 +41,7 @@ sys.addaudithook(_note)
 
 @pytest.fixture
 def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The files that are opened, and whatever else the process asks of the system."""
+    """Yield the files that are opened, and whatever else the process asks of the system."""
     monkeypatch.chdir(tmp_path)
     found: list[str] = []
     _watching.append(found)
@@ -51,7 +51,7 @@ def touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 
 
 def only(path: Path, touched: list[str]) -> bool:
-    """Whether nothing but the file at `path` was touched."""
+    """Return whether nothing but the file at `path` was touched."""
     return {file for file in touched if not file.startswith("os.listdir")} <= {os.path.realpath(path)}
 
 

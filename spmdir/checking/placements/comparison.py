@@ -39,7 +39,7 @@ def rounding(placement: Placement, count: int, tensor: torch.Tensor) -> float:
     if tensor.dtype == torch.bool:
         return 0.0
     finite = tensor.abs()[tensor.isfinite()]
-    # Addends are up to a few times larger than their sum.
+    # Partial values are up to a few times larger than their sum.
     size = 4 * max(1.0, float(finite.max()) if finite.numel() else 1.0)
     exact = not (tensor.is_floating_point() or tensor.is_complex())
     return size * count * (placement.error + (0.0 if exact else 16 * torch.finfo(tensor.dtype).eps))

@@ -31,7 +31,7 @@ def layouts(placement: Placement) -> Iterator[Example]:
 
 
 def tensors(placement: Placement) -> Iterator[Example]:
-    """`layouts` with an element type that the placement holds: each in turn, and all for one even shape."""
+    """Yield `layouts` with an element type that the placement holds: each in turn, and all for one even shape."""
     held = [dtype for dtype in DTYPES if placement.supports(dtype)]
     for at, example in enumerate(layouts(placement)):
         chosen = held if math.prod(example.shape or ()) >= 24 else held[at % len(held) :][:1]

@@ -21,7 +21,7 @@ from spmdir.checking.rules.samples import (
     softmax,
     view,
 )
-from spmdir.checking.rules.soundness import judge, offered, prepare
+from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.rules.rule_set import default
@@ -90,7 +90,7 @@ def _lifts(placement: Placement, op: str) -> bool:
 def _sound(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Run)
     case = prepare(example.sample, default())
-    for row in offered(case.rule, example.ranks, (placement,)):
+    for row in strategies_of(case.rule, example.ranks, (placement,)):
         verdict = judge(case, [("x", row)], Mesh({"x": example.ranks}))
         if verdict.fault:
             return f"{verdict.strategy} of {case.rule.text()}: {verdict.fault}"

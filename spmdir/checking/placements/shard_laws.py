@@ -16,7 +16,7 @@ LARGE = (97, 1000)
 MANY = (16, 65)
 
 
-def _divided(placement: Placement) -> Iterator[Example]:
+def _sharded(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, ShardPlacement):
         yield from layouts(placement)
         for count in (2, 3, 8):
@@ -43,7 +43,7 @@ def _partition(placement: Any, example: Example) -> str | None:
 
 def _told_at_once(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs:
-        yield from _divided(placement)
+        yield from _sharded(placement)
         for count in MANY:
             shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *LARGE)]
             yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
@@ -127,7 +127,7 @@ SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
 """Method → (what the placement that it gives holds on a rank, what that must be)."""
 
 PARTITION_LAWS = (
-    Law("partition", "every position of the dimension is on one rank", _divided, _partition),
+    Law("partition", "every position of the dimension is on one rank", _sharded, _partition),
     Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs),
 )
 SHARD_LAWS = (

@@ -91,7 +91,7 @@ def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case |
 
 
 def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
-    """(name, the sample with NaN or infinities among its numbers), where the op takes them."""
+    """Yield (name, the sample with NaN or infinities among its numbers), where the op takes them."""
     if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in special_variants(sample):
@@ -102,7 +102,8 @@ def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, 
 
 
 def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
-    """(`alpha=inf`, a verdict on `sample` with that number), where the op takes it; two ranks show as much as more."""
+    """Yield (`alpha=inf`, a verdict on `sample` with that number), where the op takes it; two ranks show as much as
+    more."""
     if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in number_variants(sample):

@@ -54,7 +54,7 @@ def opinfo_names() -> tuple[list[str], str | None]:
 
 
 def capture(index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
-    """(op, what kind of call, pickled sample) of each different call that the samples of one OpInfo make.
+    """Return (op, what kind of call, pickled sample) of each different call that the samples of one OpInfo make.
 
     Args:
         wanted: the ops to keep; None keeps all functional ones.

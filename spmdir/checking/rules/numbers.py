@@ -18,7 +18,7 @@ _REAL = ("number", "float", "Optional[number]", "Optional[float]")
 
 
 def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """(`alpha=inf`, `sample` with that number there) for each real number that the op takes and each of `TRIED`.
+    """Yield (`alpha=inf`, `sample` with that number there) for each real number that the op takes and each of `TRIED`.
 
     A number is also tried where the sample gives one in place of a tensor. The op need not accept it.
     """

@@ -22,7 +22,7 @@ def installed() -> str:
 
 
 def registered() -> Iterator[tuple[str, str]]:
-    """(Name, why it is rejected or "") of every op that torch's dispatcher knows."""
+    """Yield (Name, why it is rejected or "") of every op that torch's dispatcher knows."""
     for qualified in torch._C._dispatch_get_all_op_names():
         name, _, overload = qualified.partition(".")
         schema = torch._C._get_schema(name, overload)

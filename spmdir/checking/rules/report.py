@@ -63,22 +63,22 @@ class OpReport:
 
     @property
     def strategies(self) -> int:
-        """How many strategies were run."""
+        """Return how many strategies were run."""
         return self.sound + self.faulty
 
     @property
     def unexplained(self) -> tuple[Missing, ...]:
-        """The missing strategies without a reason."""
+        """Return the missing strategies without a reason."""
         return tuple(m for m in self.missing if m.reason is None)
 
     @property
     def summary(self) -> str:
-        """The figures of COLUMNS in words."""
+        """Return the figures of COLUMNS in words."""
         return ", ".join(f"{count} {name}" for name, count in zip(COLUMNS, self.counts, strict=True))
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The figures of COLUMNS."""
+        """Return the figures of COLUMNS."""
         return self.samples, self.strategies, self.sound, self.faulty, len(self.unexplained)
 
 
@@ -96,12 +96,12 @@ class RuleReport:
 
     @property
     def sound(self) -> bool:
-        """Whether no strategy is wrong, no op killed its process, and each op was run."""
+        """Return whether no strategy is wrong, no op killed its process, and each op was run."""
         return not self.untried and not any(op.unsound or op.crash for op in self.ops)
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """The ops of which no call was run; all of them if not one strategy was."""
+        """Return the ops of which no call was run; all of them if not one strategy was."""
         some = any(op.strategies for op in self.ops)
         return tuple(op.op for op in self.ops if not op.crash and not (some and op.samples))
 

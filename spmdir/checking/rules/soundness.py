@@ -271,11 +271,11 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
 def on_one_axis(case: Case, counts: Sequence[int], extras: Sequence[Placement] = ()) -> Iterator[Verdict]:
     """Yield a verdict on every strategy of `case` for axes of `counts` ranks; with `extras`, on those of plug-ins."""
     for count in counts:
-        for strategy in offered(case.rule, count, extras):
+        for strategy in strategies_of(case.rule, count, extras):
             yield judge(case, [("x", strategy)], Mesh({"x": count}))
 
 
-def offered(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
+def strategies_of(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
     """Return the strategies on an axis of `count` ranks; with `extras`, those that these plug-ins add."""
     every = rule.strategies(count, placements=tuple(extras))
     return every[len(rule.strategies(count)) :] if extras else every  # those of plug-ins come last

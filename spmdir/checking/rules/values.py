@@ -81,7 +81,7 @@ def difference(found: Tensor, right: Tensor, through_sums: bool) -> str | None:
 
 
 def special_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """(name, the sample with NaN or infinities here and there in its f64 operands), if it has such operands."""
+    """Yield (name, the sample with NaN or infinities here and there in its f64 operands), if it has such operands."""
     for name, values in SPECIAL.items():
         seed(sample.op, name)
         operands = tuple(_sprinkled(operand, values) for operand in sample.operands)

@@ -48,7 +48,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @lru_cache(maxsize=4096)
 def print_placement(placement: Any) -> str:
-    """The text of a placement, by the template of its class."""
+    """Return the text of a placement, by the template of its class."""
     texts = _field_texts(type(placement))
     values = {name: text.write(getattr(placement, name)) for name, text in texts.items()}
     return type(placement).text.format(**values)
@@ -56,11 +56,11 @@ def print_placement(placement: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def read_placement(kind: type, text: str) -> Any:
-    """The placement of class `kind` that `text` writes; where all fields have defaults, its name alone will do.
+    """Return the placement of class `kind` that `text` writes; where all fields have defaults, its name alone will do.
 
     Raises:
         ParseError: the text does not fit the template.
-        ShardingError: a validator of a field refuses its value.
+        ShardingError: a validator of a field rejects its value.
     """
     head = head_of(kind.text)  # type: ignore[attr-defined]
     if text.strip() == head and all(field.default is not attrs.NOTHING for field in _fields(kind)):
@@ -77,7 +77,7 @@ def read_placement(kind: type, text: str) -> Any:
 
 
 def head_of(text: str) -> str:
-    """The name that a text or template begins with."""
+    """Return the name that a text or template begins with."""
     return text.partition("(")[0].strip()
 
 
@@ -128,5 +128,5 @@ def _pattern(kind: Any) -> re.Pattern[str]:
 
 
 def _spaced(text: str) -> str:
-    """A pattern for literal text in which spaces may stand around punctuation."""
+    """Return a pattern for literal text in which spaces may stand around punctuation."""
     return r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

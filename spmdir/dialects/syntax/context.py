@@ -131,7 +131,8 @@ class IRParser(Parser):
         return type_
 
     def _parse_tensor_op(self) -> Operation | None:
-        """The op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of it."""
+        """Return the op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of
+        it."""
         text, start = self.lexer.input.content, self.pos
         head = _HEAD.match(text, start)
         kind = self._tensor_op_class(head[2]) if head else None
@@ -170,7 +171,7 @@ class IRPrinter(Printer):
 
     @cached_property
     def locations(self) -> LocationAliases:
-        """The aliases of the locations that have been printed."""
+        """Return the aliases of the locations that have been printed."""
         return LocationAliases()
 
     def print_ssa_value(self, value: SSAValue) -> str:
@@ -293,7 +294,7 @@ def _location(location: Attribute) -> Location | None:
 
 
 def error_position(error: XdslParseError, first_line: int) -> Location:
-    """The place of an xDSL parse error in a text that begins on `first_line` of its file."""
+    """Return the place of an xDSL parse error in a text that begins on `first_line` of its file."""
     text, start = error.span.input.content, error.span.start
     assert isinstance(text, str)
     return Location(error.span.input.name, text.count("\n", 0, start) + first_line, start - text.rfind("\n", 0, start))

@@ -107,7 +107,7 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
 
 
 def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
-    """`text` with the numbers of its operands in the place of their names, and these operands.
+    """Return `text` with the numbers of its operands in the place of their names, and these operands.
 
     What stands behind keeps its place, for errors to tell.
     """
@@ -138,7 +138,7 @@ def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
 
 
 def tail_end(text: str, start: int) -> int:
-    """The end of an op: the last line before one that begins something else, brackets balanced."""
+    """Return the end of an op: the last line before one that begins something else, brackets balanced."""
     line = text.find("\n", start)
     if line >= 0 and _is_whole(text[start:line]) and not _CONTINUED.match(text, line):
         return line
@@ -148,7 +148,7 @@ def tail_end(text: str, start: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _is_whole(line: str) -> bool:
-    """Whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
+    """Return whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
     return _scan_tail(line, 0) == len(line)
 
 
@@ -314,7 +314,7 @@ def _parse_types(
 
 @lru_cache(maxsize=65536)
 def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
-    """The type that `text` spells; LiteralError at `offset` if there is none."""
+    """Return the type that `text` spells; LiteralError at `offset` if there is none."""
     if text == "none":
         return type_of(None)
     if text.startswith("!"):

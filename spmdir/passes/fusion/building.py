@@ -176,11 +176,11 @@ class Builder:
             return
         strategies: list[Sequence[Strategy]] = []
         for axis in self.axes:
-            offered = rule.strategies(self.mesh.sizes[axis])
+            found = rule.strategies(self.mesh.sizes[axis])
             if target is not None:
                 placement = target.along(axis, self.mesh)
-                offered = [strategy for strategy in offered if strategy.results[0] == placement]
-            strategies.append(offered)
+                found = [strategy for strategy in found if strategy.results[0] == placement]
+            strategies.append(found)
         old, tried = tuple(function.operands), False
         options = [self._options(form, *of) for of in zip(self.found.operands, old, strict=True)]
         for chosen in itertools.product(*strategies):
@@ -264,13 +264,13 @@ class Builder:
 
     @cached_property
     def rule(self) -> OpRule | None:
-        """The rule of f; None if it has none."""
+        """Return the rule of f; None if it has none."""
         function = self.found.function
         return rule_of(function, self.rules) if isinstance(function, AtenOp) else None
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes on which strategies of f are chosen; the type check looks at all axes together."""
+        """Return the axes on which strategies of f are chosen; the type check looks at all axes together."""
         moved = [
             axis
             for op in self.found.ops

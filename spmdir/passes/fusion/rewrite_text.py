@@ -139,7 +139,8 @@ def _check_variables(rewrite: Rewrite) -> str | None:
 
 
 def _check_async(rewrite: Rewrite) -> str | None:
-    """The result of an async collective goes to wait alone; outermost, it replaces another such result."""
+    """Return what is wrong with the use of an async result: only wait may take it, or an async root; None if
+    nothing."""
     outermost = [getattr(side, "asynchronous", False) for side in (rewrite.left, rewrite.right)]
     if outermost[0] != outermost[1]:
         return "one side is the result of an async collective and the other is not; only wait takes such a result"
@@ -152,7 +153,7 @@ def _check_async(rewrite: Rewrite) -> str | None:
 
 
 def _check_targets(rewrite: Rewrite) -> str | None:
-    """An op that names no axes gets its sharding from what is around it, so at most one may be open."""
+    """Return what is wrong with ops that name no axes; None if at most one takes its sharding from the result."""
     found = [
         term.kind for term in subterms(rewrite.right) if isinstance(term, Collective) and not names_axes(term.kind)
     ]

@@ -43,12 +43,12 @@ class Collective:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether it is `async`, so that its result goes to `wait`."""
+        """Return whether it is `async`, so that its result goes to `wait`."""
         return "asynchronous" in self.flags
 
     @property
     def dims(self) -> set[str]:
-        """The variables of dimensions."""
+        """Return the variables of dimensions."""
         dims = {clause.argument for clause in clauses_of(self.kind).values() if clause.kind == "dim"}
         return {variable for argument, variable in self.variables if argument in dims}
 

@@ -67,7 +67,7 @@ class Signatures(Protocol):
     """Where the parameters of ops are known."""
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
-        """(name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""
+        """Return (name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""
         ...
 
 

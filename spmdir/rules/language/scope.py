@@ -38,7 +38,7 @@ class Scope:
 
     @property
     def result(self) -> TensorMeta | None:
-        """The type of the first result; None if it is absent."""
+        """Return the type of the first result; None if it is absent."""
         return self.results[0]
 
     def tensor(self, name: str) -> TensorMeta | None:
@@ -60,7 +60,7 @@ class Scope:
         return self.binding.arguments.get(name)
 
     def one(self, function: str, reference: str) -> tuple[int, Axes]:
-        """(size, axes) of the one factor that `reference` means; RuleError if it means several or none."""
+        """Return (size, axes) of the one factor that `reference` means; RuleError if it means several or none."""
         found = self.factors(reference)
         if len(found) != 1:
             raise RuleError(f"{function}({reference}) needs one factor, found {len(found)}")

@@ -112,7 +112,7 @@ class CallReader:
 
     @property
     def separate_factors(self) -> tuple[int, ...]:
-        """The factors of dimensions that some `~argument` means."""
+        """Return the factors of dimensions that some `~argument` means."""
         return tuple(f for positions in self.separated.values() for factors in positions.values() for f in factors)
 
 

@@ -35,5 +35,5 @@ class Factor:
 
     @property
     def least_elements(self) -> int:
-        """The elements that every rank must have: a maximum of none and a local form of none do not exist."""
+        """Return the elements that every rank must have: a maximum of none and a local form of none do not exist."""
         return max(self.least, self.kind in ("max", "min") or self.rewrite == "local")

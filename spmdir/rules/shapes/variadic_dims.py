@@ -65,7 +65,8 @@ def _rank(layout: LayoutBuilder, seen: list[_Seen]) -> int:
 
 
 def _places(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """(position among the variadic dimensions, size) of each that `term` matches, kept ones of size 1 left out."""
+    """Return (position among the variadic dimensions, size) of each that `term` matches, kept ones of size 1 left
+    out."""
     if len(shape) > rank:
         layout.fail(f"{len(shape)} dimensions given where `{term}` has {rank}")
     if term.modifier != "-":

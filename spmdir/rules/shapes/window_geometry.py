@@ -32,7 +32,7 @@ class Window:
 
     @property
     def least(self) -> int:
-        """The output elements that a rank must have for its neighbours' halos to be in its own block."""
+        """Return the output elements that a rank must have for its neighbours' halos to be in its own block."""
         return max(1, -(-max(self.before, self.after) // self.stride))
 
 
@@ -47,7 +47,7 @@ class WindowShape:
 
     @property
     def reach(self) -> int:
-        """The distance from its first element to its last."""
+        """Return the distance from its first element to its last."""
         return self.dilation * (self.kernel - 1)
 
     def steps(self, size: int) -> int:

@@ -32,7 +32,7 @@ class FactorPosition:
 
     @property
     def fills(self) -> bool:
-        """Whether the dimension is the factor alone."""
+        """Return whether the dimension is the factor alone."""
         return self.outer == 1 == self.inner
 
 

@@ -33,7 +33,7 @@ class NAME(ShardPlacement):
 TOTAL = '''\
 @attrs.frozen
 class NAME(PartialPlacement):
-    """A pending sum."""
+    """A partial sum."""
 
     text: ClassVar[str] = "NAME"
 
@@ -44,7 +44,7 @@ class NAME(PartialPlacement):
 TURNED = '''\
 @attrs.frozen
 class NAME(ShardPlacement):
-    """Pieces in the reverse order of ranks, gathered in a step of its own, which knows of one axis alone."""
+    """Shards in the reverse order of ranks, gathered in a step of its own, which knows of one axis alone."""
 
     text: ClassVar[str] = "NAME({dim})"
     dim: int
@@ -268,5 +268,5 @@ WRONG = {
 
 
 def source(text: str, name: str) -> str:
-    """The file that declares the placement `name`."""
+    """Return the file that declares the placement `name`."""
     return HEAD + text.replace("NAME", name)

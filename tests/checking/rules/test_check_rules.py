@@ -158,8 +158,8 @@ class Credulous(PartialPlacement):
         return True
 
     def distribute(self, tensor, count, noise):
-        addends = [noise(tensor) for _ in range(count - 1)]
-        return [*addends, tensor - sum(addends)]
+        partials = [noise(tensor) for _ in range(count - 1)]
+        return [*partials, tensor - sum(partials)]
 """
 
 

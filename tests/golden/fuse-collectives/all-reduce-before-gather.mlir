@@ -19,7 +19,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not if the gathered addends are used too.
+// Not if the gathered partial values are used too.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %a = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <dp: P(sum)>
   %y = spmd.all_reduce %a on [dp] op sum : tensor<16x8xf32> <>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not before a cast to a larger type: addends would be summed in the smaller one.
+// Not before a cast to a larger type: partial values would be summed in the smaller one.
 func.func @main(%x: tensor<16x8xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
   %e = aten._to_copy(%x) {dtype = f32} : tensor<16x8xf32> <tp: P(sum)>
   %y = spmd.all_reduce %e on [tp] op sum : tensor<16x8xf32> <>

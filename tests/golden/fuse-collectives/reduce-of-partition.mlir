@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=reduce-of-partition"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Addends made of a value are the value.
+// Partial values made of a value are the value.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %p = spmd.partition %x on [tp] op sum : tensor<16x8xf32> <tp: P(sum)>
   %y = spmd.all_reduce %p on [tp] op sum : tensor<16x8xf32> <>

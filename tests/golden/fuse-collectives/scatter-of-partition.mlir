@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=scatter-of-partition"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Addends made of a value, scattered, are its pieces.
+// Partial values made of a value, scattered, are its shards.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
   %p = spmd.partition %x on [tp] op max : tensor<16x8xf32> <tp: P(max)>
   %y = spmd.reduce_scatter %p on [tp] dim 1 op max : tensor<16x8xf32> <tp: S(1)>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Not on the dimension that is gathered: other ranks hold those pieces.
+// Not on the dimension that is gathered: other ranks hold those shards.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %a = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %y = spmd.slice %a on [dp] dim 0 : tensor<16x8xf32> <dp: S(0)>

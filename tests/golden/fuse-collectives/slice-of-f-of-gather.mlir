@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --fuse-collectives="only=slice-of-f-of-gather"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// The op runs on the pieces.
+// The op runs on the shards.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x16xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   %f = aten.t(%g) : tensor<8x16xf32> <>

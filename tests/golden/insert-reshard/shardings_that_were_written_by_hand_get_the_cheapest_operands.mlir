@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --insert-reshard
 spmd.mesh @mesh <tp = 4>
 
-// A pending sum of what is divided alike needs nothing; columns of the product need all of %x and columns of %w.
+// A partial sum of what is sharded alike needs nothing; columns of the product need all of %x and columns of %w.
 func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
   %1 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: S(1)>

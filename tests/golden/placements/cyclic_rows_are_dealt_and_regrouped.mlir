@@ -1,6 +1,6 @@
 // RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
-// Rows that are dealt out stay so through a product and a view of the columns, and are divided by columns at the end.
+// Rows that are dealt out stay so through a product and a view of the columns, and are sharded by columns at the end.
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<10x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyclic(0, 2)>},

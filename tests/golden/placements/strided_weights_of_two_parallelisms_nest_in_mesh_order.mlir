@@ -1,6 +1,6 @@
 // RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
 
-// Divided by tp first and by dp then, as FSDP over tensor parallelism does, and gathered over dp for its use.
+// Sharded by tp first and by dp then, as FSDP over tensor parallelism does, and gathered over dp for its use.
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},

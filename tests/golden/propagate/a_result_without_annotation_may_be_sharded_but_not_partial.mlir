@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --propagate --insert-reshard
 spmd.mesh @mesh <tp = 4>
 
-// The second result is given as pending, so it stays.
+// The second result is annotated as partial, so it stays.
 func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %v: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
     -> (tensor<64x64xf32>, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x256xf32>) {
   %0 = aten.mm(%x, %w) : tensor<64x64xf32>

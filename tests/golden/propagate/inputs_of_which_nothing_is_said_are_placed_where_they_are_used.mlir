@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 4>
 
-// %w is wanted in columns because of %v; nobody needs %unused in pieces.
+// %w is wanted in columns because of %v; %unused is used by no op, so it stays replicated.
 func.func @f(%x: tensor<64x256xf32>, %w: tensor<256x256xf32>, %v: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %unused: tensor<3xf32>)
     -> tensor<64x64xf32> {
   %0 = aten.mm(%x, %w) : tensor<64x256xf32>

@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --propagate
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// The batch stays divided by dp all along; tp divides the hidden dimension, and the second product sums over it.
+// The batch stays sharded by dp all along; tp shards the hidden dimension, and the second product sums over it.
 func.func @mlp(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %up: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %down: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
     -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = aten.mm(%x, %up) : tensor<64x1024xf32>

@@ -10,7 +10,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// What an op needs counts, not what its operand has yet; and a result may leave pending if it is asked for.
+// What an op needs counts, not what its operand has yet; and a result may leave partial if it is asked for.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
                 %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
     -> (tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: P(sum)>}) {

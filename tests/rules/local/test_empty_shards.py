@@ -31,7 +31,7 @@ def test_the_local_form_of_every_op_is_typed_on_ranks_whose_shards_are_empty() -
 
 
 def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
-    """Each strategy that needs a local form, beside each other one on more ranks than it has elements for."""
+    """Yield each strategy that needs a local form, beside each other one on more ranks than it has elements for."""
     rule = case.rule
     for row in rule.strategies(2):
         for other in rule.strategies(2) if row.rewrite == "local" else ():
@@ -41,7 +41,7 @@ def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
 
 
 def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
-    """What is wrong with the local form that localize makes for the ranks whose shards are empty."""
+    """Yield what is wrong with the local form that localize makes for the ranks whose shards are empty."""
     axes = {row.factor: (axis,) for axis, row in rows if row.factor is not None}
     placed = ([(mesh.sizes[axis], row.operands[index]) for axis, row in rows] for index in range(len(case.operands)))
     held = [distribute(tensor, placements) for tensor, placements in zip(case.operands, placed, strict=True)]

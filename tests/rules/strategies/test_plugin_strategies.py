@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spmdir
 from spmdir.checking.rules.sample import f, i, sample
-from spmdir.checking.rules.soundness import Case, hold_together, judge, offered, prepare
+from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare, strategies_of
 from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.intervals import Ranges, chunk
@@ -188,7 +188,7 @@ def plugins(*texts: str) -> tuple[Placement, ...]:
 
 
 def added(rule: OpRule, *texts: str, count: int = 2) -> list[str]:
-    return [str(row) for row in offered(rule, count, plugins(*texts))]
+    return [str(row) for row in strategies_of(rule, count, plugins(*texts))]
 
 
 CONVOLUTION = {
@@ -451,7 +451,7 @@ NUMBERS = st.sampled_from(range(len(SAMPLES)))
 @given(NUMBERS, EXTRAS, st.sampled_from((2, 3, 4)))
 def test_every_lifted_row_gives_what_the_op_gives(number: int, extras: tuple[Placement, ...], count: int):
     case = prepared(number)
-    for row in offered(case.rule, count, extras):
+    for row in strategies_of(case.rule, count, extras):
         assert judge(case, [("x", row)], Mesh({"x": count})).fault is None
 
 
@@ -461,7 +461,9 @@ def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     number: int, extras: tuple[Placement, ...], counts: tuple[int, int], data: st.DataObject
 ):
     case = prepared(number)
-    outer = data.draw(st.sampled_from([row for row in offered(case.rule, counts[0], extras) if row.factor is not None]))
+    outer = data.draw(
+        st.sampled_from([row for row in strategies_of(case.rule, counts[0], extras) if row.factor is not None])
+    )
     inner = case.rule.strategies(counts[1], shard_counts([(outer, counts[0])]), extras)
     pairs = [way for row in inner if row.factor is not None for way in ((outer, row), (row, outer))]
     assume(
@@ -507,5 +509,5 @@ def test_a_placement_that_says_wrongly_what_it_is_of_a_part_gets_no_row():
 
 
 def test_samples_of_all_kinds_are_lifted():
-    counts = [len(offered(prepared(at).rule, 2, plugins("Taken(0, 1)"))) for at in range(len(SAMPLES))]
+    counts = [len(strategies_of(prepared(at).rule, 2, plugins("Taken(0, 1)"))) for at in range(len(SAMPLES))]
     assert all(counts), counts

@@ -280,9 +280,9 @@ def test_an_expansion_lists_what_is_reduced_inside():
 
 def test_half_width_softmax_is_computed_in_full_width():
     rule = rule_of("aten._softmax", "8x6xbf16", dim=1, half_to_float=False)
-    pieces = rule.expansion(1).ops
-    assert {str(p.call.results[0])[-3:] for p in pieces[:-1]} == {"f32"}
-    assert str(pieces[-1].call.results[0]) == "8x6xbf16"
+    ops = rule.expansion(1).ops
+    assert {str(p.call.results[0])[-3:] for p in ops[:-1]} == {"f32"}
+    assert str(ops[-1].call.results[0]) == "8x6xbf16"
 
 
 def test_a_mean_stays_partial_behind_its_division():

@@ -13,7 +13,7 @@ def _ends(*ends: int) -> torch.Tensor:
 
 
 def e(*shape: int) -> torch.Tensor:
-    """Numbers that f32 adds exactly."""
+    """Return numbers that f32 adds exactly."""
     return h(*shape).float()
 
 

@@ -14,7 +14,7 @@ def ordered(*shape: int) -> torch.Tensor:
 
 
 def gaps(*shape: int) -> torch.Tensor:
-    """Numbers, some of which are none."""
+    """Return numbers, some of which are none."""
     return torch.where(torch.rand(shape) > 0.6, float("nan"), f(*shape))
 
 

@@ -11,7 +11,7 @@ NAMED = ("softmax.int", "special_softmax", "log_softmax.int", "special_log_softm
 
 
 def hidden(*shape: int) -> torch.Tensor:
-    """Numbers with a row and some others of -inf."""
+    """Return numbers with a row and some others of -inf."""
     numbers = torch.where(torch.rand(shape) > 0.6, float("-inf"), f(*shape))
     numbers[1] = float("-inf")
     return numbers

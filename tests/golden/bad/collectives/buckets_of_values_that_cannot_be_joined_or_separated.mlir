@@ -10,7 +10,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// A piece of a member is not a whole of the bucket.
+// A sharded member cannot be in a replicated bucket.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) {
   // expected-error@+1 {{'tp' divides a member, <tp: S(0), dp: P(sum)>, so it must divide the bucket, <dp: P(sum)>}}
   %0 = spmd.bucket %x : tensor<8xf32> <dp: P(sum)>
@@ -19,7 +19,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), 
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// Of 8 elements in 4 pieces and 6 whole ones a rank holds 8, so that 4 ranks hold 32.
+// Of 8 elements in 4 shards and 6 replicated ones a rank holds 8, so that 4 ranks hold 32.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}, %y: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) {
   // expected-error@+1 {{a bucket of these members has the shape [32], found [14]}}
   %0 = spmd.bucket %x, %y : tensor<14xf32> <tp: S(0), dp: P(sum)>
