@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from xdsl.dialects.builtin import UNKNOWN_LOC
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
@@ -12,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.collectives import SpmdOp
 
 
@@ -22,7 +23,12 @@ class LayoutOp(SpmdOp):
     @classmethod
     def build(cls, value: SSAValue, sharding: Sharding, location: Any = None) -> Self:  # type: ignore[override]
         """Return this op of `value`, a tensor; the result has its type and `sharding`."""
-        return cls.build_op([value], [meta_of(value.type)], (), [sharding], location=location)  # type: ignore[return-value]
+        return cls.create(
+            operands=[value],
+            result_types=[value.type],
+            properties={"sharding": shardings_attr((sharding,))},
+            location=location or UNKNOWN_LOC,
+        )
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 from xdsl.dialects.builtin import ModuleOp, NameLoc
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
@@ -125,6 +125,8 @@ class _Emitter:
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
             placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
         for op in self.function.body.block.ops:
+            if isinstance(op, CallOp):
+                raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
             if isinstance(op, ValueOp):
                 try:
                     self.emit_op(op)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.errors import SpmdirError, require_type
@@ -117,8 +117,21 @@ def _end_of_stage(pipeline: Pipeline, stage: str) -> int:
     return len((pipeline.before("localize") if stage == "lower-reshard" else pipeline.through(stage)).steps)
 
 
+def inlined(module: ModuleOp) -> ModuleOp:
+    """Return `module` if its functions call none; else a copy with the calls inlined.
+
+    Raises:
+        SpmdirError: a call cannot be inlined.
+    """
+    if not any(isinstance(op, CallOp) for function in ir.functions(module) for op in function.body.block.ops):
+        return module
+    return run_passes(copied(module), "inline")
+
+
 def is_undecided(function: FuncOp) -> bool:
-    """Return whether a value of `function` has no sharding, or one that leaves an axis open."""
+    """Return whether a value of `function`, such as the result of a call, has no sharding, or one with an open axis."""
+    if any(isinstance(op, CallOp) for op in function.body.block.ops):
+        return True
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     values = [*function.args, *(r for op in ops for r, meta in zip(op.results, op.metas, strict=True) if meta)]
     return any(sharding is None or sharding.open_axes for sharding in map(sharding_of, values))

@@ -30,7 +30,7 @@ from spmdir.dialects.values import global_shape, sharding_of, signature_kind, si
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.passes.finish import bound, localized
+from spmdir.passes.finish import bound, inlined, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.lockstep import run_alone, run_lockstep
@@ -123,7 +123,7 @@ def run_single(
     Raises:
         UnsupportedError: the module is localized already.
     """
-    module = sized(module, inputs, state_dict or {}, sizes, as_pipeline(None))
+    module = inlined(sized(module, inputs, state_dict or {}, sizes, as_pipeline(None)))
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(

@@ -112,7 +112,7 @@ def right() -> dict[str, dict[str, Any]]:
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
         "check_rules": {
-            "ops": ("aten.none",), "world_sizes": (), "rules": None, "samples": None, "placements": (), "plugins": (),
+            "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
         },
         "comm_report": {"module": module, "topology": None, "pipeline": None},

@@ -234,7 +234,7 @@ def corpus() -> dict[str, tuple[Text, ...]]:
     """Format → texts to begin with."""
     small = example().replace("1024", "8").replace("4096", "12")
     check_it, report = "spmd-run {} --check", f"spmd-opt {{}} {WAY} --cost-report"
-    rules = [p.read_text() for p in sorted((ROOT / "spmdir" / "dialects" / "aten").glob("*.rules"))]
+    rules = [p.read_text() for p in sorted((ROOT / "spmdir" / "rules" / "aten").glob("*.rules"))]
     rewrites = (ROOT / "spmdir" / "passes" / "fusion" / "fuse_collectives.rewrites").read_text()
     files = {
         "mlir": (*_golden(), *[Text("mlir", small, command) for command in (check_it, report) * 5]),

@@ -4,6 +4,10 @@ import pytest
 import torch
 
 import spmdir
+from spmdir.dialects import ir
+from spmdir.lowering.emit import emit
+from spmdir.lowering.process_groups import symbolic_group
+from spmdir.simulator.simulate import run_single
 
 CALLS = """
 spmd.mesh @mesh <tp = 2>
@@ -55,3 +59,20 @@ def test_of_several_functions_main_or_the_only_public_one_is_the_program() -> No
     x, w1, w2 = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 8), (8, 8), (8, 8)))
     h, _ = spmdir.simulate(spmdir.parse(CALLS.replace("@main", "@model")), [x, w1, w2])
     torch.testing.assert_close(h, (x @ w1).relu())
+
+
+def test_calls_are_inlined_where_every_argument_is_annotated_too() -> None:
+    annotation = " {spmd.sharding = #spmd.sharding<@mesh>}"
+    head, _, main = CALLS.partition("func.func @main")
+    signature, _, body = main.partition(" -> ")
+    signature = signature.replace("f64>", f"f64>{annotation}")
+    module = spmdir.parse(f"{head}func.func @main{signature} -> {body}")
+    inputs = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 8), (8, 8), (8, 8))]
+    for found, expected in zip(spmdir.simulate(module, inputs), run_single(module, inputs), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_call_is_not_emitted() -> None:
+    module = spmdir.parse(CALLS)
+    with pytest.raises(spmdir.SpmdirError, match="calls @layer; run inline first"):
+        emit(module, ir.mesh(module), 0, symbolic_group)

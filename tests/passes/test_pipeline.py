@@ -96,7 +96,7 @@ def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: s
     assert message in str(raised.value)
 
 
-LOCAL = ("inline", "fold-views", "localize", "verify-spmd", "canonicalize", "cse", "dce", "probe")
+LOCAL = ("inline", "localize", "verify-spmd", "canonicalize", "cse", "dce", "probe")
 
 
 @pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in LOCAL])
