@@ -74,7 +74,7 @@ class OpStrategies:
         keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
         parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
         sizes: those of all axes, if a result has a user annotation.
-        extras: the plug-in placements that its values may have.
+        plugin_placements: the plug-in placements that its values may have.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -84,7 +84,7 @@ class OpStrategies:
     keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
-    extras: tuple[Placement, ...] = ()
+    plugin_placements: tuple[Placement, ...] = ()
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
@@ -96,10 +96,10 @@ class OpStrategies:
         return self._known[key]
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
-        fitting = [s for s in rule.strategies(count, sharded, self.extras) if self._gives(s, axis)]
+        fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
         if not fitting and self.sizes:
             sharded = sharded.over(self._beside(rule, axis))
-            fitting = [s for s in rule.strategies(count, sharded, self.extras) if self._gives(s, axis)]
+            fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
@@ -123,7 +123,7 @@ class OpStrategies:
         sizes = dict(self.sizes)
         for _ in range(len(others)):
             for other in others:
-                strategies = rule.strategies(sizes[other], shard_counts(beside), self.extras)
+                strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements)
                 strategies = [s for s in strategies if self._gives(s, other)]
                 if strategies:
                     beside.append((strategies[0], sizes[other]))
@@ -356,9 +356,9 @@ def _with_candidates(problem: Problem) -> Problem:
     if not any(map(plugins, annotated)):
         return problem
     found = candidates(problem, list(map(_rule, problem.nodes)), annotated)
-    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, extras=of_node(n, found))) for n in problem.nodes)  # type: ignore
+    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of_node(n, found))) for n in problem.nodes)  # type: ignore
     every = plugins(placement for placements in (*annotated, *found) for placement in placements)
-    return attrs.evolve(problem, nodes=tuple(nodes), extras=every)
+    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=every)
 
 
 def _annotated_placements(source: StrategySource) -> tuple[Placement, ...]:

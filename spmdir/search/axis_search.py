@@ -1,8 +1,8 @@
 """The sharding search on one mesh axis, the other axes fixed.
 
 A forward sweep finds the cheapest way to make each value with each placement, a backward sweep decides from the
-outputs, then nodes move to what is cheapest until nothing changes; sweeps repeat, each with what the users of a
-value request since the last one, as long as they gain. At last whole neighbourhoods move where a reshard is still paid.
+outputs, then nodes move to what is cheapest until nothing changes; sweeps repeat, each with what the users of a value
+request since the last one, as long as they gain. At last the nodes around each remaining reshard are moved together.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from spmdir.search.problem import NodeStrategy
 from spmdir.search.repeats import Quotient
 
 HOPELESS = 0.5
-"""A move that at first costs more than this part of all reshards is given up before what surrounds it settles."""
+"""A move that at first costs more than this fraction of all reshards is undone before its neighbourhood settles."""
 
 SWEEPS = 6
-"""How often sweeps repeat at most."""
+"""The most repetitions of the sweeps."""
 
 
 class AxisSearch:
     """The decision of one axis over the distinct nodes of a program.
 
     Args:
-        others: axis → the strategy of each node, for the other axes; they say how large things are on a rank.
-        fixed: the axes among these whose strategies stay, so that the strategies found here have to go with them.
+        others: axis → the strategy of each node, for the other axes; local sizes follow from them.
+        fixed: the axes among these whose strategies stay, with which those found here must be compatible.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class AxisSearch:
     def run(
         self, effort: int, start: Sequence[NodeStrategy] | None, tried: set[tuple[int, NodeStrategy]]
     ) -> list[NodeStrategy]:
-        """The strategy of each distinct node.
+        """Return the strategy of each distinct node.
 
         Args:
             effort: neighbourhood moves to try.
-            start: strategies to begin with; those of a sweep if None, or if one of them is not to be had any more.
+            start: strategies to begin with; those of a sweep if None, or if one of them is not a candidate any more.
             tried: (node, strategy) of the moves tried in earlier rounds, which are not tried again; grows.
         """
         say("propagate: deciding axis '{}'", self.axis)
@@ -108,7 +108,7 @@ class AxisSearch:
             self.made[value] = placement
 
     def _sweeps(self, again: bool) -> None:
-        """One forward sweep of cost-to-make, one backward decode.
+        """Compute the cost to make each value in a forward sweep, then choose strategies in a backward sweep.
 
         The first time the users of a value share its cost equally; `again`, each is charged what its request adds to
         the requests that the others have now.
@@ -153,7 +153,7 @@ class AxisSearch:
                 decided[value][self.candidates[index][best].operands[slot] + self.offset[value][index, slot]] = None
 
     def _surcharge(self, value: int, cheapest: Mapping[int, float], others: Sequence[int], request: int) -> float:
-        """What one more request adds to the cost of making a value and giving it to its other users."""
+        """Return the marginal cost of one more request, beyond making a value and satisfying its other users."""
 
         def cheapest_for(requests: Sequence[int]) -> float:
             return min([made + self.edges.cost_to_satisfy(value, p, requests) for p, made in cheapest.items()])
@@ -161,7 +161,7 @@ class AxisSearch:
         return cheapest_for(others if request in others else [*others, request]) - cheapest_for(others)
 
     def _others(self, value: int, index: int) -> list[int]:
-        """What the users of a value but for one node request."""
+        """Return the requests of the users of a value other than one node."""
         own: dict[int, int] = {}
         operands = self.candidates[index][self.decision[index]].operands
         for slot in self.shared.operands[index][value]:
@@ -170,7 +170,7 @@ class AxisSearch:
         return [request for request, count in self.requests[value].items() if count > own.get(request, 0)]
 
     def _costs(self, index: int) -> list[float]:
-        """For each strategy of a node what depends on it: its compute and all reshards on its operands and results."""
+        """Return the cost of each strategy of a node in bytes: compute and reshards of its operands and results."""
         candidates, made, owned = self.candidates[index], self.made, self.shared.own[index]
         costs = [candidate.cost for candidate in candidates]
         for position, value in enumerate(self.shared.nodes[index].results):
@@ -203,7 +203,7 @@ class AxisSearch:
         return costs
 
     def _improve(self, index: int) -> float:
-        """Move one node to its best strategy; the bytes gained, 0 if it stays."""
+        """Move one node to its best strategy, and return the bytes saved, 0 if it stays."""
         if len(self.candidates[index]) == 1:
             return 0.0
         costs, now = self._costs(index), self.decision[index]
@@ -217,7 +217,7 @@ class AxisSearch:
     def _settle(
         self, start: Iterable[int], pinned: int = -1, limit: int = 0, moves: list[tuple[int, int]] | None = None
     ) -> float:
-        """Improve nodes until none of those reached moves; the bytes gained.
+        """Improve nodes until none of those reached moves, and return the bytes saved.
 
         Args:
             pinned: a node that stays.
@@ -225,21 +225,21 @@ class AxisSearch:
             moves: takes (node, former choice) of every move, in order.
         """
         moves = [] if moves is None else moves
-        gained, pending = 0.0, dict.fromkeys(start)
-        while pending and not (limit and len(moves) > limit):
-            index = next(iter(pending))
-            del pending[index]
+        gained, waiting = 0.0, dict.fromkeys(start)
+        while waiting and not (limit and len(moves) > limit):
+            index = next(iter(waiting))
+            del waiting[index]
             former = self.decision[index]
             gain = 0.0 if index == pinned else self._improve(index)
             if gain:
                 gained += gain
                 moves.append((index, former))
                 for neighbour in self.shared.neighbours[index]:
-                    pending.setdefault(neighbour)
+                    waiting.setdefault(neighbour)
         return gained
 
     def total(self) -> float:
-        """The whole program's cost on this axis, in bytes."""
+        """Return the cost of the program on this axis, in bytes."""
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
         return cost + sum(map(self._edge_cost, range(len(self.made))))
 
@@ -248,7 +248,7 @@ class AxisSearch:
         return self.edges.cost_to_satisfy(value, self.made[value], self.requests[value])
 
     def _move_neighbourhoods(self, budget: int, tried: set[tuple[int, NodeStrategy]]) -> None:
-        """Force a node beside a paid reshard to another strategy, let its surroundings follow, keep what is cheaper."""
+        """Force nodes next to a reshard to another strategy, let neighbours follow, and keep what is cheaper."""
         changed = True
         while changed and budget > 0:
             changed = False
@@ -261,7 +261,7 @@ class AxisSearch:
                     changed = self._try(index, choice) or changed
 
     def _try(self, index: int, choice: int) -> bool:
-        """Force one strategy, let what surrounds it follow, and settle; whether that was cheaper and was kept."""
+        """Force one strategy, let its neighbours follow, and settle; keep it and return True if that is cheaper."""
         moves: list[tuple[int, int]] = []
         reshards = sum(map(self._edge_cost, range(len(self.made))))
         gained = self._follow(index, choice, moves)
@@ -284,7 +284,7 @@ class AxisSearch:
     def _follow(self, index: int, choice: int, moves: list[tuple[int, int]]) -> float:
         """Force a strategy, then let neighbours take the cheapest strategy that makes their common value free to pass.
 
-        Stops at nodes that already agree or cannot; returns the bytes gained, as a rule a loss.
+        Stops at nodes that already agree or cannot. Returns the bytes saved, usually negative.
         """
         gained, visited = 0.0, {index}
         frontier = [(index, choice)]
@@ -320,7 +320,7 @@ class AxisSearch:
             frontier.append((node, min(agreeing, key=lambda choice: strategies[choice].cost)))
 
     def _paying(self) -> list[int]:
-        """The nodes beside paid reshards, dearest first, then inputs held in larger pieces than they could be."""
+        """Return the nodes next to reshards, the most expensive first, then inputs that could be sharded more."""
         paid = [(self._edge_cost(value), value) for value in range(len(self.made))]
         beside: dict[int, None] = {}
         for cost, value in sorted(paid, key=lambda edge: (-edge[0], edge[1])):

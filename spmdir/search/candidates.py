@@ -1,4 +1,4 @@
-"""The strategies among which the search of one axis chooses: for each node those that go with the axes fixed before."""
+"""The strategies among which the search of one axis chooses: those compatible with the axes decided before."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def candidates_of(
 def _without_idle(
     shared: Quotient, candidates: list[list[Candidate]], kind: Sequence[str | None]
 ) -> list[list[Candidate]]:
-    """Return `candidates` without those that only pass on a partial value which none of their operands can be."""
+    """Return `candidates` without those that only pass on partial values, where no node makes any of these."""
     partial: list[set[int]] = [set() for _ in shared.values]
 
     def is_idle(index: int, candidate: Candidate) -> bool:
@@ -93,32 +93,34 @@ class _Finder:
         self.count = mesh.sizes[axis]
         self.kind, self.index = edges.catalogue.kind, edges.catalogue.index
         self.fixed = {other: strategies for other, strategies in others.items() if other in fixed}
-        self.lifted = [
+        self.plugin_sharded = [
             other
             for other, strategies in self.fixed.items()
             if any(strategy.factor_placement is not None for strategy in strategies)
         ]
 
     def of(self, index: int, node: Node) -> list[Candidate]:
-        """Return the strategies that go with the fixed axes; those that do not, if what is fixed leaves no others."""
-        divided = shard_counts((strategies[index], self.mesh.sizes[axis]) for axis, strategies in self.fixed.items())
-        return self._strategies(index, node, divided, True) or self._strategies(index, node, UNSHARDED, False)
+        """Return the strategies compatible with those of the fixed axes; if there are none, all of them."""
+        sharded = shard_counts((strategies[index], self.mesh.sizes[axis]) for axis, strategies in self.fixed.items())
+        return self._strategies(index, node, sharded, True) or self._strategies(index, node, UNSHARDED, False)
 
-    def _strategies(self, index: int, node: Node, divided: ShardCounts, strict: bool) -> list[Candidate]:
+    def _strategies(self, index: int, node: Node, sharded: ShardCounts, strict: bool) -> list[Candidate]:
         work = (
             node.source.work * self.shared.weight[index] * math.prod([r[index].fraction for r in self.others.values()])
         )
         found = []
-        for strategy in node.source.strategies(self.axis, self.count, divided):
+        for strategy in node.source.strategies(self.axis, self.count, sharded):
             operands = tuple([self.index.get(p, -1) for p in strategy.operands])
             results = tuple([self.index.get(p, -1) for p in strategy.results])
             if -1 in operands or -1 in results:
                 continue
-            if strict and (self._mixes(index, operands, results) or not self._leaves_lifted(index, node, strategy)):
+            if strict and (
+                self._mixes(index, operands, results) or not self._keeps_plugin_strategies(index, node, strategy)
+            ):
                 continue
             inner = 0.0
             for size, factors in strategy.inner_bytes:
-                shards = math.prod(divided.of(f) for f in factors)
+                shards = math.prod(sharded.of(f) for f in factors)
                 inner += self.edges.all_reduce(size / shards)
             cost = work * strategy.fraction + inner * self.shared.weight[index]
             found.append(Candidate(strategy, operands, results, cost))
@@ -126,17 +128,17 @@ class _Finder:
             raise Unsolvable(self.shared.first[index], self.axis)
         return found
 
-    def _leaves_lifted(self, index: int, node: Node, strategy: NodeStrategy) -> bool:
-        """Return whether the fixed strategies of plug-in placements, which turn on what else is sharded, remain."""
-        for axis in self.lifted:
+    def _keeps_plugin_strategies(self, index: int, node: Node, strategy: NodeStrategy) -> bool:
+        """Return whether the fixed strategies of plug-in placements, which depend on the other axes, remain legal."""
+        for axis in self.plugin_sharded:
             fixed = self.fixed[axis][index]
             if fixed.factor_placement is None:
                 continue
             beside = [
                 (strategies[index], self.mesh.sizes[other]) for other, strategies in self.fixed.items() if other != axis
             ]
-            divided = shard_counts([(strategy, self.count), *beside])
-            if fixed not in node.source.strategies(axis, self.mesh.sizes[axis], divided):
+            sharded = shard_counts([(strategy, self.count), *beside])
+            if fixed not in node.source.strategies(axis, self.mesh.sizes[axis], sharded):
                 return False
         return True
 

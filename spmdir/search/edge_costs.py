@@ -1,8 +1,7 @@
-"""What moving each value of a program costs on one mesh axis: the edge costs that the search adds up.
+"""The cost of resharding each value of a program on one mesh axis: the edge costs that the search adds up.
 
-Placements are indices into a catalogue here. What a user of a value requests is a placement's index plus the length of
-the catalogue times the number of its sizes: another axis that divides a value for one user and not for another makes
-different sizes.
+Placements are indices into a catalogue here. The request of a user of a value is a placement's index plus the length of
+the catalogue times the index of a size: a value has several sizes where another axis shards it for some users only.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from spmdir.search.problem import NodeStrategy
 from spmdir.search.repeats import Quotient
 
 START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
-"""What starting a collective is worth in bytes on the wire, as where reshards are planned."""
+"""The cost of starting a collective in bytes on the wire, as in the planner."""
 
 _DIMS = 12
 EVERYWHERE: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
-"""The placements that every program may have."""
+"""The placements that the values of any program may have."""
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
@@ -43,42 +42,42 @@ class Catalogue:
 
     @cached_property
     def index(self) -> dict[Placement, int]:
-        """Placement → its number."""
+        """Return placement → its number."""
         return {placement: index for index, placement in enumerate(self.placements)}
 
     @cached_property
     def kind(self) -> list[str | None]:
-        """Per placement its kind, of those that do not commute with all."""
+        """Return, by placement, the kind of its reduction if it does not commute with all others, else None."""
         return [p.kind for p in self.placements]
 
     @cached_property
     def gathers(self) -> list[list[int]]:
-        """Per two placements, whether going from one to the other puts pieces together."""
+        """Return, by source and target placement, 1 if the reshard concatenates shards, else 0."""
         shard = [p.trait == "shard" for p in self.placements]
         return [[int(before and not after) for after in shard] for before in shard]
 
     @cache  # noqa: B019  # catalogues live as long as the process
     def prices(self, count: int, collectives: tuple[CollectiveSpec, ...]) -> list[list[float]]:
-        """Per two placements, the wire bytes of going from one to the other on `count` ranks, a byte."""
+        """Return, by source and target placement, the wire bytes of a reshard on `count` ranks a byte."""
         return [[axis_price(a, b, 1.0, count, collectives) for b in self.placements] for a in self.placements]
 
 
 @cache
-def catalogue(extras: tuple[Placement, ...]) -> Catalogue:
-    """The standard placements and those of plug-ins."""
-    return Catalogue((*EVERYWHERE, *extras))
+def catalogue(plugin_placements: tuple[Placement, ...]) -> Catalogue:
+    """Return the catalogue of the standard placements and of those of plug-ins."""
+    return Catalogue((*EVERYWHERE, *plugin_placements))
 
 
 class EdgeCosts:
-    """The edge costs of one axis of `count` ranks, the other axes' strategies given.
+    """The edge costs of one axis of `count` ranks, the strategies of the other axes fixed.
 
     Attributes:
-        offset: value → {(user, operand index): what its requests add to a placement's index}.
+        offset: value → {(user, operand index): the difference between its requests and a placement's index}.
     """
 
     def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[NodeStrategy]]):
         self.shared, self.mesh, self.others = shared, mesh, others
-        self.catalogue = catalogue(shared.extras)
+        self.catalogue = catalogue(shared.plugin_placements)
         self.width = len(self.catalogue.placements)
         self.price = self.catalogue.prices(count, planned())
         self.sizes: list[list[tuple[float, float]]] = []
@@ -88,27 +87,27 @@ class EdgeCosts:
         self.known: list[dict[int, list[float]]] = [{} for _ in shared.values]
 
     def all_reduce(self, size: float) -> float:
-        """Bytes to reduce a value of `size` bytes inside an op."""
+        """Return the bytes to all-reduce a value of `size` bytes inside an op."""
         return self.price[self.catalogue.index[Partial("sum")]][0] * size + START_BYTES
 
     def _size(self, value: int) -> None:
-        """Find the bytes that moving a value for each of its users takes, and number the different ones.
+        """Compute the bytes of a value that each of its users has to reshard, and number the distinct ones.
 
         Sizes are of the value on a rank with this axis replicated: (to be reduced or moved, to be gathered). Another
-        axis makes it smaller for a gather if it still divides it afterwards, and for a reduction if it divides it
+        axis makes it smaller for a gather if it still shards it afterwards, and for a reduction if it shards it
         before or after, since reductions come first.
         """
         node, position = self.shared.producer[value]
-        whole = float(self.shared.values[value].bytes * self.shared.value_weight[value])
-        divides = [
+        unsharded = float(self.shared.values[value].bytes * self.shared.value_weight[value])
+        shards = [
             (self.mesh.sizes[a], strategies[node].results[position].dim is not None)
             for a, strategies in self.others.items()
         ]
         known: dict[tuple[float, float], int] = {}
         offsets = {}
         for user, slot in self.shared.users[value]:
-            gathered = reduced = whole
-            for (size, before), strategies in zip(divides, self.others.values(), strict=True):
+            gathered = reduced = unsharded
+            for (size, before), strategies in zip(shards, self.others.values(), strict=True):
                 after = strategies[user].operands[slot].dim is not None
                 gathered /= size if after else 1
                 reduced /= size if after or before else 1

@@ -1,7 +1,7 @@
 """What the sharding search decides, as plain tables: values, the nodes that make and use them, what is fixed.
 
-A node has *strategies*: for one mesh axis, the placements it wants its operands in and the placements its results
-get. An op's strategies are its rule's strategies; an input, a constraint and an output have those that they can be.
+A node has *strategies*: for one mesh axis, the placements it requires of its operands and the placements its results
+get. An op has the strategies of its rule; an input, a constraint and an output have one for each legal placement.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class NodeStrategy:
     """One choice of a node on one axis.
 
     Attributes:
-        operands: the placement wanted of each operand.
+        operands: the required placement of each operand.
         results: the placement of each result.
         factor: the factor that is sharded, if any.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
-        fraction: the part of the node's work that is left to the busiest rank.
+        fraction: the fraction of the node's work that the busiest rank does.
         factor_placement: how the factor is sharded, if not by S; see `Strategy.factor_placement`.
     """
 
@@ -44,22 +44,22 @@ class NodeStrategy:
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:
-    """The axes of a mesh that are sub-axes."""
+    """Return the axes of a mesh that are sub-axes."""
     return tuple(axis for axis in mesh.axis_names if mesh.root and axis not in mesh.root.sizes)
 
 
 def splits(size: int, count: int, before: int) -> bool:
-    """Whether a sub-axis of `count` ranks may divide `size` elements that others, maybe its own kin, cut already."""
+    """Return whether a sub-axis of `count` ranks may shard `size` elements that are in `before` chunks already."""
     return before == 1 or size % (count * before) == 0
 
 
 def largest_part(placement: Placement, size: int, count: int) -> float:
-    """The part of `size` elements that the rank which holds most has, sharded by `placement` among `count`."""
+    """Return the fraction of `size` elements in the largest shard by `placement` among `count` ranks."""
     assert isinstance(placement, ShardPlacement)
     try:
         return max(own for _, _, own in runs_of(placement, size, count)) / max(size, 1)
     except ShardingError:
-        return 1.0  # of a size that it cannot divide, which only the order of axes can tell
+        return 1.0  # the size may be legal in another order of axes, which is not known here
 
 
 class StrategySource(Protocol):
@@ -67,15 +67,15 @@ class StrategySource(Protocol):
 
     @property
     def work(self) -> float:
-        """Bytes on the wire that the whole op's compute is worth."""
+        """Return the bytes on the wire that cost as much as the compute of the unsharded op."""
         ...
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
-        """The strategies on `axis` with `count` ranks, when other axes have cut factors into `sharded` pieces."""
+        """Return the strategies on `axis` with `count` ranks, where other axes shard factors as `sharded` says."""
         ...
 
     def on(self, mesh: Mesh) -> StrategySource:
-        """This source on a mesh that splits some axes."""
+        """Return this source on a mesh that splits some axes."""
         ...
 
 
@@ -102,16 +102,16 @@ class Problem:
         mesh: the axes to decide.
         values: shape and element type of each value.
         nodes: in program order.
-        extras: the plug-in placements that values may have.
+        plugin_placements: the plug-in placements that values may have.
     """
 
     mesh: Mesh
     values: tuple[TensorMeta, ...]
     nodes: tuple[Node, ...]
-    extras: tuple[Placement, ...] = ()
+    plugin_placements: tuple[Placement, ...] = ()
 
     def on(self, mesh: Mesh) -> Problem:
-        """This problem on a mesh that splits some of its axes."""
+        """Return this problem on a mesh that splits some of its axes."""
         if mesh == self.mesh:
             return self
         nodes = tuple(attrs.evolve(node, source=node.source.on(mesh)) for node in self.nodes)
@@ -120,15 +120,15 @@ class Problem:
 
 @attrs.frozen(cache_hash=True)
 class Annotation:
-    """The strategies of a value whose sharding the user gave; open axes are free.
+    """The strategies of a value with a user annotation; its open axes are free.
 
     Attributes:
         meta: the value.
-        sharding: what was given; None if nothing.
+        sharding: the user annotation; None if there is none.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
-        work: bytes on the wire that holding all of it is worth; without that, R would be as good as any other.
-        parts: the axes that are sub-axes, which divide evenly together.
-        extras: the plug-in placements that it may have.
+        work: bytes on the wire that storing the unsharded value costs; without it, R would be as good as sharding.
+        parts: the axes that are sub-axes, which together must shard evenly.
+        plugin_placements: the plug-in placements that it may have.
     """
 
     meta: TensorMeta
@@ -136,7 +136,7 @@ class Annotation:
     role: str
     work: float = 0.0
     parts: tuple[str, ...] = ()
-    extras: tuple[Placement, ...] = ()
+    plugin_placements: tuple[Placement, ...] = ()
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes
@@ -150,7 +150,7 @@ class Annotation:
                 () if self.role == "input" else (placement,),
                 () if self.role == "output" else (placement,),
                 placement.dim,
-                fraction=self._held(placement, count, sharded),
+                fraction=self._fraction(placement, count, sharded),
             )
             for placement in placements
         )
@@ -158,8 +158,8 @@ class Annotation:
     def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
-    def _held(self, placement: Placement, count: int, sharded: ShardCounts) -> float:
-        """The part of the value that is left to the rank that holds most."""
+    def _fraction(self, placement: Placement, count: int, sharded: ShardCounts) -> float:
+        """Return the fraction of the value in the largest shard."""
         if placement.dim is None:
             return 1.0
         before = math.ceil(self.meta.shape[placement.dim] / sharded.of(placement.dim))
@@ -167,14 +167,14 @@ class Annotation:
 
     def _free(self, count: int) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
-        pending = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
-        return (R, *shards, *pending, *(extra for extra in self.extras if self._may_be(extra, count)))
+        partial = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
+        return (R, *shards, *partial, *(p for p in self.plugin_placements if self._may_be(p, count)))
 
-    def _may_be(self, extra: Placement, count: int) -> bool:
-        if extra.dim is not None and extra.dim >= self.meta.rank:
+    def _may_be(self, placement: Placement, count: int) -> bool:
+        if placement.dim is not None and placement.dim >= self.meta.rank:
             return False
         try:
-            extra.check(self.meta.shape, count)
+            placement.check(self.meta.shape, count)
         except SpmdirError:
             return False
-        return extra.supports(self.meta.dtype) and (extra.trait == "shard" or self.role == "constraint")
+        return placement.supports(self.meta.dtype) and (placement.trait == "shard" or self.role == "constraint")

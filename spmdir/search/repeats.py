@@ -1,4 +1,4 @@
-"""Nodes that play the same part in a program, such as those of repeated layers, told by their surroundings."""
+"""Nodes with the same part in a program, such as those of repeated layers, recognised by their surroundings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdir.search.problem import Node, Problem
 
 @attrs.frozen
 class Quotient:
-    """A program with nodes of equal parts merged; the first of each part stands for all.
+    """A program in which nodes with the same part are merged into the first of them.
 
     Attributes:
         nodes: one node a part, in program order, over the merged values.
@@ -26,7 +26,7 @@ class Quotient:
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
-        extras: the plug-in placements that values may have.
+        plugin_placements: the plug-in placements that values may have.
     """
 
     nodes: list[Node]
@@ -41,85 +41,101 @@ class Quotient:
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
-    extras: tuple[Placement, ...] = ()
+    plugin_placements: tuple[Placement, ...] = ()
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
-    """Merge nodes that `depth` rounds of colour refinement cannot tell apart: no irregularity is nearer than that."""
-    colours = _colours(problem, depth)
-    first: dict[int, int] = {}
-    for node, colour in enumerate(colours):
-        first.setdefault(colour, node)
-    parts = list(first.values())
-    part_of_colour = {colour: part for part, colour in enumerate(first)}
-    node_class = [part_of_colour[colour] for colour in colours]
-    weight = [0] * len(parts)
-    for part in node_class:
-        weight[part] += 1
-
-    merged: dict[tuple[int, int], int] = {}
-    value_class = [0] * len(problem.values)
-    values, producer = [], []
-    for index, node in enumerate(problem.nodes):
-        for position, value in enumerate(node.results):
-            key = (node_class[index], position)
-            if key not in merged:
-                merged[key] = len(values)
-                values.append(problem.values[value])
-                producer.append(key)
-            value_class[value] = merged[key]
-
-    users: list[dict[tuple[int, int], None]] = [{} for _ in values]
-    neighbours: list[dict[int, None]] = [{} for _ in parts]
-    for index, node in enumerate(problem.nodes):
-        part = node_class[index]
-        for slot, value in enumerate(node.operands):
-            users[value_class[value]].setdefault((part, slot))
-    uses: list[list[tuple[int, int]]] = [[] for _ in parts]
+    """Merge nodes that `depth` rounds of colour refinement cannot tell apart: their surroundings are equal that far."""
+    node_class, first = _classes(_colours(problem, depth))
+    value_class, values, producer = _merged_values(problem, node_class)
+    users = _users(problem, node_class, value_class, len(values))
+    uses: list[list[tuple[int, int]]] = [[] for _ in first]
     for value, found in enumerate(users):
         for part, slot in found:
             uses[part].append((slot, value))
-        members = dict.fromkeys([producer[value][0], *(part for part, _ in found)])
-        for part in members:
-            for other in members:
-                if other != part:
-                    neighbours[part].setdefault(other)
-    operands: list[dict[int, list[int]]] = []
-    for found in uses:
-        slots: dict[int, list[int]] = {}
-        for slot, value in found:
-            slots.setdefault(value, []).append(slot)
-        operands.append(slots)
-    own = [
-        {value: producer[value][1] for value in used if producer[value][0] == part}
-        for part, used in enumerate(operands)
-    ]
-    nodes = [
-        Node(
-            problem.nodes[node].source,
-            tuple(value_class[v] for v in problem.nodes[node].operands),
-            tuple(value_class[v] for v in problem.nodes[node].results),
-        )
-        for node in parts
-    ]
+    operands = list(map(_slots_by_value, uses))
+    weight = [0] * len(first)
+    for part in node_class:
+        weight[part] += 1
     return Quotient(
-        nodes,
-        weight,
-        values,
-        [weight[part] for part, _ in producer],
-        producer,
-        [list(found) for found in users],
-        uses,
-        operands,
-        own,
-        [list(found) for found in neighbours],
-        parts,
-        node_class,
-        problem.extras,
+        nodes=[_merged_node(problem.nodes[node], value_class) for node in first],
+        weight=weight,
+        values=values,
+        value_weight=[weight[part] for part, _ in producer],
+        producer=producer,
+        users=users,
+        uses=uses,
+        operands=operands,
+        own=[
+            {value: producer[value][1] for value in slots if producer[value][0] == part}
+            for part, slots in enumerate(operands)
+        ],
+        neighbours=_neighbours(producer, users, len(first)),
+        first=first,
+        node_class=node_class,
+        plugin_placements=problem.plugin_placements,
     )
 
 
+def _classes(colours: list[int]) -> tuple[list[int], list[int]]:
+    """Return the part of each node, numbered in program order, and the first node of each part."""
+    first: dict[int, int] = {}
+    for node, colour in enumerate(colours):
+        first.setdefault(colour, node)
+    part_of_colour = {colour: part for part, colour in enumerate(first)}
+    return [part_of_colour[colour] for colour in colours], list(first.values())
+
+
+def _merged_values(
+    problem: Problem, node_class: list[int]
+) -> tuple[list[int], list[TensorMeta], list[tuple[int, int]]]:
+    """Return the merged value of each value, and of each merged value the meta and the (part, result index)."""
+    merged: dict[tuple[int, int], int] = {}
+    value_class = [0] * len(problem.values)
+    values: list[TensorMeta] = []
+    for part, node in zip(node_class, problem.nodes, strict=True):
+        for position, value in enumerate(node.results):
+            if (part, position) not in merged:
+                merged[part, position] = len(values)
+                values.append(problem.values[value])
+            value_class[value] = merged[part, position]
+    return value_class, values, list(merged)
+
+
+def _users(problem: Problem, node_class: list[int], value_class: list[int], count: int) -> list[list[tuple[int, int]]]:
+    """Return the (part, operand index) pairs that use each of `count` merged values, in program order."""
+    users: list[dict[tuple[int, int], None]] = [{} for _ in range(count)]
+    for part, node in zip(node_class, problem.nodes, strict=True):
+        for slot, value in enumerate(node.operands):
+            users[value_class[value]].setdefault((part, slot))
+    return list(map(list, users))
+
+
+def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int]]], count: int) -> list[list[int]]:
+    """Return, for each of `count` parts, the others that make or use a value of it."""
+    neighbours: list[dict[int, None]] = [{} for _ in range(count)]
+    for (maker, _), found in zip(producer, users, strict=True):
+        members = dict.fromkeys([maker, *(part for part, _ in found)])
+        for part in members:
+            neighbours[part].update(dict.fromkeys(other for other in members if other != part))
+    return list(map(list, neighbours))
+
+
+def _slots_by_value(uses: list[tuple[int, int]]) -> dict[int, list[int]]:
+    """Return merged value → operand indices."""
+    slots: dict[int, list[int]] = {}
+    for slot, value in uses:
+        slots.setdefault(value, []).append(slot)
+    return slots
+
+
+def _merged_node(node: Node, value_class: list[int]) -> Node:
+    operands, results = (tuple(value_class[value] for value in values) for values in (node.operands, node.results))
+    return Node(node.source, operands, results)
+
+
 def _colours(problem: Problem, depth: int) -> list[int]:
+    """Return the colour of each node after `depth` rounds: equal sources, then equal colours of neighbours."""
     maker = [0] * len(problem.values)
     users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
     for index, node in enumerate(problem.nodes):

@@ -1,10 +1,10 @@
-"""The sharding search: picks one strategy for every node on every axis so that the whole program costs least.
+"""The sharding search: picks one strategy for every node on every axis at the least cost of the program.
 
 One axis at a time, the others fixed (`axis_search.py`), in rounds. Nodes that cannot be told apart by their
 surroundings share one decision (`repeats.py`), so that repeated layers are decided once.
 
 The cost is in bytes on the wire of one rank: reshards as the planner prices them, one for each distinct
-placement that the users of a value want, plus compute that an axis repeats instead of dividing.
+placement that the users of a value require, plus compute that an axis replicates instead of sharding.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import Quotient, quotient
 
 DEPTHS = (3, 4)
-"""How far the surroundings of nodes are compared before they are merged; the best find over these counts."""
+"""Depths to which the surroundings of nodes are compared before merging; each is tried, and the best result is used."""
 
 
 @attrs.frozen
 class Solution:
-    """What the search found.
+    """The result of the search.
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the whole program, in bytes.
+        cost: of the program, in bytes.
         depth: how far surroundings were compared.
     """
 
@@ -45,7 +45,7 @@ class Solution:
 
 
 def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[int] = ()) -> Solution:
-    """The best decision that the search finds.
+    """Return the best decision that the search finds.
 
     Args:
         rounds: how often each axis is decided; later rounds see the other axes' decisions.
@@ -53,7 +53,7 @@ def solve(problem: Problem, rounds: int = 3, effort: int = 20, depths: Sequence[
         depths: of the comparison of surroundings, to try instead of DEPTHS.
 
     Raises:
-        Unsolvable: what is fixed leaves a node without a strategy.
+        Unsolvable: the user annotations leave a node without a strategy.
     """
     tries = {depth: _Try(problem, quotient(problem, depth)) for depth in depths or DEPTHS}
     for one in tries.values():
@@ -75,7 +75,7 @@ class _Try:
 
     Attributes:
         strategies: axis → the strategy of each distinct node, the best so far.
-        cost: what they cost, in bytes.
+        cost: their cost, in bytes.
     """
 
     def __init__(self, problem: Problem, shared: Quotient):
@@ -88,7 +88,7 @@ class _Try:
         self._tried: dict[str, set[tuple[int, NodeStrategy]]] = {axis: set() for axis in self.mesh.sizes}
 
     def round(self, effort: int) -> bool:
-        """Decide each axis once more; whether anything changed."""
+        """Decide each axis once more, and return whether anything changed."""
         before, decided = self._now, []
         for axis in self.mesh.sizes:
             others = {a: strategies for a, strategies in self._now.items() if a != axis}
@@ -103,19 +103,19 @@ class _Try:
 
 
 def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeStrategy]]) -> float:
-    """The bytes of a decision on all axes together: compute, and each different reshard as the planner plans it."""
-    cost, extras = 0.0, bool(shared.extras)
+    """Return the cost of a decision on all axes in bytes: compute, and each distinct reshard as planned."""
+    cost, has_plugins = 0.0, bool(shared.plugin_placements)
     for part, node in enumerate(shared.nodes):
         left = math.prod(strategies[part].fraction for strategies in chosen.values())
         cost += shared.weight[part] * node.source.work * left
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
         made = _sharding(
-            mesh, {axis: strategies[part].results[position] for axis, strategies in chosen.items()}, extras
+            mesh, {axis: strategies[part].results[position] for axis, strategies in chosen.items()}, has_plugins
         )
         wanted = {
             _sharding(
-                mesh, {axis: strategies[user].operands[slot] for axis, strategies in chosen.items()}, extras
+                mesh, {axis: strategies[user].operands[slot] for axis, strategies in chosen.items()}, has_plugins
             ): None
             for user, slot in shared.users[value]
         }
@@ -130,7 +130,7 @@ def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) 
         made.check_shape(mesh, meta.shape)
         target.check_shape(mesh, meta.shape)
     except ShardingError:
-        return math.inf  # of placements that cannot divide the dimension together
+        return math.inf  # the placements cannot shard the dimension together
     return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
 
 
@@ -139,9 +139,9 @@ def _sharding_of(entries: tuple[tuple[str, Placement], ...], mesh: str) -> Shard
     return Sharding(entries, mesh)
 
 
-def _sharding(mesh: Mesh, placed: Mapping[str, Placement], extras: bool) -> Sharding:
-    # The order of axes is found later; what asks for a certain size is to see the whole dimension.
-    entries = sorted(placed.items(), key=lambda entry: not entry[1].is_demanding) if extras else placed.items()
+def _sharding(mesh: Mesh, placed: Mapping[str, Placement], has_plugins: bool) -> Sharding:
+    # The nesting order is decided later; until then placements that require certain sizes come first.
+    entries = sorted(placed.items(), key=lambda entry: not entry[1].is_demanding) if has_plugins else placed.items()
     sharding = _sharding_of(tuple(entries), mesh.name)
     return sharding if mesh.root is None else _merged(sharding, mesh)
 
