@@ -40,7 +40,7 @@ def axis_order(axis: str) -> tuple[str, int]:
 
 
 def overlapping(axes: Iterable[str]) -> tuple[str, str] | None:
-    """Return two of `axes` that have ranks of one axis in common, or split it in ways that do not go together."""
+    """Return two of `axes` that have ranks of one axis in common, or split it in incompatible ways."""
     ends: dict[str, tuple[str, int]] = {}
     for axis in sorted(axes, key=axis_order):
         name, outer, size = axis_part(axis) or (axis, 1, 0)

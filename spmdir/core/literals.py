@@ -1,7 +1,7 @@
 """The text of literal arguments: `{dim = [1, 2], dtype = f32, eps = 1.0e-05, size = [size(10, dp), 64]}`.
 
 Numbers, `true`/`false`, strings, `none`, lists, element types and per-rank integers; a float always has a `.`,
-an exponent, or is `inf`/`nan`, so that 1 and 1.0 stay apart.
+an exponent, or is `inf`/`nan`, so that 1 and 1.0 stay distinct.
 """
 
 from __future__ import annotations

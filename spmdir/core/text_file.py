@@ -1,4 +1,4 @@
-"""Files of text that a user names: read whole, bounded, as UTF-8."""
+"""Files of text that a user names: read at once, bounded in size, as UTF-8."""
 
 from __future__ import annotations
 

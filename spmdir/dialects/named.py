@@ -24,7 +24,8 @@ def class_of(name: str) -> type[Operation] | None:
 def load_named_ops(parser: AttrParser) -> None:
     """Load a class for each op of the text of `parser` that no registered dialect lists.
 
-    A stock context asks nobody about a name, unlike `IRContext`; so what the text names is loaded before it is met.
+    A stock context has no hook for unknown names, unlike `IRContext`; so what the text names is loaded before it is
+    met.
     """
     ctx = parser.ctx
     if type(ctx) is not Context:

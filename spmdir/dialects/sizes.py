@@ -4,7 +4,7 @@
     %n = aten.sym_size.int(%x, 0) : !spmd.size<s0, dp>
     %m = operator.mul(%n, 2) : !spmd.size<2*s0, dp>
 
-They are called as in torch.fx. Whoever takes a size has it among its arguments, as `{size = [%m, 8]}`. The type says
+They are called as in torch.fx. An op that takes a size has it among its arguments, as `{size = [%m, 8]}`. The type says
 what number it is; every rank knows a size, of the global tensor and of its own shard, so a size is never resharded.
 """
 

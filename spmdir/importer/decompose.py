@@ -92,7 +92,7 @@ def _can_decompose(target: Any) -> bool:
 
 @cache
 def _table(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of the ops that have no rule; the others stay whole."""
+    """Return torch's decompositions of the ops that have no rule; the others are not decomposed."""
     known = decomposition_table.items()
     return {op: run for op, run in known if not has_rule(op_name(op), rules)}
 

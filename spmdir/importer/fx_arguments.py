@@ -16,7 +16,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
-"""Where a tensor is made, not what it holds: each rank's program decides this for itself."""
+"""Arguments about where a tensor is made, not what is in it: each rank's program decides these itself."""
 
 
 @attrs.frozen

@@ -35,7 +35,7 @@ _NAMED = re.compile(
     r"archive_format|archive_version|version|byteorder|\.format_version|\.storage_alignment|\.data/\w+"
     r"|data/weights/weight_\d+|data/constants/tensor_\d+|extra/[\w./-]+"
 )
-_TRUST = "pass --trust if you trust whoever made it as much as a program of theirs that you run"
+_TRUST = "pass --trust if you trust its author as much as a program of theirs that you run"
 
 
 def load_pt2(path: str, trust: bool = False) -> torch.export.ExportedProgram:

@@ -228,11 +228,11 @@ class Pipeline:
         return self.with_steps(self.steps[: self._end_of(name)])
 
     def after(self, name: str) -> Pipeline:
-        """Return the pipeline of what follows the last pass `name`; the whole one if there is none."""
+        """Return the pipeline of what follows the last pass `name`; all of it if there is none."""
         return self.with_steps(self.steps[self._end_of(name) :])
 
     def before(self, name: str) -> Pipeline:
-        """Return the pipeline of what precedes the first pass `name`; the whole one if there is none."""
+        """Return the pipeline of what precedes the first pass `name`; all of it if there is none."""
         return self.with_steps(tuple(itertools.takewhile(lambda step: step.name != name, self.steps)))
 
     def _end_of(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a pass requires of the module that it is given."""
+"""Checks of what a pass requires of its module."""
 
 from __future__ import annotations
 

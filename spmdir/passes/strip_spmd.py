@@ -1,4 +1,4 @@
-"""The way back: a partitioned program as the single-device program that it computes."""
+"""strip-spmd: turn a partitioned program into the single-device program that it computes."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
     """Raise SpmdirError unless a function with global types is well typed.
 
     Args:
-        results: whether results must be held as the function promises, unless operands are still to be resharded.
+        results: whether results must have the shardings that the function promises, unless operands are still to be
+            resharded.
     """
     errors: list[SpmdirError] = [*argument_errors(function)]
     for child in function.body.block.ops:
@@ -89,7 +90,7 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
     elif isinstance(op, (ReshardOp, ConstraintOp)):
         source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
         if source is None or target is None or meta is None or source.open_axes or target.open_axes:
-            raise ShardingError(f"'{op.name}' has an axis that nobody has decided; run propagate first", location)
+            raise ShardingError(f"'{op.name}' has an axis that is still open; run propagate first", location)
         try:
             plan_reshard(meta.shape, meta.dtype, source, target, mesh)
         except SpmdirError as error:

@@ -1,7 +1,7 @@
-"""`Cyclic(dim, block)`: block-cyclic, as ScaLAPACK lays out matrices.
+"""`Cyclic(dim, block)`: block-cyclic, the layout of ScaLAPACK's matrices.
 
-A dimension is cut into blocks of `block` elements, which are dealt to the ranks in turn. With `Cyclic(0, 2)`, three
-ranks hold of ten rows
+A dimension is partitioned into blocks of `block` elements, which are dealt to the ranks in turn. With `Cyclic(0, 2)`,
+three ranks hold of ten rows
 
     rank 0: 0 1 6 7     rank 1: 2 3 8 9     rank 2: 4 5
 
@@ -34,8 +34,8 @@ class Cyclic(ShardPlacement):
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         rounds, rest = divmod(size, self.block * count)
         full, last = divmod(rest, self.block)
-        held = ((0, full, self.block), (full, 1, last), (full + 1, count - full - 1, 0))
-        return summed_runs([(rounds, ((0, count, self.block),)), (1, held)], count)
+        last_round = ((0, full, self.block), (full, 1, last), (full + 1, count - full - 1, 0))
+        return summed_runs([(rounds, ((0, count, self.block),)), (1, last_round)], count)
 
     def stretches(self, size: int, count: int) -> int:
         return -(-size // self.block)
@@ -47,5 +47,5 @@ class Cyclic(ShardPlacement):
         return None if self.block % inner else Cyclic(self.dim, self.block // inner)
 
     def inside(self, outer: int) -> Cyclic:
-        # Every stretch is dealt alike where whole rounds fill it.
+        # Every block is dealt alike where complete rounds fill it.
         return self

@@ -1,10 +1,10 @@
 """`Norm(p)`: a partial p-norm. The value is (Σ |x_r|^p)^(1/p) of the partial values, their maximum where p is infinite.
 
-The norm of a tensor whose elements are sharded is the norm of the ranks' norms. Held so, it need not be
+The norm of a tensor whose elements are sharded is the norm of the ranks' norms. With this placement it need not be
 reduced at once: the norms of many gradients can be stacked, the norm of those be taken, and one number be reduced, as
 clipping by the norm of all gradients wants. DTensor calls it `_NormPartial`.
 
-Norms are never negative; a tensor that has negative elements cannot be held so.
+Norms are never negative; a tensor that has negative elements cannot have this placement.
 """
 
 from __future__ import annotations

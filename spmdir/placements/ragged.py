@@ -41,7 +41,7 @@ class Ragged(ShardPlacement):
         if sum(self.sizes) != shape[self.dim]:
             raise ShardingError(
                 f"the sizes of {self} make {sum(self.sizes)}, and dimension {self.dim} holds {shape[self.dim]}; "
-                "expected sizes that make the whole"
+                "expected sizes that add up to it"
             )
 
     def scaled(self, inner: int) -> Ragged:

@@ -66,7 +66,7 @@ def _of_ops() -> tuple[Sample, ...]:
 
 
 class _Named:
-    """Stands for a rule and its rows where only the op's name is known, for what that suffices to say."""
+    """Stands for a rule and its strategies where only the op's name is known, for what that suffices to say."""
 
     def __init__(self, name: str):
         self.name = name
@@ -90,8 +90,8 @@ def _lifts(placement: Placement, op: str) -> bool:
 def _sound(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Run)
     case = prepare(example.sample, default())
-    for row in strategies_of(case.rule, example.ranks, (placement,)):
-        verdict = judge(case, [("x", row)], Mesh({"x": example.ranks}))
+    for strategy in strategies_of(case.rule, example.ranks, (placement,)):
+        verdict = judge(case, [("x", strategy)], Mesh({"x": example.ranks}))
         if verdict.fault:
             return f"{verdict.strategy} of {case.rule.text()}: {verdict.fault}"
     return None

@@ -32,7 +32,7 @@ LARGEST = 700
 """Elements of the largest operand that is kept: a rule is as wrong on small tensors."""
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
-"""Arguments that say where a tensor lies, not what it holds."""
+"""Arguments about where a tensor is stored, not what is in it."""
 
 UNSAYABLE: Any = object()
 """Stands for what a sample cannot say."""

@@ -28,7 +28,7 @@ class Missing:
         strategy: operand placements and one choice of result placements, as text.
         samples: how many samples it was right for.
         sample: one of them.
-        reason: why the rule leaves it out; None if nobody has said so.
+        reason: why the rule leaves it out; None if no reason is stated.
     """
 
     strategy: str

@@ -1,4 +1,4 @@
-"""Runs an op the way a strategy says, on ranks simulated in a list, and compares with the op run at once."""
+"""Validation of strategies: run an op by a strategy, on ranks simulated in a list, and compare with one device."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def hold_together(
 ) -> bool:
     """Return whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
 
-    No factor is cut finer than the rule allows, and no value is partial by two kinds of reduction. Expansions are
+    No factor is sharded finer than the rule allows, and no value is partial by two kinds of reduction. Expansions are
     left out, since they are ops of their own when several axes shard them.
     """
     if any(strategy.rewrite == "expand" for strategy in chosen) or _mixed(chosen):

@@ -184,8 +184,8 @@ class ShardPlacement(Placement):
         Raises:
             ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
         """
-        held = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
-        return summed_runs([(1, [(index, 1, own) for index, own in enumerate(held)])], count)
+        local = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
+        return summed_runs([(1, [(index, 1, own) for index, own in enumerate(local)])], count)
 
     def stretches(self, size: int, count: int) -> int:
         """Return an upper bound of the number of ranges of `size` on all ranks together."""
@@ -251,10 +251,10 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     """
     if type(placement).runs is not ShardPlacement.runs:
         return
-    held = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
-    if not all(isinstance(ranges, tuple) for ranges in held):
-        raise ShardingError(f"`ranges` of {placement} gives {held[0]!r}; expected a tuple of (start, end) pairs")
-    pairs = sorted(pair for ranges in held for pair in ranges if pair[0] != pair[1])
+    local = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
+    if not all(isinstance(ranges, tuple) for ranges in local):
+        raise ShardingError(f"`ranges` of {placement} gives {local[0]!r}; expected a tuple of (start, end) pairs")
+    pairs = sorted(pair for ranges in local for pair in ranges if pair[0] != pair[1])
     edges = [0, *(end for _, end in pairs)]
     is_gapless = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
     if not is_gapless or edges[-1] != size:

@@ -275,7 +275,7 @@ class IRPrinter(Printer):
 
 
 def location_of(op: Operation) -> Location | None:
-    """Where an op stands in its text, or in the model's source if it was imported."""
+    """Return the place of an op in its text, or in the model's source if it was imported."""
     return _location(op.location)
 
 

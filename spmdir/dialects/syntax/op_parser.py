@@ -140,14 +140,14 @@ def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
 def tail_end(text: str, start: int) -> int:
     """Return the end of an op: the last line before one that begins something else, brackets balanced."""
     line = text.find("\n", start)
-    if line >= 0 and _is_whole(text[start:line]) and not _CONTINUED.match(text, line):
+    if line >= 0 and _is_complete(text[start:line]) and not _CONTINUED.match(text, line):
         return line
     end = _scan_tail(text, start)
     return len(text) if end < 0 else end
 
 
 @lru_cache(maxsize=65536)
-def _is_whole(line: str) -> bool:
+def _is_complete(line: str) -> bool:
     """Return whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
     return _scan_tail(line, 0) == len(line)
 

@@ -229,11 +229,11 @@ class Builder:
 
     def _placed(self, value: SSAValue, wanted: Sequence[Placement | None], order: Sharding) -> Sharding | None:
         """Return the sharding of `value` with axes placed as `wanted`, nested as in `order`; None if none is."""
-        held = sharding_at(value)
-        placements = dict(held.entries)
+        sharding = sharding_at(value)
+        placements = dict(sharding.entries)
         placements.update((a, p) for a, p in zip(self.axes, wanted, strict=True) if p is not None)
         axes = dict.fromkeys([*(axis for axis, _ in order.entries), *placements])
-        return _sharding([(axis, placements[axis]) for axis in axes if axis in placements], held.mesh)
+        return _sharding([(axis, placements[axis]) for axis in axes if axis in placements], sharding.mesh)
 
     def _buckets(self, form: Term) -> Iterator[Node]:
         """Return the bucket of members of the right side's form, if only their partial reductions are others."""

@@ -53,7 +53,7 @@ class Engine:
         rules: the rules of its ops.
         names: the names of its values.
         conditions: the tests of the conditions by name.
-        on_attempt: called with each match of a rewrite and what became of it; None if nobody asks.
+        on_attempt: called with each match of a rewrite and what became of it; None if matches are not traced.
     """
 
     mesh: Mesh

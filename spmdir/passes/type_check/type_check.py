@@ -105,7 +105,7 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
         if part in seen and factor.size % count:
             raise ShardingError(
                 f"sub-axes of '{part[1]}' shard factor '{factor.name}' of size {factor.size} in {count} shards that "
-                "are not even; only the whole axis may"
+                "are not even; only the complete axis may"
             )
         seen.add(part)
 

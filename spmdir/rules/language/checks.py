@@ -64,7 +64,7 @@ def check(rule: Rule, maps: Maps) -> None:
 
 
 class Signatures(Protocol):
-    """Where the parameters of ops are known."""
+    """A source of the parameters of ops."""
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
         """Return (name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""

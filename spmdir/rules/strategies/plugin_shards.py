@@ -24,7 +24,7 @@ from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 @attrs.frozen
 class FactorPosition:
-    """Where a factor stands in a dimension: `outer` stretches of it, each element of it `inner` positions."""
+    """The position of a factor in a dimension: `outer` blocks of it, each element of it `inner` positions."""
 
     dim: int
     outer: int

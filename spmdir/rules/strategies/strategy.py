@@ -39,7 +39,7 @@ class Strategy:
 
 @attrs.frozen(eq=False)
 class ShardCounts:
-    """Into how many shards the other mesh axes cut the factors of a call.
+    """The number of shards of each factor of a call over the other mesh axes.
 
     Attributes:
         all_axes: factor → the number of its shards, for factors that are sharded at all.

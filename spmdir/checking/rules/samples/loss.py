@@ -108,7 +108,7 @@ def _labels() -> Iterator[Sample]:
     backward = lost.new_ones(4), scores, labels
     yield sample("ctc_loss.IntList", scores, labels, **lengths)
     yield sample("ctc_loss.Tensor", scores, labels, *tensors)
-    # The table has places that no path passes; nobody fills them.
+    # The table has places that no path passes; they stay unset.
     yield sample("_ctc_loss", scores, labels, compare=False, **lengths)
     yield sample("_ctc_loss.Tensor", scores, labels, *tensors, compare=False)
     yield sample("_ctc_loss_backward", *backward, lost, table, blank=0, **lengths)

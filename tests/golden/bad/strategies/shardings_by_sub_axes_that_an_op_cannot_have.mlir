@@ -23,7 +23,7 @@ func.func @f(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)4: S
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0), dp: S(0), tp(2)2: S(0)>}) {
-  // expected-error@+1 {{sub-axes of 'tp' shard factor 'd0' of size 6 in 8 shards that are not even; only the whole axis may}}
+  // expected-error@+1 {{sub-axes of 'tp' shard factor 'd0' of size 6 in 8 shards that are not even; only the complete axis may}}
   %0 = aten.relu(%x) : tensor<6xf32> <tp(1)2: S(0), dp: S(0), tp(2)2: S(0)>
   return
 }
