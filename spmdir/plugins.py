@@ -26,10 +26,11 @@ import attrs
 from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, require_type
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import register_collectives
-from spmdir.rules.rule_set import Record, RuleSet, default, read
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
+
+    from spmdir.rules.rule_set import Record, RuleSet
 
 GROUP = "spmdir.plugins"
 """The entry-point group by which installed packages offer plug-ins: name → module."""
@@ -125,6 +126,8 @@ def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Pl
 
 def extended_rules(plugins: Sequence[Plugin]) -> RuleSet:
     """Return the rules in force, extended by those of `plugins`."""
+    from spmdir.rules.rule_set import RuleSet, default  # 50 ms, and tools that only read and print need no rules
+
     added = {name: records for plugin in plugins for name, records in plugin.rules.items()}
     return RuleSet({**default().records, **added}) if added else default()
 
@@ -157,6 +160,8 @@ def _home(name: str) -> str:
 
 
 def _of_rules(path: str) -> Plugin:
+    from spmdir.rules.rule_set import RuleSet, default, read
+
     text = read_text_file(path, f"rules from '{path}'")
     added = read(text, path)
     RuleSet({**default().records, **added}).check(added)

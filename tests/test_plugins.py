@@ -88,20 +88,20 @@ def test_rules_of_a_plugin_replace_those_of_the_same_op(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_broken_plugin_is_refused_at_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_a_broken_plugin_is_rejected_at_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = write(tmp_path, name, text)
-    with pytest.raises(SpmdirError) as refusal:
+    with pytest.raises(SpmdirError) as caught:
         load_plugins([path])
-    assert str(refusal.value).startswith(message.format(path=path))
+    assert str(caught.value).startswith(message.format(path=path))
 
 
 @pytest.mark.parametrize("name", ["missing.py", "missing.rules"])
-def test_a_missing_plugin_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_missing_plugin_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpmdirError, match="cannot read"):
         load_plugins([str(tmp_path / name)])
 
 
-def test_rules_that_expand_into_each_other_are_refused_at_their_place(tmp_path, monkeypatch, capsys) -> None:
+def test_rules_that_expand_into_each_other_are_rejected_at_their_place(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     write(
         tmp_path,
@@ -137,7 +137,7 @@ def test_a_plugin_neither_ends_the_tool_nor_adds_a_pass_without_a_name(
     assert captured.out == "" and captured.err.startswith(message)
 
 
-def test_a_rule_file_that_is_no_text_is_refused_at_the_byte(tmp_path: Path) -> None:
+def test_a_rule_file_that_is_no_text_is_rejected_at_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "own.rules"
     path.write_bytes(b"# one\n#\xff")
     with pytest.raises(SpmdirError, match="not UTF-8 text") as caught:
@@ -183,11 +183,11 @@ def test_a_plugin_that_comes_with_the_package_is_the_package_s() -> None:
     assert load_module("spmdir/placements/cyclic.py") is sys.modules["spmdir.placements.cyclic"]
 
 
-def test_two_plugins_that_declare_one_name_are_refused_at_the_second(tmp_path: Path) -> None:
+def test_two_plugins_that_declare_one_name_are_rejected_at_the_second(tmp_path: Path) -> None:
     load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "Twice"))])
-    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as refusal:
+    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as caught:
         load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
-    assert str(refusal.value.location) == f"{tmp_path / 'two.py'}:6:1"
+    assert str(caught.value.location) == f"{tmp_path / 'two.py'}:6:1"
 
 
 def test_rewrites_and_topologies_of_plugins_are_those_of_the_pipeline(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from spmdir.passes import PASSES, PassTable
 from spmdir.passes.options import make_pass, pass_options
 from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
 from spmdir.reshard.topology import FLAT, Topology, find_topology
-from spmdir.rules import RuleSet
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from spmdir.dialects.syntax.context import IRContext
     from spmdir.passes.fusion.rewrite_conditions import Test
     from spmdir.passes.fusion.terms import Rewrite
+    from spmdir.rules.rule_set import RuleSet
 
 STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
 """The standard pipeline, from an imported program to the program of one rank."""
@@ -327,7 +327,10 @@ def run_passes(
     from spmdir.passes.executed import note_executed
 
     pipeline = as_pipeline(pipeline)
-    steps, context = pipeline.made(), context or pipeline.context()
+    steps = pipeline.made()
+    if not steps:
+        return module
+    context = context or pipeline.context()
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
             step.apply(context, module)

@@ -64,8 +64,7 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
         run_passes(module, pipeline, options.verify_each, after=after)
     output = print_ir(module)
     watch.lap("print")
-    rules = pipeline.rules
-    if options.timing and rules.instances:
+    if options.timing and (rules := pipeline.rules).instances:
         print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
     if options.verify_roundtrip:
         check_roundtrip(module)

@@ -58,7 +58,7 @@ SHARDINGS = {
     "block.up.*": "tp: S(0), dp: S(0)",
     "block.down.weight": "dp: S(0), tp: S(1)",
 }
-"""Weights divided by both axes; norms, the attention's projection and a bias are left to the compiler."""
+"""Weights sharded by both axes; norms, the attention's projection and a bias are left to the compiler."""
 
 
 def transformer() -> tuple[Transformer, Tensor, Tensor]:
@@ -94,12 +94,12 @@ class Counted(nn.Module):
 
 
 def error_of(call: Callable[[], Any]) -> str:
-    """The refusal that `call` ends in."""
+    """Return the message of the error that `call` raises."""
     try:
         call()
     except spmdir.SpmdirError as error:
         return error.message
-    return "no refusal"
+    return "no error"
 
 
 def local(held: Any) -> Tensor:
@@ -110,20 +110,20 @@ def local(held: Any) -> Tensor:
 def forward(mesh: Mesh) -> dict[str, Any]:
     model, ids, _ = transformer()
     parallel = spmdir.parallelize(model, (ids,), mesh, {**SHARDINGS, "ids": "dp: S(0)"})
-    whole = parallel.state_dict()
+    full = parallel.state_dict()
     return {
         "outputs": parallel(ids),
         "expected": model(ids),
         "local": {name: local(tensor).numel() for name, tensor in parallel.state.items()},
         "storage": sum(local(tensor).untyped_storage().nbytes() for tensor in parallel.state.values()),
         "parameters": all(isinstance(tensor, nn.Parameter) for tensor in parallel.state.values()),
-        "state": whole,
+        "state": full,
         "model_state": dict(model.state_dict()),
     }
 
 
-def divided(mesh: Mesh) -> dict[str, Any]:
-    """Local pieces in, local pieces out."""
+def sharded(mesh: Mesh) -> dict[str, Any]:
+    """Local shards in, local shards out."""
     model, ids, _ = transformer()
     shardings = {**SHARDINGS, "ids": "dp: S(0)"}
     outputs = ["dp: S(0), tp: S(2)"]
@@ -261,7 +261,7 @@ def exported(mesh: Mesh, rank: int) -> dict[str, Any]:
     }
 
 
-def refusals(mesh: Mesh, rank: int) -> dict[str, str]:
+def rejected(mesh: Mesh, rank: int) -> dict[str, str]:
     model, ids, _ = transformer()
     uneven = {"block.up.weight": "tp: S(0)"} if rank else {}
     return {
@@ -376,13 +376,13 @@ CASES: dict[str, Callable[[Mesh, int], Any]] = {
     "own_pass": own_pass,
     "own_collective": own_collective,
     "forward": lambda mesh, rank: forward(mesh),
-    "divided": lambda mesh, rank: divided(mesh),
+    "sharded": lambda mesh, rank: sharded(mesh),
     "adamw": lambda mesh, rank: training(mesh, "adamw"),
     "sgd": lambda mesh, rank: training(mesh, "sgd"),
     "effects": lambda mesh, rank: effects(mesh),
     "saved": lambda mesh, rank: saved(mesh),
     "exported": exported,
-    "refusals": refusals,
+    "rejected": rejected,
 }
 
 

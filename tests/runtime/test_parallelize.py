@@ -1,4 +1,4 @@
-"""`parallelize` on real ranks is the single-device program, with divided state."""
+"""`parallelize` on real ranks is the single-device program, with sharded state."""
 
 import os
 import subprocess
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
-    TWO: ("forward", "sgd", "refusals", "own_pass", "own_collective"),
-    FOUR: ("forward", "divided", "adamw", "effects", "saved", "exported"),
+    TWO: ("forward", "sgd", "rejected", "own_pass", "own_collective"),
+    FOUR: ("forward", "sharded", "adamw", "effects", "saved", "exported"),
 }
 """Mesh → what its ranks do."""
 
@@ -56,22 +56,24 @@ def assert_same_state(found: dict[str, torch.Tensor], expected: dict[str, torch.
 
 
 @on(TWO, FOUR)
-def test_a_forward_gives_every_rank_the_whole_output(ranks):
+def test_a_forward_gives_every_rank_the_full_output(ranks):
     for result in ranks[1]:
         assert_same(result["forward"]["outputs"], result["forward"]["expected"])
 
 
 @on(TWO, FOUR)
-def test_ranks_keep_only_their_pieces_of_the_parameters(ranks):
+def test_ranks_keep_only_their_shards_of_the_parameters(ranks):
     mesh, results = ranks
     for result in results:
         found = result["forward"]
         assert found["parameters"]
-        whole = {name: tensor.numel() for name, tensor in found["model_state"].items()}
+        full = {name: tensor.numel() for name, tensor in found["model_state"].items()}
         for name in ("head.weight", "block.out.weight", "block.up.weight", "block.down.weight"):
-            assert found["local"][name] * mesh.world_size == whole[name]
-        assert found["storage"] == sum(found["local"].values()) * 8, "a piece keeps the whole storage alive"
-        assert sum(found["local"].values()) < sum(whole.values()) - whole["embed.weight"], "tied weights are held once"
+            assert found["local"][name] * mesh.world_size == full[name]
+        assert found["storage"] == sum(found["local"].values()) * 8, (
+            "a shard keeps the storage of the full tensor alive"
+        )
+        assert sum(found["local"].values()) < sum(full.values()) - full["embed.weight"], "tied weights are held once"
 
 
 @on(TWO, FOUR)
@@ -83,7 +85,7 @@ def test_the_gathered_state_is_that_of_the_model_tied_names_included(ranks):
 @on(FOUR)
 def test_inputs_and_outputs_may_be_local_pieces(ranks):
     for result in ranks[1]:
-        assert_same(result["divided"]["outputs"], result["divided"]["expected"])
+        assert_same(result["sharded"]["outputs"], result["sharded"]["expected"])
 
 
 @on(FOUR)
@@ -116,7 +118,7 @@ def test_mutations_and_random_numbers_are_those_of_one_device(ranks):
 
 
 @on(FOUR)
-def test_arguments_that_do_not_fit_are_refused(ranks):
+def test_arguments_that_do_not_fit_are_rejected(ranks):
     found = ranks[1][0]["effects"]
     assert "2.0; the program was traced with 0.5" in found["number"]
     assert "as in example_args" in found["structure"]
@@ -147,12 +149,12 @@ def test_an_exported_program_runs_in_each_group_along_its_axis(ranks):
 
 
 @on(TWO)
-def test_ranks_that_disagree_are_refused(ranks):
+def test_ranks_that_disagree_are_rejected(ranks):
     mesh, results = ranks
     for result in results:
-        assert f"has {mesh.world_size} ranks" in result["refusals"]["size"]
-        assert f"has {3 * mesh.world_size};" in result["refusals"]["size"]
-        assert "would run different programs" in result["refusals"]["programs"]
+        assert f"has {mesh.world_size} ranks" in result["rejected"]["size"]
+        assert f"has {3 * mesh.world_size};" in result["rejected"]["size"]
+        assert "would run different programs" in result["rejected"]["programs"]
 
 
 @on(TWO)
