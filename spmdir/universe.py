@@ -35,6 +35,12 @@ def _torch(namespace: str) -> Dialect:
     return torch_dialect(namespace)
 
 
+def _sizes(namespace: str) -> Dialect:
+    from spmdir.dialects.named import size_dialect
+
+    return size_dialect(namespace)
+
+
 def _stock_name(name: str) -> str:
     """`propagate` → `spmd-propagate`, `verify-spmd` → `spmd-verify`."""
     return f"spmd-{name.removesuffix('-spmd')}"
@@ -66,10 +72,12 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_THEIRS = XDSL_UNIVERSE.all_passes
-
 UNIVERSE = Universe(
-    all_dialects={"spmd": _spmd, "aten": partial(_torch, "aten"), "prims": partial(_torch, "prims")},
+    all_dialects={
+        "spmd": _spmd,
+        **{namespace: partial(_torch, namespace) for namespace in ("aten", "prims")},
+        **{namespace: partial(_sizes, namespace) for namespace in ("builtins", "operator", "torch")},
+    },
     all_passes={
         _stock_name(name): partial(_stock_pass, name) for name in PASSES if name not in XDSL_UNIVERSE.all_passes
     },

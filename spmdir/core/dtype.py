@@ -20,14 +20,12 @@ class DType:
         name: in MLIR's spelling; what an element type is known by.
         kind: bool, int, float or complex.
         itemsize: bytes of one element.
-        is_signed: whether an element can be negative.
         largest: numbers up to it stay finite; infinity where nothing of the kind overflows to infinity.
     """
 
     name: str
     kind: Kind = attrs.field(eq=False, repr=False)
     itemsize: int = attrs.field(eq=False, repr=False)
-    is_signed: bool = attrs.field(default=True, eq=False, repr=False)
     largest: float = attrs.field(default=math.inf, eq=False, repr=False)
 
     @property
@@ -67,8 +65,8 @@ class DType:
         return self.name
 
 
-I1 = DType("i1", "bool", 1, is_signed=False)
-UI8 = DType("ui8", "int", 1, is_signed=False)
+I1 = DType("i1", "bool", 1)
+UI8 = DType("ui8", "int", 1)
 I8 = DType("i8", "int", 1)
 I16 = DType("i16", "int", 2)
 I32 = DType("i32", "int", 4)

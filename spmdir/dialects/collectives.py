@@ -70,7 +70,6 @@ class Collective(SpmdOp):
     """
 
     SPEC: ClassVar[CollectiveSpec]
-    traits = traits_def(Pure())
 
     @property
     def spec(self) -> CollectiveSpec:
@@ -298,7 +297,6 @@ class WaitOp(SpmdOp):
     """`wait %x`: the result of a collective started with `async`."""
 
     name = "spmd.wait"
-    traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)

@@ -15,6 +15,9 @@ from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS
 _OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 _CALL = re.compile(rf'= (?:"({_OP_NAME.pattern})"|({_OP_NAME.pattern}))(?=\()', re.ASCII)
 
+SIZE_NAMESPACES = ("builtins", "operator", "torch")
+"""Namespaces of functions of sizes that a dialect lists; `math` is not among them, for xDSL has a dialect `math`."""
+
 
 def class_of(name: str) -> type[Operation] | None:
     """Return the class of op `name`; None for text that can name no op."""
@@ -34,7 +37,9 @@ def load_named_ops(parser: AttrParser) -> None:
     for quoted, plain in _CALL.findall(parser.lexer.input.content, parser.pos):
         name = quoted or plain
         kind = class_of(name)
-        if kind is None or name in loaded or (name not in FUNCTIONS and name.partition(".")[0] in dialects):
+        namespace = name.partition(".")[0]
+        listed_there = namespace in dialects and (name not in FUNCTIONS or namespace in SIZE_NAMESPACES)
+        if kind is None or name in loaded or listed_there:
             continue
         loaded.add(name)
         ctx.load_op(kind)
@@ -44,3 +49,8 @@ def torch_dialect(namespace: str) -> Dialect:
     """Return the dialect of the ops that the table lists of `namespace`, which is `aten` or `prims`."""
     classes = [class_of(name) for name in listed(namespace)]
     return Dialect(namespace, [kind for kind in classes if kind is not None], [])
+
+
+def size_dialect(namespace: str) -> Dialect:
+    """Return the dialect of the functions of sizes in `namespace`, one of `SIZE_NAMESPACES`."""
+    return Dialect(namespace, [SIZE_OPS[name] for name in FUNCTIONS if name.partition(".")[0] == namespace], [])

@@ -22,7 +22,6 @@ def test_torch_agrees_about_size_kind_and_range(dtype: DType):
     kind = "complex" if known.is_complex else "float" if known.is_floating_point else "int"
     assert dtype.itemsize == known.itemsize
     assert dtype.kind == ("bool" if known == torch.bool else kind)
-    assert dtype.is_signed == (known.is_signed or known.is_complex)
     if dtype.largest < float("inf"):
         assert 0.99 * torch.finfo(known).max < dtype.largest <= torch.finfo(known).max
 

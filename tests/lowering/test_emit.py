@@ -232,10 +232,13 @@ def test_what_the_ir_says_of_results_must_be_what_torch_gives(body: str, message
 def test_by_products_may_be_those_of_another_device():
     stats = "tensor<4x1xf32> <>"
     text = "%0, %1, %2 = aten.native_layer_norm(%x, none, none) {normalized_shape = [6], eps = 1.0e-05}"
-    lower(f"{text} : tensor<4x6xbf16> <>, {stats}, {stats}\n%0 : tensor<4x6xbf16>", "%x: tensor<4x6xbf16>")
+    graph = lower(f"{text} : tensor<4x6xbf16> <>, {stats}, {stats}\n%0 : tensor<4x6xbf16>", "%x: tensor<4x6xbf16>")
+    x = torch.arange(24, dtype=torch.bfloat16).view(4, 6)
+    (found,) = graph(x)
+    assert torch.equal(found, torch.nn.functional.layer_norm(x, [6]))
 
 
-def test_a_piece_whose_shape_is_another_is_refused():
+def test_a_shard_whose_shape_is_another_is_rejected():
     text = """
         spmd.mesh @mesh <a = 2>
         func.func @f(%x: tensor<2x6xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> tensor<4x3xf32>

@@ -95,17 +95,6 @@ class Trial:
                 return Possible(operands, results)
         return None
 
-    def contradicts(self, operands: tuple[Placement, ...], results: Sequence[Placement | None], count: int) -> bool:
-        """Return whether the op runs on `count` ranks, and what it gives is not what `results` say."""
-        first = results[0]
-        local = first if self.sized and first is not None and first.dim is not None else R
-        outcomes = self._run(operands, count, 0, local)
-        through_sums = any(p.op in ("sum", "avg") for p in operands)
-        return outcomes is not None and not all(
-            right is None or placement is None or describes(placement, [o[i] for o in outcomes], right, through_sums)
-            for i, (placement, right) in enumerate(zip(results, self.expected, strict=False))
-        )
-
     def ignored(self) -> frozenset[int]:
         """Return the operands whose values the results do not depend on."""
         found = []

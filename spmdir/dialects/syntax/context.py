@@ -127,8 +127,9 @@ class IRParser(Parser):
             type_ = parse_type(match[0], 0, declared_hints(self))
         except LiteralError as error:
             self.raise_error(str(error), start, match.end())
-        self._resume_from(match.end())
-        return type_
+        expected = f"expected {type_}, whose shape is the example of its sizes"
+        found = f"{match[0]} is the type of a result of an op"
+        return self.raise_error(f"{found}; in a signature {expected}", start, match.end())
 
     def _parse_tensor_op(self) -> Operation | None:
         """Return the op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of

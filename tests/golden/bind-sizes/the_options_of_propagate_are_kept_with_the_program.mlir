@@ -3,9 +3,9 @@ spmd.mesh @mesh <dp = 2>
 
 spmd.sizes {s0 = 8 in 2..64}
 
-func.func @f(%x: tensor<[s0]x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<[s0]x8xf32> {
+func.func @f(%x: tensor<8x8xf32, #spmd.dims<s0, 8>> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<8x8xf32, #spmd.dims<s0, 8>> {
   %0 = aten.relu(%x) : tensor<[s0]x8xf32>
-  return %0 : tensor<[s0]x8xf32>
+  return %0 : tensor<8x8xf32, #spmd.dims<s0, 8>>
 }
 
 // | spmd.mesh @mesh <dp = 2>

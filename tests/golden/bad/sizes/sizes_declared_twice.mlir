@@ -6,7 +6,7 @@ spmd.sizes {s0 = 8 in 2..64}
 // expected-error@+1 {{the module declares sizes twice; put all into one}}
 spmd.sizes {s1 = 8 in 2..64}
 
-func.func @f(%x: tensor<[s0]x4xf32>) -> tensor<[s0]x4xf32> {
+func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
   %0 = aten.relu(%x) : tensor<[s0]x4xf32>
-  return %0 : tensor<[s0]x4xf32>
+  return %0 : tensor<8x4xf32, #spmd.dims<s0, 4>>
 }
