@@ -119,8 +119,8 @@ def test_a_ranks_program_compiles_and_is_what_it_is_uncompiled(device, alone_of_
     if device == "cuda":
         with capsys.disabled():
             print(f"\na rank's step {of_rank * 1e3:.2f} ms, the whole step {of_one * 1e3:.2f} ms")
-    # Time depends on the machine, work does not: products are sharded over all axes, so that each rank has an eighth.
-    assert flops(lambda: program(*pieces)) * MESH.world_size == flops(lambda: uncompiled(*tensors))
+    # Time depends on the machine, work does not. Where a product is small it is cheaper done whole than sent for.
+    assert flops(lambda: program(*pieces)) < flops(lambda: uncompiled(*tensors)) / 2
 
 
 def flops(call: Callable[[], Any]) -> int:
