@@ -68,7 +68,8 @@ def _unknown(
         return ShardingError(message, key_location(key))
     known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
     return ShardingError(
-        f"sharding of '{key}', which is not an input, parameter or buffer{did_you_mean(key, known) or called}",
+        f"sharding is given for '{key}', which is not an input, parameter or "
+        f"buffer{did_you_mean(key, known) or called}",
         key_location(key),
     )
 
