@@ -27,24 +27,24 @@ Placed = tuple[Part, Node]
 def start_exchange(site: Site, x: Node) -> Started:
     """Emit an exchange of `x`; see `spmdir.reshard.exchange` for who gives what to whom."""
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
-    held = grid_of(site.source, site.shape, site.mesh, site.rank)
+    grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)
     x = divided(site, x, _averaging(site)[0])
     (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
-    sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.grid, held))
+    sending = _round(site, x, axes, parts, loads, lambda part: _take(site.emit, x, part.grid, grid))
     return sending.ending_in(lambda placed: _reduced(site, x, placed))
 
 
 def start_two_round_exchange(site: Site, x: Node) -> Started:
     """Emit a two-round exchange of `x`: its first round, what this rank reduces for others, and its second round."""
     moved = two_round_exchange(site.source, site.target, site.mesh, site.shape, site.rank)
-    held = grid_of(site.source, site.shape, site.mesh, site.rank)
+    grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = two_round_axes(site.source, site.target, site.mesh)
     loads = two_round_loads(site.source, site.target, site.mesh, site.shape)
     x = divided(site, x, _averaging(site)[0])
 
     def own(part: Part) -> Node:
-        return _take(site.emit, x, part.grid, held)
+        return _take(site.emit, x, part.grid, grid)
 
     kept = [(part, own(part)) for part in moved.kept if part.receiver == site.rank]
     first = _round(site, x, axes, moved.gathered, loads[0], own)
@@ -105,9 +105,9 @@ def _round(
     return _Round(started, received)
 
 
-def _take(emit: Emit, x: Node, grid: Grid, held: Grid) -> Node:
-    """The elements of `grid` out of `x`, which is the grid `held`, in the order of `grid`."""
-    for dim, (wanted, ranges) in enumerate(zip(grid, held, strict=True)):
+def _take(emit: Emit, x: Node, grid: Grid, own: Grid) -> Node:
+    """The elements of `grid` out of `x`, which is the grid `own`, in the order of `grid`."""
+    for dim, (wanted, ranges) in enumerate(zip(grid, own, strict=True)):
         x = take(emit, x, dim, positions(wanted, ranges), length(ranges))
     return x
 
@@ -127,16 +127,16 @@ def _reduced(site: Site, x: Node, parts: Sequence[Placed]) -> Node:
     """What the rank holds in the end, of all parts that it got or kept."""
     wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
     # A rank that gets nothing of a partial value would add identities only.
-    given = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
-    whole = _combined(site, [_join(site, x, wanted, of_partial) for of_partial in given or [[]]])
-    return divided(site, whole, _averaging(site)[1])
+    partials = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
+    result = _combined(site, [_join(site, x, wanted, of_partial) for of_partial in partials or [[]]])
+    return divided(site, result, _averaging(site)[1])
 
 
 def _averaging(site: Site) -> tuple[float, float]:
     return averaging(site, reduced_axes(site.source, site.target))
 
 
-def _pending(site: Site) -> str:
+def _reduction(site: Site) -> str:
     """Return the reduction of the partials that move; axes whose placement stays may have those of plug-ins."""
     moved = {*reduced_axes(site.source, site.target), *partial_axes(site.source, site.target)}
     partial = sorted((*site.source.partial, *site.target.partial), key=lambda entry: entry[0] not in moved)
@@ -144,9 +144,9 @@ def _pending(site: Site) -> str:
 
 
 def _combined(site: Site, partials: Sequence[Node]) -> Node:
-    pending = _pending(site)
-    combine = functools.partial(site.emit, operator.attrgetter(REDUCTIONS[pending].op)(aten))
-    if len(partials) == 1 or not site.torch_dtype.is_complex or pending == "product":
+    reduction = _reduction(site)
+    combine = functools.partial(site.emit, operator.attrgetter(REDUCTIONS[reduction].op)(aten))
+    if len(partials) == 1 or not site.torch_dtype.is_complex or reduction == "product":
         return functools.reduce(combine, partials)
     # torch adds 1 * b to a, which is not b for infinite parts and negative zeros; process groups add parts.
     parts, unpacks = zip(*(packed(site.emit, partial, site.torch_dtype) for partial in partials), strict=True)
@@ -162,32 +162,32 @@ def _join(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
 def _joined_chunks(site: Site, x: Node, grid: Grid, parts: Sequence[Placed]) -> Node:
     """`_join` of a grid that is ascending in every dimension: joined along one that no part goes right through."""
     if not parts:
-        identity = REDUCTIONS[Partial(_pending(site)).reduce].identity
+        identity = REDUCTIONS[Partial(_reduction(site)).reduce].identity
         assert identity is not None  # a sum stands for an average
         return identities(site, x, [length(ranges) for ranges in grid], identity)
     for part, node in parts:
         if part.grid == grid:
             return node
-    for dim, held in enumerate(grid):
-        slabs = _slabs(held, [part.grid[dim] for part, _ in parts])
+    for dim, own in enumerate(grid):
+        slabs = _slabs(own, [part.grid[dim] for part, _ in parts])
         if len(slabs) > 1:
             inside = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
             grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
             made = [_joined_chunks(site, x, *of) for of in zip(grids, inside, strict=True)]
-            whole = site.emit(aten.cat.default, made, dim)
-            laid = tuple(itertools.chain.from_iterable(slabs))
-            return take(site.emit, whole, dim, positions(held, laid), length(held))
+            result = site.emit(aten.cat.default, made, dim)
+            order = tuple(itertools.chain.from_iterable(slabs))
+            return take(site.emit, result, dim, positions(own, order), length(own))
     raise AssertionError(f"parts of a grid do not fit together: {grid}")
 
 
-def _slabs(held: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
-    """`held` in as many slabs as there are that every part is in whole, those that no part fills among them."""
+def _slabs(own: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
+    """`own` in as many slabs as there are that every part is in entirely, those that no part fills among them."""
     slabs: list[Ranges] = []
     for part in dict.fromkeys(parts):
         met = [slab for slab in slabs if common(slab, part)]
         slabs = [slab for slab in slabs if slab not in met]
         slabs.append(union(part, *met))
     covered = union(*slabs)
-    edges = [held[0][0], *itertools.chain.from_iterable(covered), held[-1][1]]
-    gaps = [common(held, ((start, end),)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    edges = [own[0][0], *itertools.chain.from_iterable(covered), own[-1][1]]
+    gaps = [common(own, ((start, end),)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
     return sorted([*slabs, *filter(None, gaps)])

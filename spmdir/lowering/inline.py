@@ -51,7 +51,7 @@ class EdgeCode:
 
 @attrs.frozen(cache_hash=True)
 class BeforeCode:
-    """What is done to what a rank holds of a pending reduction before it is reduced."""
+    """The op on a local partial value before it is reduced."""
 
     placement: PartialPlacement
 
@@ -68,7 +68,7 @@ class BeforeCode:
 
 @attrs.frozen(cache_hash=True)
 class AfterCode:
-    """What is done to the result of a pending reduction over `count` ranks."""
+    """What is done to the reduced value over `count` ranks."""
 
     placement: PartialPlacement
     count: int

@@ -1,4 +1,4 @@
-"""Pending reductions as process groups do them, with what their placements do before and after."""
+"""Reductions of partial values as process groups do them, with what their placements do before and after."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Reduction:
 
 
 def reduction_of(site: Site) -> Reduction:
-    """The reduction that is pending over the axes of `site`.
+    """Return the reduction of the partial values over the axes of `site`.
 
     Raises:
         UnsupportedError: process groups do not do it.
     """
-    pending = dict.fromkeys(site.source[axis] for axis in site.named)
-    placements = [placement for placement in pending if isinstance(placement, PartialPlacement)]
+    partial = dict.fromkeys(site.source[axis] for axis in site.named)
+    placements = [placement for placement in partial if isinstance(placement, PartialPlacement)]
     first = placements[0]
     name = group_reduction(first.reduce, site.dtype.is_bool)
     if name is None:

@@ -34,7 +34,7 @@ MOVED_AS: dict[torch.dtype, Callable[[Emit, Node], tuple[Node, Unpack]]] = {
     torch.complex64: _parts,
     torch.complex128: _parts,
 }
-"""Element type → how it is moved: as a view with one more dimension, the last, so that the others are cut as before.
+"""Element type → how it is moved: as a view with one more dimension, the last, so that the others stay as they are.
 
 gloo moves no i16 and no 8-bit floats, and no complex numbers in all-to-all; NCCL has no i16 and no complex numbers.
 Other types go as they are. Bytes are what no backend looks at, as one that looks for NaN does; parts pass gradients.
@@ -45,7 +45,7 @@ REDUCED_AS: dict[torch.dtype, str] = {torch.int16: "i32", torch.float8_e4m3fn: "
 
 
 def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
-    """What is sent where `x` of element type `dtype` is moved, and what makes tensors of what comes."""
+    """Return `x` of element type `dtype` as a view that backends move, and the function that undoes the view."""
     return MOVED_AS[dtype](emit, x) if dtype in MOVED_AS else (x, lambda came: came)
 
 
@@ -53,6 +53,6 @@ def check_reduced(reduction: str, dtype: torch.dtype) -> None:
     """Raise UnsupportedError unless process groups reduce `dtype` by `reduction`, a key of REDUCTIONS."""
     what = f"neither gloo nor NCCL reduces {str(dtype).removeprefix('torch.')} by {reduction}"
     if dtype in REDUCED_AS:
-        raise UnsupportedError(f"{what}; convert to {REDUCED_AS[dtype]} where the reduction is left pending")
+        raise UnsupportedError(f"{what}; convert to {REDUCED_AS[dtype]} where the value becomes partial")
     if dtype.is_complex and reduction not in ("sum", "avg"):
-        raise UnsupportedError(f"{what}, only by sum and avg; keep whole what the op that leaves it pending multiplies")
+        raise UnsupportedError(f"{what}, only by sum and avg; replicate the operands of the op that makes it partial")

@@ -25,8 +25,8 @@ def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, targe
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
-    the shardings take uneven chunks apart by sub-axes, no bound but 0 is known, nor where a placement is neither whole
-    nor a chunk nor a pending reduction. Elements that an inexact placement sends smaller count as what it sends.
+    the shardings take uneven chunks apart by sub-axes, no bound but 0 is known, nor where a placement is neither
+    replicated nor a shard nor a partial value. Elements that an inexact placement sends smaller count as what it sends.
     """
     if source == target:
         return 0.0
@@ -44,16 +44,16 @@ def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, targe
         if not all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
             return 0.0
         return lower_bound(shape, itemsize, source.refined(fine), target.refined(fine), fine)
-    pending, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
-    cut, wanted = _sharded(source), _sharded(target)
-    classes = mesh.group_size(pending)
+    partial, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
+    sharded, wanted = _sharded(source), _sharded(target)
+    classes = mesh.group_size(partial)
     together = mesh.group_size(left)
-    held_classes = mesh.group_size(axis for axis in pending if axis in left)
+    held_classes = mesh.group_size(axis for axis in partial if axis in left)
     needers = mesh.world_size // together // mesh.group_size(wanted)
-    owners = needers // mesh.group_size(axis for axis in cut if axis not in wanted and axis not in left)
+    owners = needers // mesh.group_size(axis for axis in sharded if axis not in wanted and axis not in left)
 
-    own = [axis for axis in (*cut, *pending) if mesh.sizes[axis] > 1]
-    moving = [*dict.fromkeys([*cut, *wanted])]
+    own = [axis for axis in (*sharded, *partial) if mesh.sizes[axis] > 1]
+    moving = [*dict.fromkeys([*sharded, *wanted])]
     met = overlaps(shape, source, target, mesh, moving, left) or _at_most(shape, source, target, mesh, moving, left)
     if held_classes == classes:
         per_overlap, received = classes + needers - owners - 1 if needers > owners else 0, met.missing

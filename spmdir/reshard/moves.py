@@ -28,10 +28,10 @@ from spmdir.reshard.steps import Step, make_step
 
 
 def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that the search may move, in mesh order.
+    """Return the axes that the search may move, in mesh order.
 
     Kept still are, on each dimension, the outer axes that both sides have in common. An axis that is replicated, or
-    pending, on both sides is free: another collective may run on slices; but not if it has one rank only.
+    partial, on both sides is free: another collective may run on slices; but not if it has one rank only.
     """
     still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
@@ -44,29 +44,31 @@ def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]
 def useful_placements(
     shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh
 ) -> tuple[ShardPlacement, ...]:
-    """How axes may divide: as they do on either side, and by S each dimension that they divide there and two others.
+    """Return how axes may shard: as they do on either side, and by S each dimension sharded there and two others.
 
-    Of these the largest can be divided most evenly; the first longer than 1 is cut and put together without copies.
+    The largest of these can be sharded most evenly; the first longer than 1 is split and joined without copies.
     """
-    given = [placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)]
-    used = {placement.dim for placement in given}
+    used_placements = [
+        placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)
+    ]
+    used = {placement.dim for placement in used_placements}
     others = [dim for dim in range(len(shape)) if dim not in used]
     largest = sorted(others, key=lambda dim: (-shape[dim], dim))[:1]
     first = [dim for dim in others if shape[dim] > 1][:1]
-    return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *given]))
+    return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *used_placements]))
 
 
 @functools.cache
 def moves(
     source: Sharding,
-    pending: tuple[tuple[str, Placement], ...],
+    partial: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
-    places: tuple[ShardPlacement, ...],
+    shard_placements: tuple[ShardPlacement, ...],
     rank: int,
     mesh: Mesh,
     collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
-    """Return the steps from `source` that move `free` axes to `places`, towards the wanted `pending` placements.
+    """Return the steps from `source` that move `free` axes, towards the wanted `partial` placements.
 
     Of the collectives that name axes the `collectives` are used. Shapes do not come in, so the steps are found once for
     all tensors of one rank; permutes are those that even division allows. A step that a placement declares stands for
@@ -87,42 +89,46 @@ def moves(
     def between(before: str, after: str) -> list[str]:
         return [spec.name for spec in collectives if (spec.before, spec.after) == (before, after)]
 
-    for place, before in itertools.product(places, ("replicated", "partial")):
+    for place, before in itertools.product(shard_placements, ("replicated", "partial")):
         for kind in between(before, "shard"):
             for axes in _choices(of_trait(before, place)):
                 add(kind, axes, place, dim=place.dim)
-    for dim in dict.fromkeys(place.dim for place in places):
+    for dim in dict.fromkeys(place.dim for place in shard_placements):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
             axes = movable[start:]
             for kind in between("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
                 add(kind, axes, dim=dim)
-            for kind, place in itertools.product(between("shard", "shard"), places):
+            for kind, place in itertools.product(between("shard", "shard"), shard_placements):
                 if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
                     add(kind, axes, place, dim=dim, to_dim=place.dim)
     for kind in between("partial", "replicated"):
         for axes in _subsets(of_trait("partial", R)):
             add(kind, axes)
-    for placement in dict.fromkeys(p for _, p in pending if isinstance(p, PartialPlacement) and p.from_replicated):
+    for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
         replicated = of_trait("replicated", placement)
-        axes = tuple(axis for axis, wanted in pending if wanted == placement and axis in replicated)
+        axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
         for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
             add(kind, chosen, placement, op=placement.op)
-    return (*steps, *_conversions(source, pending, free, places, mesh), *_permutes_from(source, free, places, mesh))
+    return (
+        *steps,
+        *_conversions(source, partial, free, shard_placements, mesh),
+        *_permutes_from(source, free, shard_placements, mesh),
+    )
 
 
 def _conversions(
     source: Sharding,
-    pending: tuple[tuple[str, Placement], ...],
+    partial: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
-    places: tuple[ShardPlacement, ...],
+    shard_placements: tuple[ShardPlacement, ...],
     mesh: Mesh,
 ) -> Iterator[Step]:
     """The steps that placements declare. Inexact ones lead to a placement only where it is wanted."""
-    wanted = {placement for _, placement in pending}
+    wanted = {placement for _, placement in partial}
     for before in dict.fromkeys(source[axis] for axis in free):
         named = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
-        for after in dict.fromkeys([R, *places, *named, *(placement for _, placement in pending)]):
+        for after in dict.fromkeys([R, *shard_placements, *named, *(placement for _, placement in partial)]):
             edge = edge_between(before, after) if after != before and (after in wanted or not after.error) else None
             if edge is None:
                 continue
@@ -147,9 +153,9 @@ def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _permutes_from(
-    source: Sharding, free: tuple[str, ...], places: tuple[ShardPlacement, ...], mesh: Mesh
+    source: Sharding, free: tuple[str, ...], shard_placements: tuple[ShardPlacement, ...], mesh: Mesh
 ) -> Iterator[Step]:
-    """Permutes to the shardings that divide each dimension into as many chunks, by other or reordered axes.
+    """Permutes to the shardings that shard each dimension into as many chunks, by other or reordered axes.
 
     Chunks that are no blocks go from rank to rank by an exchange.
     """
@@ -157,7 +163,7 @@ def _permutes_from(
         return
     still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
     usable = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
-    dims = dict.fromkeys(place.dim for place in places)
+    dims = dict.fromkeys(place.dim for place in shard_placements)
     counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
     for layout in _layouts(counts, usable, mesh):
         target = Sharding([*still, *layout], source.mesh)
@@ -168,7 +174,7 @@ def _permutes_from(
 def _layouts(
     counts: tuple[tuple[int, int], ...], axes: tuple[str, ...], mesh: Mesh
 ) -> Iterator[tuple[tuple[str, Shard], ...]]:
-    """Every way to divide each (dim, count) by an ordered choice of `axes` whose sizes multiply to count."""
+    """Yield every way to shard each (dim, count) by an ordered choice of `axes` whose sizes multiply to count."""
     if not counts:
         yield ()
         return
@@ -194,7 +200,7 @@ def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[st
 
 
 def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
-    """The exchange to the target, and the one after which only pending reductions are left to do."""
+    """The exchange to the target, and the one after which only reductions remain to be done."""
     there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
     later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
     for wanted in dict.fromkeys((target, later)):
@@ -210,7 +216,7 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
 
 @functools.cache
 def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
-    """Whether a permute that is legal under even division is legal for this shape."""
+    """Return whether a permute that is legal under even division is legal for this shape."""
     try:
         check_permute(source, target, mesh, shape)
     except ShardingError:

@@ -56,7 +56,7 @@ class Step:
     def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
         """The placement of its first axis before and after."""
         before, after = (side.along(self.axes[0], mesh) for side in (self.source, self.target))
-        assert before is not None and after is not None  # its axes are held alike
+        assert before is not None and after is not None  # its axes have one placement
         return before, after
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
 
 
 def partial_placement(op: str) -> PartialPlacement:
-    """The placement of the pending reduction `op`, as Sharding.partial names it.
+    """Return the partial placement of the reduction `op`, as Sharding.partial names it.
 
     Raises:
         ShardingError: there is no such reduction.
@@ -229,22 +229,22 @@ def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int 
     for axis in axes:
         if source[axis].trait != "partial":
             raise ShardingError(f"{kind} on '{axis}' needs it partial, found {source[axis]} in <{source}>")
-    pending = partial_op(source, axes)
-    if op is not None and op != pending:
-        raise ShardingError(f"{kind} by {op} does another reduction than <{source}> needs, which is {pending}")
+    reduction = partial_op(source, axes)
+    if op is not None and op != reduction:
+        raise ShardingError(f"{kind} by {op} does another reduction than <{source}> needs, which is {reduction}")
 
 
 _LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _leave_partial}
 
 
 def partial_op(source: Sharding, axes: Sequence[str]) -> str:
-    """The reduction that is pending over `axes`, all of which are partial; their kind where several are mixed.
+    """Return the reduction over `axes`, all of which are partial; their kind where several are mixed.
 
     Raises:
-        ShardingError: reductions of different kinds are pending.
+        ShardingError: reductions of different kinds are mixed.
     """
-    pending = [p for axis in axes if isinstance(p := source[axis], PartialPlacement)]
-    found, kinds = sorted({p.op for p in pending}), {p.kind for p in pending}
+    partial = [p for axis in axes if isinstance(p := source[axis], PartialPlacement)]
+    found, kinds = sorted({p.op for p in partial}), {p.kind for p in partial}
     if len(found) == 1:
         return found[0]
     if len(kinds) == 1:

@@ -54,7 +54,7 @@ def localized(mesh: Mesh, reshards: Sequence[Reshard]) -> ModuleOp:
 
 
 def pieces_of(mesh: Mesh, reshard: Reshard, value: torch.Tensor) -> list[torch.Tensor]:
-    """What each rank holds before; whole numbers hide a pending sum, so that sums are exact."""
+    """What each rank holds before; whole numbers hide a partial sum, so that sums are exact."""
     return distribute(value, reshard.source, mesh, lambda tensor: torch.randint_like(tensor, -9, 9))
 
 
@@ -73,21 +73,21 @@ def moved(
     """For every reshard, what each rank holds afterwards of what the ranks `held`."""
     module = localized(mesh, reshards)
     programs = [lower_to_fx(module, rank) for rank in range(mesh.world_size)]
-    given = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
+    given = [[shards[rank] for shards in held] for rank in range(mesh.world_size)]
     return list(zip(*run_lockstep(programs, given, mesh), strict=True))
 
 
 def assert_kept(mesh: Mesh, reshard: Reshard, value: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
-    """What the ranks hold is `value` as the reshard's target says, to the bit where no reduction is pending."""
+    """What the ranks hold is `value` as the reshard's target says, to the bit where nothing is partial."""
     where = f"<{reshard.source}> -> <{reshard.target}> of {reshard.type} on {mesh}"
-    for rank, piece in enumerate(found):
-        assert piece.dtype == value.dtype, where
-        assert piece.shape == reshard.target.local_shape(reshard.shape, mesh, mesh.coordinate(rank)), where
+    for rank, shard in enumerate(found):
+        assert shard.dtype == value.dtype, where
+        assert shard.shape == reshard.target.local_shape(reshard.shape, mesh, mesh.coordinate(rank)), where
     if reshard.target.partial:
         assert torch.equal(collect(found, reshard.target, mesh), value), where
         return
-    for piece, wanted in zip(found, distribute(value, reshard.target, mesh, torch.zeros_like), strict=True):
-        assert torch.equal(bits(piece), bits(wanted)), where
+    for shard, wanted in zip(found, distribute(value, reshard.target, mesh, torch.zeros_like), strict=True):
+        assert torch.equal(bits(shard), bits(wanted)), where
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -80,7 +80,7 @@ def test_sums_and_means_that_are_reduced_at_once_divide_by_the_axes_of_the_means
         ("i1", "sum", "P(sum) on axis 'a' is not a reduction of i1 values"),
     ],
 )
-def test_reductions_without_a_meaning_are_refused(dtype, op, message):
+def test_reductions_without_a_meaning_are_rejected(dtype, op, message):
     program = Program(
         MESHES[0], "all_reduce", f"on [a] op {op}", parse_sharding(f"a: P({op})"), Sharding(), (4,), dtype
     )

@@ -171,20 +171,20 @@ def test_sizes_and_offsets_are_numbers_of_the_rank():
     assert [lower(text, "", "<a = 3>", rank)()[0].tolist() for rank in range(3)] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_an_op_that_torch_lacks_is_refused_with_its_place():
+def test_an_op_that_torch_lacks_is_rejected_with_its_place():
     module = program("%0 = mylib.no_such_op(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
     with pytest.raises(UnsupportedError, match=r"has no op 'mylib\.no_such_op'") as caught:
         lower_to_fx(module)
     assert str(caught.value.location) == "<text>:3:1"
 
 
-def test_an_argument_that_the_op_lacks_is_refused():
+def test_an_argument_that_the_op_lacks_is_rejected():
     module = program("%0 = aten.absolute(%x) {slope = 1} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
     with pytest.raises(UnsupportedError, match="has no argument 'slope'; it takes self"):
         lower_to_fx(module)
 
 
-def test_a_rank_outside_the_mesh_is_refused():
+def test_a_rank_outside_the_mesh_is_rejected():
     with pytest.raises(UnsupportedError, match="rank 2 is not in a mesh of 2; expected 0 to 1"):
         lower("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", rank=2)
 
@@ -198,7 +198,7 @@ def test_the_module_that_is_lowered_stays_as_it_was():
     assert str(module) == before
 
 
-def test_a_device_mesh_with_other_axes_is_refused():
+def test_a_device_mesh_with_other_axes_is_rejected():
     class Other:
         mesh_dim_names = ("a",)
         mesh = torch.arange(4)
@@ -217,7 +217,7 @@ UNTRUE = [
     ("%0 = aten.cat([%x, %x]) {dim = 0} : tensor<7x6xf32> <>\n%0 : tensor<7x6xf32>", "size 7 where w0 = 8"),
     ("%0 = aten.slice.Tensor(%x) {end = 3} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>", "size 4 where w0 = 3"),
     ("%0 = aten.select.int(%x) {dim = 0, index = 9} : tensor<6xf32> <>\n%0 : tensor<6xf32>", "torch rejects it"),
-    ('%0 = aten.clone(%x) {memory_format = "a"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "'a' is no Optional"),
+    ('%0 = aten.clone(%x) {memory_format = "a"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "'a' is not a"),
     ('%0 = aten.gelu(%x) {approximate = "no"} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>', "torch rejects it"),
 ]
 

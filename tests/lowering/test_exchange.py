@@ -1,4 +1,4 @@
-"""Exchanges and relays, lowered and simulated on every rank, between any two shardings."""
+"""Exchanges in one and two rounds, lowered and simulated on every rank, between any two shardings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reductions_work_on_every_element_type_they_have_a_meaning_on(kind: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mean_of_whole_numbers_is_refused(kind: str) -> None:
+def test_a_mean_of_whole_numbers_is_rejected(kind: str) -> None:
     program = Program(CUBE, kind, "", parse_sharding("b: S(0), c: P(avg)"), parse_sharding("a: S(0)"), (4, 6), "i64")
     with pytest.raises(SpmdirError, match="avg"):
         simulate(program.parse(), [torch.ones(4, 6, dtype=torch.int64)])
@@ -70,7 +70,9 @@ def test_a_mean_of_whole_numbers_is_refused(kind: str) -> None:
         ("a: P", "a: P, b: P", 0),
     ],
 )
-def test_a_round_of_a_relay_in_which_no_rank_sends_is_left_out(source: str, target: str, sent: int) -> None:
+def test_a_round_of_a_two_round_exchange_in_which_no_rank_sends_is_left_out(
+    source: str, target: str, sent: int
+) -> None:
     program = Program(CUBE, "two_round_exchange", "", parse_sharding(source), parse_sharding(target), (8, 8))
     for rank in range(CUBE.world_size):
         nodes = lower_to_fx(program.parse(), rank).graph.nodes

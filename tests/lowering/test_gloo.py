@@ -28,7 +28,7 @@ def all_programs(mesh: Mesh) -> list[Program]:
 
 
 @pytest.mark.parametrize("mesh", [Mesh({"a": 2}), Mesh({"a": 2, "b": 2})], ids=str)
-def test_real_ranks_compute_what_the_collectives_mean_uneven_pieces_included(mesh, tmp_path):
+def test_real_ranks_compute_what_the_collectives_mean_uneven_shards_included(mesh, tmp_path):
     everything = all_programs(mesh)
     chosen = random.Random(0).sample(everything, min(len(everything), 150))
     assert {program.kind for program in chosen} >= set(KINDS) - {"permute"}
@@ -41,8 +41,8 @@ def test_real_ranks_compute_what_the_collectives_mean_uneven_pieces_included(mes
     ]
     outputs = on_ranks(mesh.world_size, run_programs, tmp_path, mesh, chosen, inputs)
     for index, (program, x) in enumerate(zip(chosen, inputs, strict=True)):
-        pieces = [results[index] for results in outputs]
-        for rank, piece in enumerate(pieces):
+        shards = [results[index] for results in outputs]
+        for rank, shard in enumerate(shards):
             local = program.target.local_shape(program.shape, mesh, mesh.coordinate(rank))
-            assert piece.shape == local, program.text
-        torch.testing.assert_close(collect(pieces, program.target, mesh), x, msg=lambda m, p=program: f"{p.text}\n{m}")
+            assert shard.shape == local, program.text
+        torch.testing.assert_close(collect(shards, program.target, mesh), x, msg=lambda m, p=program: f"{p.text}\n{m}")

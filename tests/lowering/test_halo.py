@@ -1,4 +1,4 @@
-"""Windows over divided pixels: borders exchanged, simulated and between real processes, against torch on one device."""
+"""Windows over sharded pixels: halos exchanged, simulated and between real processes, against torch on one device."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def cases(draw) -> Case:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(case=cases())
-def test_a_convolution_of_divided_pixels_and_its_gradients_are_those_of_one_device(case: Case):
+def test_a_convolution_of_sharded_pixels_and_its_gradients_are_those_of_one_device(case: Case):
     assume(_allowed(case))
     found = spmdir.simulate(spmdir.parse(case.text), list(case.operands))
     for one, other in zip(found, case.expected, strict=True):
@@ -140,11 +140,11 @@ def test_the_usual_cases_are_offered_and_travel_as_text(case: Case):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_blocks_that_do_not_correspond_are_refused(case: Case, why: str):
+def test_blocks_that_do_not_correspond_are_rejected(case: Case, why: str):
     assert not _allowed(case)
 
 
-def test_the_report_counts_the_borders_of_the_busiest_rank():
+def test_the_report_counts_the_halos_of_the_busiest_rank():
     module = spmdir.parse(TILES.text)
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
     shares = spmdir.comm_report(module).by_kind
@@ -154,7 +154,7 @@ def test_the_report_counts_the_borders_of_the_busiest_rank():
     assert shares["halo_reduce"].count == 2 and shares["halo_reduce"].wire_bytes == rows + columns
 
 
-def test_a_pool_of_divided_pixels_sees_nothing_beyond_the_plane():
+def test_a_pool_of_sharded_pixels_sees_nothing_beyond_the_plane():
     x = torch.randn(2, 3, 12, 8, dtype=torch.float64) - 10
     text = """spmd.mesh @mesh <a = 3>
 
@@ -182,11 +182,11 @@ def _on_rank(rank: int, every: list[Case]) -> list[Any]:
 
 
 @pytest.mark.gloo
-def test_real_ranks_exchange_their_borders(tmp_path: Path):
+def test_real_ranks_exchange_their_halos(tmp_path: Path):
     every = [ROWS, UNEVEN, TILES, POINTS]
     outputs = on_ranks(4, _on_rank, tmp_path, every)
     for index, case in enumerate(every):
         targets = [parse_sharding(text) for text in (case.sharding, case.sharding, "", "")]
         for number, (target, right) in enumerate(zip(targets, case.expected, strict=True)):
-            pieces = [results[index][number] for results in outputs]
-            torch.testing.assert_close(collect(pieces, target, case.mesh), right, rtol=1e-9, atol=1e-9)
+            shards = [results[index][number] for results in outputs]
+            torch.testing.assert_close(collect(shards, target, case.mesh), right, rtol=1e-9, atol=1e-9)

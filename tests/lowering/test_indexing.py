@@ -1,4 +1,4 @@
-"""Programs that index, cut, pad and order tensors along a divided dimension, from import to simulated ranks."""
+"""Programs that index, cut, pad and order tensors along a sharded dimension, from import to simulated ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def outcome(name: str, axes: dict[str, int], out_shardings: list[str] | None = N
 
 
 @pytest.mark.parametrize(("name", "axes"), list(itertools.product(READS, MESHES)), ids=str)
-def test_what_is_read_from_a_divided_dimension_is_summed_and_nothing_is_gathered(name: str, axes: dict[str, int]):
+def test_what_is_read_from_a_sharded_dimension_is_summed_and_nothing_is_gathered(name: str, axes: dict[str, int]):
     assert "all_gather" not in outcome(name, axes)
 
 

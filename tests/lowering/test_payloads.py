@@ -1,4 +1,4 @@
-"""Data keeps every bit where it is moved, NaNs and signs of zeros among it, and where it becomes a pending sum."""
+"""Data keeps every bit where it is moved, NaNs and signs of zeros among it, and where it becomes a partial sum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.lowering.reshard_programs import Reshard, assert_kept, moved, simulat
 SHAPES = [(8, 24), (7, 5), (1, 9), (3, 2)]
 
 SUMMED = [dtype.name for dtype, kind in TORCH_DTYPES.items() if kind not in REDUCED_AS and not dtype.is_bool]
-"""Element types of pending sums that process groups reduce."""
+"""Element types of partial sums that process groups reduce."""
 
 
 def payload(reshard: Reshard, generator: torch.Generator) -> torch.Tensor:
@@ -39,7 +39,7 @@ def payload(reshard: Reshard, generator: torch.Generator) -> torch.Tensor:
 
 
 def movements(mesh: Mesh, count: int, dtypes: Iterable[str]) -> list[Reshard]:
-    """For each element type so many reshards in which no reduction is pending."""
+    """For each element type so many reshards in which nothing is partial."""
     chosen = random.Random(0)
     pairs = list(itertools.permutations(_whole(mesh), 2))
     return [
@@ -50,7 +50,7 @@ def movements(mesh: Mesh, count: int, dtypes: Iterable[str]) -> list[Reshard]:
 
 
 def into_sums(mesh: Mesh, count: int) -> list[Reshard]:
-    """For each element type so many reshards to a pending sum."""
+    """For each element type so many reshards to a partial sum."""
     chosen = random.Random(0)
     whole, pending = _whole(mesh), [sharding for sharding in shardings(mesh, 2) if sharding.partial]
     return [
@@ -67,7 +67,7 @@ def by_edges(mesh: Mesh) -> list[Reshard]:
 
 
 def onward(mesh: Mesh, reshards: Iterable[Reshard]) -> list[Reshard]:
-    """Where the values of `reshards` go next, so that no reduction is pending."""
+    """Where the values of `reshards` go next, so that nothing is partial."""
     chosen = random.Random(0)
     return [attrs.evolve(reshard, source=reshard.target, target=chosen.choice(_whole(mesh))) for reshard in reshards]
 
@@ -94,10 +94,10 @@ def test_what_is_moved_keeps_its_bits(mesh: Mesh) -> None:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_what_becomes_a_pending_sum_keeps_its_bits(mesh: Mesh) -> None:
+def test_what_becomes_a_partial_sum_keeps_its_bits(mesh: Mesh) -> None:
     generator = torch.Generator().manual_seed(0)
     reshards = into_sums(mesh, 12)
     values = [settled(payload(reshard, generator)) for reshard in reshards]
     after = onward(mesh, reshards)
     for reshard, value, found in zip(after, values, moved(mesh, after, simulated(mesh, reshards, values)), strict=True):
-        assert_kept(mesh, reshard, value, [settled(piece) for piece in found])
+        assert_kept(mesh, reshard, value, [settled(shard) for shard in found])

@@ -136,7 +136,7 @@ def test_an_edge_runs_its_python_on_every_rank() -> None:
             check(Program(mesh, "convert", "", placed([(axis, source)]), placed([(axis, target)]), (7, 3)), x)
 
 
-def test_an_edge_to_pieces_cuts_what_outer_axes_leave() -> None:
+def test_an_edge_to_shards_cuts_what_outer_axes_leave() -> None:
     source = parse_sharding("b: Dealt(0, 1), a: Thirds")
     for target in ("b: Dealt(0, 1), a: Backwards(0)", "b: Dealt(0, 1), a: Dealt(0, 2)", "b: Dealt(0, 1), a: Steep(1)"):
         program = Program(Mesh({"a": 3, "b": 2}), "convert", "", source, parse_sharding(target), (11, 5))
@@ -306,7 +306,7 @@ def test_a_declaration_that_fails_on_an_input_names_the_input_and_its_line() -> 
     assert found.value.location is not None and found.value.location.file == __file__
 
 
-def test_values_that_cannot_be_held_so_are_refused_as_the_input() -> None:
+def test_values_that_cannot_be_held_so_are_rejected_as_the_input() -> None:
     program = Program(
         Mesh({"a": 2}), "all_reduce", 'on [a] op "Norm(2)"', parse_sharding("a: Norm(2)"), Sharding(), (4,)
     )
@@ -344,13 +344,13 @@ class Backward(ShardPlacement):
 
 
 @pytest.mark.parametrize("text", ["OnBoth(0)", "Backward(0)"])
-def test_ranges_that_are_no_partition_are_refused(text: str) -> None:
+def test_ranges_that_are_no_partition_are_rejected(text: str) -> None:
     program = Program(Mesh({"a": 2}), "slice", "on [a] dim 0", Sharding(), parse_sharding(f"a: {text}"), (4,))
     with pytest.raises(ShardingError, match=re.escape(f"{text} over 2 ranks is no partition of 4 positions")):
         lower_to_fx(program.parse())
 
 
-def test_a_gather_of_dealt_pieces_may_be_async() -> None:
+def test_a_gather_of_dealt_shards_may_be_async() -> None:
     text = """
     spmd.mesh @mesh <a = 3>
     func.func @main(%x: tensor<11x2xf64> {spmd.sharding = #spmd.sharding<@mesh, a: Dealt(0, 2)>}) -> tensor<11x2xf64> {

@@ -47,12 +47,12 @@ def values() -> list[torch.Tensor]:
 def check(outputs: list[list[torch.Tensor]]) -> None:
     assert declared_placements.First.text  # the module declares the placements of the programs
     for index, (program, x) in enumerate(zip(PROGRAMS, values(), strict=True)):
-        pieces = [results[index] for results in outputs]
+        shards = [results[index] for results in outputs]
         if program.source.partial or program.kind == "convert":
-            torch.testing.assert_close(collect(pieces, program.target, MESH), x, msg=program.text)
+            torch.testing.assert_close(collect(shards, program.target, MESH), x, msg=program.text)
             continue
-        for piece, wanted in zip(pieces, distribute(x, program.target, MESH, torch.zeros_like), strict=True):
-            assert torch.equal(bits(piece), bits(wanted)), program.text
+        for shard, wanted in zip(shards, distribute(x, program.target, MESH, torch.zeros_like), strict=True):
+            assert torch.equal(bits(shard), bits(wanted)), program.text
 
 
 def text() -> str:
@@ -75,7 +75,7 @@ def sources() -> list[Sharding]:
 
 
 def run_text(rank: int, texts: list[str], inputs: list[torch.Tensor]) -> Any:
-    """What this rank's program in Python makes of its pieces of the inputs."""
+    """What this rank's program in Python makes of its shards of the inputs."""
     names: dict[str, Any] = {}
     exec(texts[rank], names)
     names["connect"]()

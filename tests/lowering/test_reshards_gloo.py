@@ -31,7 +31,7 @@ def resharded(
 ) -> tuple[torch.Tensor, ...]:
     """What this rank of the default process group holds of each value after its reshard.
 
-    Those `summed` become pending sums of `addends` first and go on from there.
+    Those `summed` become partial sums of `addends` first and go on from there.
     """
     torch.manual_seed(0)
     device_mesh = dist.device_mesh.init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
@@ -58,7 +58,7 @@ def test_reshards_between_real_ranks_keep_the_value_and_the_bits_of_what_is_only
     reshards = [*moved, *reduced]
     by_rank = on_ranks(mesh.world_size, resharded, tmp_path, mesh, reshards, values, summed, addends)
     found = list(zip(*by_rank, strict=True))
-    for reshard, value, pieces in zip(reshards, values, found, strict=False):
-        assert_kept(mesh, reshard, value, pieces)
-    for reshard, value, pieces in zip(onward(mesh, summed), addends, found[len(reshards) :], strict=True):
-        assert_kept(mesh, reshard, value, [settled(piece) for piece in pieces])
+    for reshard, value, shards in zip(reshards, values, found, strict=False):
+        assert_kept(mesh, reshard, value, shards)
+    for reshard, value, shards in zip(onward(mesh, summed), addends, found[len(reshards) :], strict=True):
+        assert_kept(mesh, reshard, value, [settled(shard) for shard in shards])

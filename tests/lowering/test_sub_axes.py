@@ -77,7 +77,7 @@ def test_a_collective_on_a_sub_axis_keeps_the_global_value(kind: str) -> None:
     assert count > 12
 
 
-def test_uneven_pieces_are_not_taken_apart() -> None:
+def test_uneven_shards_are_not_taken_apart() -> None:
     source = Sharding([("a", Shard(0))])
     for kind, clauses in (("all_gather", {"dim": 0}), ("all_to_all", {"dim": 0, "to_dim": 1})):
         assert transition(kind, source, FOUR, (8, 4), axes=["a(2)2"], **clauses)
@@ -131,7 +131,7 @@ def test_a_view_of_halves_costs_a_plan_nothing_more_than_what_moves() -> None:
 
 
 class Viewed(Program):
-    """A view that takes a divided dimension apart, and a reshard over one part of the axis."""
+    """A view that takes a sharded dimension apart, and a reshard over one part of the axis."""
 
     @property
     def text(self) -> str:
@@ -161,5 +161,5 @@ def test_real_ranks_compute_what_collectives_on_sub_axes_mean(tmp_path: Path) ->
     outputs = on_ranks(4, run_programs, tmp_path, FOUR, [*chosen, VIEWED], [*inputs, viewed])
     torch.testing.assert_close(collect([o[-1] for o in outputs], VIEWED.target, FOUR), -viewed.reshape(2, 4, 6))
     for index, (program, x) in enumerate(zip(chosen, inputs, strict=True)):
-        pieces = [results[index] for results in outputs]
-        torch.testing.assert_close(collect(pieces, program.target, FOUR), x, msg=lambda m, p=program: f"{p.text}\n{m}")
+        shards = [results[index] for results in outputs]
+        torch.testing.assert_close(collect(shards, program.target, FOUR), x, msg=lambda m, p=program: f"{p.text}\n{m}")

@@ -26,7 +26,7 @@ UNREDUCED = [
 
 @pytest.mark.parametrize(("dtype", "op", "message"), UNREDUCED)
 @pytest.mark.parametrize(("kind", "target"), [("all_reduce", ""), ("reduce_scatter", "a: S(0)")])
-def test_reductions_that_no_backend_does_are_refused_at_their_place(
+def test_reductions_that_no_backend_does_are_rejected_at_their_place(
     kind: str, target: str, dtype: str, op: str, message: str
 ) -> None:
     clauses = f"on [a]{' dim 0' if target else ''} op {op}"

@@ -51,7 +51,7 @@ def test_a_permute_sends_all_that_a_rank_holds() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_a_relay_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: int) -> None:
+def test_a_two_round_exchange_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: int) -> None:
     mesh, shape, target = Mesh({"a": count}), (24, 24), Sharding([])
     once, twice = (
         cost_of(kind, "a: P", mesh, shape, CPU_GLOO, target=target) for kind in ("exchange", "two_round_exchange")
@@ -62,7 +62,7 @@ def test_a_relay_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: in
     assert once.seconds - latency < latency < twice.seconds - latency
 
 
-def test_uneven_pieces_count_as_the_largest() -> None:
+def test_uneven_shards_count_as_the_largest() -> None:
     mesh = Mesh({"a": 4})
     assert cost_of("all_gather", "a: S(0)", mesh, (5,), axes=("a",), dim=0).wire_bytes == 3 * 2
     assert cost_of("reduce_scatter", "a: P", mesh, (5,), axes=("a",), dim=0).wire_bytes == 3 * 2

@@ -68,7 +68,7 @@ def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ra
     assert plan.wire_bytes == pytest.approx(ratio * plan.lower_bound)
 
 
-def test_places_that_have_nothing_of_a_pending_sum_take_a_third_of_what_others_lack() -> None:
+def test_places_that_have_nothing_of_a_partial_sum_take_a_third_of_what_others_lack() -> None:
     plan = plan_reshard((6144, 6144), "f32", "b: S(0), c: S(0)", "a: S(0), b: P", CUBE)
     assert str(plan) == "exchange on [a, b, c]"
     assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
@@ -205,12 +205,12 @@ def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, targe
         (Sharding([("a", Shard(0))], mesh="other"), "", ShardingError, "is on mesh @other; expected mesh @mesh"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(source, target, error, message) -> None:
+def test_what_cannot_be_planned_is_rejected(source, target, error, message) -> None:
     with pytest.raises(error, match=message.replace("?", r"\?")):
         plan_reshard((16, 16), "f32", source, target, WIDE)
 
 
-def test_an_unknown_element_type_is_refused() -> None:
+def test_an_unknown_element_type_is_rejected() -> None:
     with pytest.raises(SpmdirError, match="unknown element type 'float31'; expected one of f64"):
         plan_reshard((16, 16), "float31", "", "", WIDE)
 

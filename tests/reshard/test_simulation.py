@@ -252,7 +252,7 @@ def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, op: str, kind: str
 
 
 @pytest.mark.parametrize("op", ["avg", "max", "min", "product"])
-def test_every_kind_of_pending_reduction_is_moved_rightly(op: str) -> None:
+def test_every_kind_of_partial_reduction_is_moved_rightly(op: str) -> None:
     torch.manual_seed(0)
     mesh = Mesh({"a": 2, "b": 3})
     shardings = all_shardings(mesh, [R, Shard(1), Partial(op)])
@@ -260,7 +260,7 @@ def test_every_kind_of_pending_reduction_is_moved_rightly(op: str) -> None:
         run((3, 7), source, target, mesh, H100X8)
 
 
-def test_pending_sums_and_averages_may_be_reduced_together() -> None:
+def test_partial_sums_and_averages_may_be_reduced_together() -> None:
     torch.manual_seed(0)
     mesh = Mesh({"a": 2, "b": 3})
     mixed = parse_sharding("a: P(sum), b: P(avg)")

@@ -1,4 +1,4 @@
-"""Which steps are legal, what they make, and what a refusal says."""
+"""Which steps are legal, what they make, and what an error says."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_legal_step_gives_its_target(kind: str, source: str, given: dict, targ
 
 
 @pytest.mark.parametrize(("kind", "source", "given", "message"), ILLEGAL)
-def test_an_illegal_step_is_refused_and_told(kind: str, source: str, given: dict, message: str) -> None:
+def test_an_illegal_step_is_rejected_and_told(kind: str, source: str, given: dict, message: str) -> None:
     with pytest.raises(ShardingError, match=re.escape(message)):
         transition(kind, parse_sharding(source), MESH, SHAPE, **arguments(given))
 
@@ -153,7 +153,7 @@ def test_a_permute_leaves_blocks_where_they_are_if_it_can() -> None:
 
 
 @pytest.mark.parametrize(("size", "legal"), [(6, True), (5, True), (4, True), (3, False), (8, False)])
-def test_a_permute_of_uneven_pieces_is_legal_only_if_each_rank_keeps_its_length(size: int, legal: bool) -> None:
+def test_a_permute_of_uneven_shards_is_legal_only_if_each_rank_keeps_its_length(size: int, legal: bool) -> None:
     mesh = Mesh({"a": 2, "b": 3})
     source, target = parse_sharding("a: S(0), b: S(0)"), parse_sharding("b: S(0), a: S(0)")
     if legal:

@@ -33,43 +33,43 @@ def test_collect_undoes_distribute(sharding, shape, dtype):
     if any(op == "avg" for _, op in sharding.partial) and not dtype.is_floating_point:
         return
     x = values(dtype, shape)
-    pieces = distribute(x, sharding, MESH, noise())
-    y = collect(pieces, sharding, MESH)
+    shards = distribute(x, sharding, MESH, noise())
+    y = collect(shards, sharding, MESH)
     rounding = 64 * torch.finfo(dtype).eps if dtype.is_floating_point else 0
     assert y.dtype == dtype
     assert torch.allclose(x.double(), y.double(), rtol=rounding, atol=100 * rounding)
-    for rank, piece in enumerate(pieces):
-        assert piece.shape == sharding.local_shape(shape, MESH, MESH.coordinate(rank))
+    for rank, shard in enumerate(shards):
+        assert shard.shape == sharding.local_shape(shape, MESH, MESH.coordinate(rank))
 
 
 @pytest.mark.parametrize("op", ["sum", "avg", "max", "min", "product"])
-def test_a_rank_alone_finds_a_piece_that_fits_those_of_the_others(op):
+def test_a_rank_alone_finds_a_shard_that_fits_those_of_the_others(op):
     x = values(torch.float64, (5, 4))
     for sharding in shardings(MESH, 2, (op,)):
-        pieces = [local_tensor(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
-        torch.testing.assert_close(collect(pieces, sharding, MESH), x)
+        shards = [local_tensor(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
+        torch.testing.assert_close(collect(shards, sharding, MESH), x)
         if not sharding.partial:
-            for piece, expected in zip(pieces, distribute(x, sharding, MESH, noise()), strict=True):
-                assert torch.equal(piece, expected)
+            for shard, expected in zip(shards, distribute(x, sharding, MESH, noise()), strict=True):
+                assert torch.equal(shard, expected)
 
 
 @pytest.mark.parametrize("op", ["any", "all"])
 def test_truth_values_are_hidden_by_noise_and_found_again(op):
     x = values(torch.bool, (40,))
-    pieces = distribute(x, parse_sharding(f"a: P({op}), b: P({op})"), MESH, noise())
-    assert any(not torch.equal(piece, x) for piece in pieces)
-    assert torch.equal(collect(pieces, parse_sharding(f"a: P({op}), b: P({op})"), MESH), x)
+    shards = distribute(x, parse_sharding(f"a: P({op}), b: P({op})"), MESH, noise())
+    assert any(not torch.equal(shard, x) for shard in shards)
+    assert torch.equal(collect(shards, parse_sharding(f"a: P({op}), b: P({op})"), MESH), x)
 
 
-def test_a_pending_sum_of_truth_values_is_refused():
+def test_a_partial_sum_of_truth_values_is_rejected():
     with pytest.raises(UnsupportedError, match=r"values of type i1 cannot be laid out as P\(sum\) on axis 'a'"):
         distribute(values(torch.bool, (4,)), parse_sharding("a: P(sum)"), MESH, noise())
 
 
-def test_the_value_of_a_pending_sum_is_on_no_rank():
+def test_the_value_of_a_partial_sum_is_on_no_rank():
     x = torch.ones(50)
-    for piece in distribute(x, parse_sharding("a: P(sum)"), MESH, noise()):
-        assert not torch.allclose(piece, x)
+    for shard in distribute(x, parse_sharding("a: P(sum)"), MESH, noise()):
+        assert not torch.allclose(shard, x)
 
 
 @pytest.mark.parametrize("placement", ["P(sum)", "P(avg)", "Masked"])
@@ -78,40 +78,40 @@ def test_partial_values_are_finite_and_lose_no_element_beside_a_large_one(placem
     big = torch.finfo(dtype).max
     x = torch.tensor([0.9 * big, -big, 1.0, -1e-3, 0.0]).to(dtype)
     sharding = parse_sharding(f"a: {placement}, b: {placement}")
-    pieces = distribute(x, sharding, MESH, noise())
-    assert all(piece.isfinite().all() for piece in pieces)
-    torch.testing.assert_close(collect(pieces, sharding, MESH), x, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
+    shards = distribute(x, sharding, MESH, noise())
+    assert all(shard.isfinite().all() for shard in shards)
+    torch.testing.assert_close(collect(shards, sharding, MESH), x, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 def test_nesting_order_decides_who_holds_what():
     x = torch.arange(6)
     outer_a = distribute(x, parse_sharding("a: S(0), b: S(0)"), MESH, noise())
     outer_b = distribute(x, parse_sharding("b: S(0), a: S(0)"), MESH, noise())
-    assert [int(piece) for piece in outer_a] == [0, 1, 2, 3, 4, 5]
-    assert [int(piece) for piece in outer_b] == [0, 2, 4, 1, 3, 5]
+    assert [int(shard) for shard in outer_a] == [0, 1, 2, 3, 4, 5]
+    assert [int(shard) for shard in outer_b] == [0, 2, 4, 1, 3, 5]
 
 
-def test_infinite_values_survive_pending_sums():
+def test_infinite_values_survive_partial_sums():
     x = torch.tensor([float("inf"), 1.0, float("-inf")])
     y = collect(distribute(x, parse_sharding("a: P(sum)"), MESH, noise()), parse_sharding("a: P(sum)"), MESH)
     torch.testing.assert_close(y, x)
 
 
 def test_copies_that_differ_are_an_error():
-    pieces = distribute(torch.ones(3), parse_sharding(""), MESH, noise())
-    pieces[4] = pieces[4] + 0.1
+    shards = distribute(torch.ones(3), parse_sharding(""), MESH, noise())
+    shards[4] = shards[4] + 0.1
     with pytest.raises(SpmdirError, match=r"ranks disagree along axis 'b' .* \[1.0, 1.0, 1.0\] against .*1.1"):
-        collect(pieces, parse_sharding(""), MESH)
+        collect(shards, parse_sharding(""), MESH)
 
 
 def test_copies_may_differ_by_rounding_and_by_which_nan():
-    pieces = distribute(torch.tensor([1.0, float("nan")]), parse_sharding(""), MESH, noise())
-    pieces[4] = pieces[4] * (1 + 1e-7)
-    assert collect(pieces, parse_sharding(""), MESH)[0] == 1
+    shards = distribute(torch.tensor([1.0, float("nan")]), parse_sharding(""), MESH, noise())
+    shards[4] = shards[4] * (1 + 1e-7)
+    assert collect(shards, parse_sharding(""), MESH)[0] == 1
 
 
 def test_integer_copies_may_not_differ():
-    pieces = distribute(torch.ones(3, dtype=torch.int64), parse_sharding("a: S(0)"), MESH, noise())
-    pieces[1] = pieces[1] + 1
+    shards = distribute(torch.ones(3, dtype=torch.int64), parse_sharding("a: S(0)"), MESH, noise())
+    shards[1] = shards[1] + 1
     with pytest.raises(SpmdirError, match="ranks disagree along axis 'b'"):
-        collect(pieces, parse_sharding("a: S(0)"), MESH)
+        collect(shards, parse_sharding("a: S(0)"), MESH)

@@ -105,12 +105,12 @@ def test_a_result_used_before_its_wait_is_an_error():
         run([program(reduce_over("tp"), wait=False)] * 4)
 
 
-def test_the_mean_of_integers_is_refused():
+def test_the_mean_of_integers_is_rejected():
     with pytest.raises(DivergenceError, match=r"cannot reduce torch\.int64 by avg"):
         run([program(reduce_over("tp", "avg"))] * 4, [[torch.ones(2, dtype=torch.int64)]] * 4)
 
 
-def test_groups_with_other_names_than_mesh_axes_are_refused():
+def test_groups_with_other_names_than_mesh_axes_are_rejected():
     with pytest.raises(DivergenceError, match="lower the module without a device mesh"):
         run([program((functional.all_reduce.default, "sum", "0"))] * 4)
     with pytest.raises(DivergenceError, match="axis 'pp', which is not in mesh"):

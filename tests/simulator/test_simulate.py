@@ -98,14 +98,14 @@ def test_inputs_may_be_given_by_name():
         ([torch.zeros(7, 10)], {"up.weights": 0}, "no 'up.weight' in state_dict; it has up.weights; did you mean"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(inputs, state, message):
+def test_inputs_that_do_not_fit_are_rejected(inputs, state, message):
     for run in (simulate, run_single):
         with pytest.raises(SpmdirError) as caught:
             run(parse(MLP), inputs, state)
         assert message in str(caught.value)
 
 
-def test_an_input_that_the_program_lacks_is_refused():
+def test_an_input_that_the_program_lacks_is_rejected():
     x, state, _ = mlp_tensors()
     with pytest.raises(SpmdirError, match="the program has no input 'xs'; it takes x; did you mean 'x'"):
         simulate(parse(MLP), {"x": x, "xs": x}, state)
@@ -181,13 +181,13 @@ def test_torch_simulates_the_same_graph_alike(pretended_ranks):
     mesh = Mesh({"a": 2, "b": 3})
     device_mesh = dist.device_mesh.init_device_mesh("cpu", (2, 3), mesh_dim_names=("a", "b"))
     x = torch.arange(72, dtype=torch.float64).reshape(6, 12)
-    # One graph for all ranks: no op of these looks at the rank, and pieces are even.
+    # One graph for all ranks: no op of these looks at the rank, and shards are even.
     for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all"):
         for program in [p for p in programs(mesh, kind, (6, 12)) if "a" in p.clauses or not p.source.partial][::4]:
-            pieces = distribute(x, program.source, mesh, torch.ones_like)
+            shards = distribute(x, program.source, mesh, torch.ones_like)
             graph = lower_to_fx(program.parse(), device_mesh=device_mesh)
             with _local_tensor.LocalTensorMode(6):
-                (result,) = graph(_local_tensor.LocalTensor(dict(enumerate(pieces))))
+                (result,) = graph(_local_tensor.LocalTensor(dict(enumerate(shards))))
             locals_ = [result._local_tensors[rank] for rank in range(6)]
             torch.testing.assert_close(collect(locals_, program.target, mesh), x, msg=program.text)
 

@@ -302,7 +302,7 @@ def test_assertions_in_a_graph_are_asked_of_the_sizes():
         spmdir.simulate(module, [values(5, 4)])
 
 
-def test_sizes_that_depend_on_data_are_refused_with_their_place():
+def test_sizes_that_depend_on_data_are_rejected_with_their_place():
     class Item(nn.Module):
         def forward(self, x: Tensor, n: Tensor) -> Tensor:
             length = n.item()
