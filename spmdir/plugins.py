@@ -185,7 +185,7 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     folder = Path(module.__file__ or ".").parent
     files = load_plugins([str(folder / file) for file in getattr(module, FILES, ())])
     passes = {kind.name: kind for kind in _passes(name, module)}
-    _guarded(name, lambda: register_collectives(module))
+    _guarded(name, lambda: register_collectives(module, _dialect_names()))
     return Plugin(
         name,
         _digest(*_sources(module), *(file.digest for file in files)),
@@ -194,6 +194,13 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
         passes,
         module,
     )
+
+
+def _dialect_names() -> frozenset[str]:
+    """Return the names of the ops of the `spmd` dialect, without `spmd.`."""
+    from spmdir.dialects.spmd import Spmd
+
+    return frozenset(op.name.removeprefix("spmd.") for op in Spmd.operations)
 
 
 def _passes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:

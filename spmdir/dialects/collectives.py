@@ -23,7 +23,7 @@ from spmdir.dialects.attributes import (
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
 from spmdir.dialects.verification import mesh_of
-from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
+from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, Clause, CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.steps import Step, make_step, transition
 
@@ -185,6 +185,14 @@ class Collective(SpmdOp):
         legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
             raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
+        for clause in self.spec.clauses:
+            if clause.kind == "rank" and clause.argument in argument:
+                self._check_rank(clause, mesh)
+
+    def _check_rank(self, clause: Clause, mesh: Mesh) -> None:
+        rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
+        if isinstance(rank, int) and rank >= ranks:
+            raise VerifyException(f"has {clause.keyword} {rank} in groups of {ranks}; expected 0 to {ranks - 1}")
 
 
 _Op = TypeVar("_Op", bound=type[Collective])

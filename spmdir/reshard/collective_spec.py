@@ -26,7 +26,7 @@ class Clause:
         argument: the name of the op's argument.
         kind: "axes" (a list of mesh axes), "dim" (a dimension of the tensor), "reduction" (a key of
             `spmdir.core.placement.reductions.REDUCTIONS` or the text of a partial placement), "number" (an int from 0
-            on) or "flag" (the keyword alone).
+            on), "rank" (the number of a rank in its group) or "flag" (the keyword alone).
     """
 
     keyword: str
@@ -51,6 +51,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dim": (lambda value: type(value) is int, "a number for the dimension"),
     "reduction": (lambda value: isinstance(value, str), "the name of a reduction"),
     "number": (lambda value: type(value) is int and value >= 0, "a number from 0 on"),
+    "rank": (lambda value: type(value) is int and value >= 0, "the number of a rank in its group"),
     "flag": (lambda value: value is True, "the keyword alone"),
 }
 """Kind of a clause → whether a value is of it, and how messages call these."""

@@ -13,6 +13,7 @@ calls `register_collectives(module)`. See docs/first-collective.md.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from types import ModuleType
 
 import attrs
@@ -24,6 +25,7 @@ from spmdir.reshard.collective_spec import (
     ON,
     OP,
     TO,
+    Clause,
     CollectiveSpec,
     Traffic,
     anywhere,
@@ -197,10 +199,13 @@ def planned() -> tuple[CollectiveSpec, ...]:
     return tuple(spec for spec in collectives() if spec.is_planned)
 
 
-def register_collectives(module: ModuleType) -> tuple[CollectiveSpec, ...]:
+def register_collectives(module: ModuleType, taken: Collection[str] = ()) -> tuple[CollectiveSpec, ...]:
     """Add the specs at module level of a plug-in to the table, and return them.
 
     A file that is run again replaces its own.
+
+    Args:
+        taken: the names of all ops of the `spmd` dialect.
 
     Raises:
         ShardingError: a spec has the name of another one, or does not say all that is needed.
@@ -208,15 +213,17 @@ def register_collectives(module: ModuleType) -> tuple[CollectiveSpec, ...]:
     found = tuple(value for value in vars(module).values() if isinstance(value, CollectiveSpec))
     declared = tuple(spec for spec in dict.fromkeys(found) if all(spec is not known for known, _ in _SPECS.values()))
     for spec in declared:
-        _check(spec, module.__name__)
+        _check(spec, module.__name__, taken)
         _SPECS[spec.name] = spec, module.__name__
     return declared
 
 
-def _check(spec: CollectiveSpec, origin: str) -> None:
+def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
     known = _SPECS.get(spec.name)
     if known is not None and known[1] != origin:
         raise ShardingError(f"collective '{spec.name}' is declared by {known[1]} and by {origin}; rename one of them")
+    if known is None and spec.name in taken:
+        raise ShardingError(f"collective '{spec.name}' has the name of another op, spmd.{spec.name}; rename it")
     traits = ("replicated", "shard", "partial")
     if not spec.name.isidentifier():
         raise ShardingError(f"a collective is named {spec.name!r}; expected an identifier, as in 'scatter'")
@@ -225,11 +232,30 @@ def _check(spec: CollectiveSpec, origin: str) -> None:
             f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
             f"{', '.join(traits)}, or `check` and `axes`"
         )
-    if spec.names_axes and ON not in spec.clauses:
-        raise ShardingError(f"collective '{spec.name}' does not say its axes; add ON to its clauses")
+    needed = _needed(spec)
+    if not {clause.argument for clause in needed} <= {clause.argument for clause in spec.clauses}:
+        raise ShardingError(
+            f"collective '{spec.name}' from {spec.before} to {spec.after} has the clauses {_constants(spec.clauses)}; "
+            f"it needs {_constants(needed)}"
+        )
     if not spec.names_axes and spec.check is None:
         raise ShardingError(f"collective '{spec.name}' has `axes` and no `check`; expected both or none")
     if spec.lower is None:
         raise ShardingError(f"collective '{spec.name}' has no `lower`; expected a function of (site, operand)")
     if spec.traffic is None:
         raise ShardingError(f"collective '{spec.name}' has no `traffic`; expected its cost")
+
+
+def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
+    """Return the clauses that a collective between the traits of `spec` needs."""
+    traits = (spec.before, spec.after)
+    if not spec.names_axes:
+        return ()
+    if traits == ("shard", "shard"):
+        return (ON, FROM, TO)
+    return (ON, *([DIM] if "shard" in traits else []), *([OP] if "partial" in traits else []))
+
+
+def _constants(clauses: tuple[Clause, ...]) -> str:
+    """Return the names of the constants of `clauses`, for messages."""
+    return ", ".join(clause.keyword.upper() for clause in clauses) or "none"

@@ -277,8 +277,10 @@ def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
-    tensors = _tensors(calls)
-    return [tensors[calls[0].arguments[1]].clone() for _ in calls]
+    tensors, root = _tensors(calls), calls[0].arguments[1]
+    if not 0 <= root < len(calls):
+        raise calls[0].error(f"is from rank {root} of a group of {len(calls)}; expected one from 0 to {len(calls) - 1}")
+    return [tensors[root].clone() for _ in calls]
 
 
 EXECUTED: Steps = {

@@ -51,7 +51,10 @@ WRONG = [
     (attrs.evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
     (attrs.evolve(SCATTER, name="my scatter"), "is named 'my scatter'; expected an identifier"),
     (attrs.evolve(SCATTER, before="pending"), "goes from 'pending' to 'shard'; expected two of replicated, shard"),
-    (attrs.evolve(SCATTER, clauses=(DIM,)), "does not say its axes; add ON to its clauses"),
+    (attrs.evolve(SCATTER, clauses=(DIM,)), "from replicated to shard has the clauses DIM; it needs ON, DIM"),
+    (attrs.evolve(SCATTER, before="shard"), "from shard to shard has the clauses ON, DIM; it needs ON, FROM, TO"),
+    (attrs.evolve(SCATTER, before="partial"), "from partial to shard has the clauses ON, DIM; it needs ON, DIM, OP"),
+    (attrs.evolve(SCATTER, clauses=()), "from replicated to shard has the clauses none; it needs ON, DIM"),
     (attrs.evolve(SCATTER, axes=lambda *_: ()), "has `axes` and no `check`"),
     (attrs.evolve(SCATTER, lower=None), "has no `lower`"),
     (attrs.evolve(SCATTER, traffic=None), "has no `traffic`"),
@@ -62,6 +65,12 @@ WRONG = [
 def test_a_spec_that_is_not_complete_is_an_error(spec: CollectiveSpec, message: str) -> None:
     with pytest.raises(ShardingError, match=re.escape(message)):
         table.register_collectives(module_of(spec))
+
+
+def test_a_collective_of_a_plug_in_with_the_name_of_another_op_of_the_dialect_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_OP.replace('"from_root"', '"reshard"'))
+    with pytest.raises(ShardingError, match=r"'reshard' has the name of another op, spmd\.reshard; rename it"):
+        load_plugin(str(tmp_path / "mine.py"))
 
 
 def test_a_file_that_is_run_again_replaces_its_collective_and_another_file_may_not() -> None:
@@ -134,7 +143,7 @@ def lower(site, x):
 FROM_ROOT = CollectiveSpec(
     name="from_root",
     summary="The value of one rank is given to all",
-    clauses=(ON, Clause("root", "root", "number")),
+    clauses=(ON, Clause("root", "root", "rank")),
     before="replicated",
     after="replicated",
     traffic=Traffic(wire=lambda sizes: sizes.source, crossing=anywhere),
@@ -161,5 +170,12 @@ def test_a_collective_with_a_clause_and_a_torch_op_of_its_own_runs_in_the_simula
     x = torch.randn(7, 4)
     (y,) = spmdir.simulate(module, [x])
     torch.testing.assert_close(y, x)
-    with pytest.raises(spmdir.SpmdirError, match="expected a number from 0 on, found -1"):
+    with pytest.raises(spmdir.SpmdirError, match="expected the number of a rank in its group, found -1"):
         ir.parse(text.replace("root 2", "root -1"))
+    with pytest.raises(spmdir.SpmdirError, match=r"<text>:5:3: .*has root 3 in groups of 3; expected 0 to 2"):
+        ir.parse(text.replace("root 2", "root 3"))
+
+
+def test_an_unknown_collective_is_an_error_at_the_op() -> None:
+    with pytest.raises(spmdir.SpmdirError, match=r"<text>:4:3: error: 'spmd.al_gather' is no op .* --load-plugin"):
+        ir.parse(PROGRAM.replace("all_gather", "al_gather"))

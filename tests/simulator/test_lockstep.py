@@ -92,6 +92,11 @@ def test_a_wrong_group_size_diverges():
         run([program((functional.all_gather_into_tensor.default, 4, "mesh:tp"))] * 4)
 
 
+def test_a_broadcast_from_a_rank_that_its_group_lacks_diverges():
+    with pytest.raises(DivergenceError, match="is from rank 2 of a group of 2; expected one from 0 to 1"):
+        run([program((functional.broadcast.default, 2, "mesh:tp"))] * 4)
+
+
 def test_scatter_of_a_size_that_does_not_divide_diverges():
     scatter = program((functional.reduce_scatter_tensor.default, "sum", 2, "mesh:tp"))
     with pytest.raises(DivergenceError, match="must divide evenly"):

@@ -28,7 +28,7 @@ from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
-from spmdir.core.errors import Location
+from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.literals import LiteralError
 from spmdir.dialects.attributes import is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
@@ -38,6 +38,7 @@ from spmdir.dialects.syntax.declared import declared_hints
 from spmdir.dialects.syntax.locations import LocationAliases
 from spmdir.dialects.syntax.op_parser import parse_type
 from spmdir.dialects.value_op import ValueOp
+from spmdir.reshard.collectives import collectives
 
 if TYPE_CHECKING:
     from spmdir.rules import RuleSet
@@ -103,6 +104,7 @@ class IRParser(Parser):
         self._parser_state = ParserState(IRLexer(Input(text, name)))
         self._file = StringAttr(name)
         self._first_line = first_line
+        self._op_start = 0
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
@@ -113,6 +115,7 @@ class IRParser(Parser):
 
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)
+        self._op_start = self.pos
         op = self._parse_tensor_op() or super().parse_operation()
         if op.location == UNKNOWN_LOC:
             op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
@@ -155,6 +158,18 @@ class IRParser(Parser):
             kind = self.ctx.get_optional_op(name)
             self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
         return self._tensor_ops[name]
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
+        if kind is None:
+            known = [*(op.name for op in self.ctx.loaded_ops), *(f"spmd.{spec.name}" for spec in collectives())]
+            self.raise_error(
+                f"'{name}' is no op of a dialect, nor of torch{did_you_mean(name, known)}; give a collective of a "
+                "plug-in with --load-plugin",
+                self._op_start,
+                self._op_start,
+            )
+        return kind
 
     def _register_ssa_definition(self, name: str, values: Any, span: Any) -> None:
         super()._register_ssa_definition(name, values, span)
