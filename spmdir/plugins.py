@@ -3,8 +3,9 @@
 A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
 class: each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites;
 `PLUGIN_FILES` lists further files.
-Placements and collectives are known to the whole process once they are loaded, since texts are read without a
-pipeline. All else holds only in the pipelines that are given the plug-in.
+The names of placements and collectives are known to the whole process once they are loaded, since texts are read
+without a pipeline. All else, among it what the planner may choose, holds only in the pipelines that are given the
+plug-in.
 """
 
 from __future__ import annotations

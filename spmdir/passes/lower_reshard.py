@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -24,8 +25,9 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import FunctionPass
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.plan import Plan, plan_reshard
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import FLAT, Topology, find_topology
 
@@ -34,6 +36,25 @@ ORDERS = 24
 
 Tree = dict[Sharding, Step]
 """Sharding of a value → the step that gives it, from a sharding before; the value's own is not in."""
+
+
+@attrs.frozen
+class Planner:
+    """What reshards are planned for, and with which collectives."""
+
+    mesh: Mesh
+    topology: Topology
+    collectives: tuple[CollectiveSpec, ...]
+
+    def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
+        """Return the cheapest plan from `source` to `target`.
+
+        Raises:
+            SpmdirError: there is none.
+        """
+        return plan_reshard(
+            meta.shape, meta.dtype, source, target, self.mesh, self.topology, collectives=self.collectives
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +75,7 @@ class LowerReshardPass(FunctionPass):
                 reshards.setdefault(_origin(reshard), []).append(reshard)
         names = Names(function.body.block)
         for of_value in reshards.values():
-            _lower(_origin(of_value[0]), of_value, mesh, topology, names)
+            _lower(_origin(of_value[0]), of_value, Planner(mesh, topology, ctx.collectives), names)
 
 
 def _origin(op: SpmdOp) -> SSAValue:
@@ -65,7 +86,7 @@ def _origin(op: SpmdOp) -> SSAValue:
     return value
 
 
-def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: Topology, names: Names) -> None:
+def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names: Names) -> None:
     """Replace `reshards`, in program order, of `value`; each step is done before the first one that needs it."""
     source, meta = sharding_of(value), meta_of(value.type)
     assert meta is not None
@@ -74,10 +95,10 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], mesh: Mesh, topology: To
     targets = {_target(reshard): location_of(reshard) for reshard in reversed(reshards)}
     for target, location in targets.items():
         try:
-            plan_reshard(meta.shape, meta.dtype, source, target, mesh, topology)
+            planner.plan(meta, source, target)
         except SpmdirError as error:
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
-    tree = _cheapest_tree(meta, source, tuple(reversed(targets)), mesh, topology)
+    tree = _cheapest_tree(meta, source, tuple(reversed(targets)), planner)
     made = {source: value}
     given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
     for reshard in reshards:
@@ -97,9 +118,7 @@ def _target(op: SpmdOp) -> Sharding:
 
 
 @lru_cache(maxsize=65536)
-def _cheapest_tree(
-    meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], mesh: Mesh, topology: Topology
-) -> Tree:
+def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> Tree:
     """Steps to all `targets`: of least modelled time, then fewest wire bytes, then fewest steps that send.
 
     The targets are planned one after the other, each from whichever sharding reached so far is cheapest. Several
@@ -111,11 +130,11 @@ def _cheapest_tree(
         wire, sends, seconds = 0.0, 0, 0.0
         for target in order:
             starts = (source, *(reached for reached in tree if not is_inexact(reached)))
-            plans = (plan_reshard(meta.shape, meta.dtype, start, target, mesh, topology) for start in starts)
+            plans = (planner.plan(meta, start, target) for start in starts)
             plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
             tree.update((step.target, step) for step in plan.steps if step.target not in tree)
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
-            sends += sum(sends_anything(step, meta.shape, mesh) for step in plan.steps)
+            sends += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
         if best is None or (seconds, wire, sends) < best[0]:
             best = (seconds, wire, sends), tree
     assert best is not None

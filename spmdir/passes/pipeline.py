@@ -22,6 +22,8 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.passes import PASSES, PassTable
 from spmdir.passes.options import make_pass, pass_options
 from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import planned
 from spmdir.reshard.topology import FLAT, Topology, find_topology
 
 if TYPE_CHECKING:
@@ -194,6 +196,11 @@ class Pipeline:
         return known or find_topology(topology, FLAT)
 
     @property
+    def collectives(self) -> tuple[CollectiveSpec, ...]:
+        """The collectives with axes that the planner may choose."""
+        return planned(spec for plugin in self.plugins for spec in plugin.values(CollectiveSpec))
+
+    @property
     def digest(self) -> str:
         """Return a digest of all that decides what the pipeline does; ranks compare it."""
         parts = [str(self), repr(self.topology), *(plugin.digest for plugin in self.plugins)]
@@ -204,7 +211,7 @@ class Pipeline:
         from spmdir.dialects import ir
 
         context = ir.context()
-        context.pipeline = self
+        context.pipeline, context.collectives = self, self.collectives
         context.rules, context.rewrites = self.rules, self._plugin_rewrites
         context.conditions.update(self._plugin_conditions)
         return context

@@ -209,7 +209,7 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
-            makers, problem, solution = self._decide(function, mesh, ctx.rules)
+            makers, problem, solution = self._decide(function, mesh, ctx)
             strategies = solution.strategies
             note_objective(function, solution.cost)
             annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), strategies)
@@ -219,15 +219,15 @@ class PropagatePass(FunctionPass):
             if sizes_op(module) is not None:
                 note_options(function, self)
 
-    def _decide(self, function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[list[Maker], Problem, Solution]:
+    def _decide(self, function: FuncOp, mesh: Mesh, ctx: IRContext) -> tuple[list[Maker], Problem, Solution]:
         """Return the makers of the search's nodes, its problem, and its solution: the strategy of each node on each
         axis.
 
         Axes are split as in the user annotations; then also as views ask for, if that costs less.
         """
         annotated = _annotated_mesh(function, mesh)
-        makers, problem = build_problem(function, mesh, rules, self.flop_bytes)
-        problem = problem.on(annotated)
+        makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
+        problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
         solution, unsolvable = None, None
         try:
             solution = solve(problem, self.rounds, self.effort)

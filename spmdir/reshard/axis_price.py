@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spmdir.core.placement.base import PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
-from spmdir.reshard.collectives import planned
+from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.cost import edge_traffic
 
 _FREE = {("replicated", "replicated"), ("shard", "partial")}
@@ -23,7 +23,7 @@ def axis_price(
     target: Placement,
     local_bytes: float,
     count: int,
-    collectives: Sequence[CollectiveSpec] | None = None,
+    collectives: Sequence[CollectiveSpec] = PLANNED,
 ) -> float:
     """Return the wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
 
@@ -32,7 +32,7 @@ def axis_price(
 
     Args:
         local_bytes: those of the tensor on a rank with this axis replicated and the other axes as they are.
-        collectives: the ones that may be used; those of the planner if None.
+        collectives: the ones that may be used.
     """
     if source == target:
         return 0.0
@@ -41,7 +41,6 @@ def axis_price(
         return _wire(edge_traffic(edge), source, target, local_bytes * scale, count)
     if "open" in (source.trait, target.trait):
         return math.inf
-    collectives = planned() if collectives is None else collectives
     if not _needs_replicated(source, target):
         if (source.trait, target.trait) in _FREE:
             return 0.0

@@ -13,7 +13,7 @@ calls `register_collectives(module)`. See docs/first-collective.md.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from types import ModuleType
 
 import attrs
@@ -172,6 +172,9 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
 )
 """The collectives that come with spmdir."""
 
+PLANNED = tuple(spec for spec in SHIPPED if spec.is_planned)
+"""Those that the planner may choose; they name axes."""
+
 _SPECS: dict[str, tuple[CollectiveSpec, str]] = {spec.name: (spec, __name__) for spec in SHIPPED}
 """Name → spec and the module that declares it. Plug-ins enter it, as classes of placements enter theirs."""
 
@@ -194,9 +197,12 @@ def collective(name: str) -> CollectiveSpec:
     return _SPECS[name][0]
 
 
-def planned() -> tuple[CollectiveSpec, ...]:
-    """Return the collectives that name axes and that the planner may choose."""
-    return tuple(spec for spec in collectives() if spec.is_planned)
+def planned(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:
+    """Return the collectives that the planner may choose: those of spmdir, and those of `added` that say so.
+
+    Of a plug-in whose file was run again, these are the specs that are in the table now.
+    """
+    return (*PLANNED, *(collective(spec.name) for spec in added if spec.is_planned))
 
 
 def register_collectives(module: ModuleType, taken: Collection[str] = ()) -> tuple[CollectiveSpec, ...]:

@@ -9,18 +9,25 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.arguments import Kind
 from spmdir.core.axes import is_part
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.collectives import planned
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan_search import PlanSearch, Reshard
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import FLAT, Topology, find_topology
+
+_COLLECTIVES = Kind(
+    lambda value: isinstance(value, tuple) and all(isinstance(spec, CollectiveSpec) for spec in value),
+    "a tuple of CollectiveSpecs, as of Pipeline.collectives",
+)
 
 
 @attrs.frozen
@@ -50,6 +57,8 @@ def plan_reshard(
     dst: ShardingLike,
     mesh: Mesh,
     topology: Topology | str | None = None,
+    *,
+    collectives: tuple[CollectiveSpec, ...] = PLANNED,
 ) -> Plan:
     """Return the plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
 
@@ -60,6 +69,7 @@ def plan_reshard(
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `flat` if None, so that
             the plan of fewest bytes is found.
+        collectives: those with axes that the plan may use; `Pipeline.collectives` has those of its plug-ins too.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
@@ -72,9 +82,11 @@ def plan_reshard(
     mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ShardingError(f"shape is {shown(shape)}; expected sizes from 0 on, as in (16, 1024)")
+    if collectives is not PLANNED:
+        _COLLECTIVES.check("collectives", collectives)
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
-    return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT), planned()))
+    return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT), collectives))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -37,6 +37,7 @@ class Step:
         to_dim: the dimension that all_to_all shards.
         op: the reduction that is done (all_reduce, reduce_scatter) or left to be done (partition).
         others: (name, value) of the arguments of other clauses, by name.
+        spec: what its collective declares; that of a plug-in changes if its file is run again.
     """
 
     kind: str
@@ -47,11 +48,9 @@ class Step:
     to_dim: int | None = None
     op: str | None = None
     others: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def spec(self) -> CollectiveSpec:
-        """What its collective declares."""
-        return collective(self.kind)
+    spec: CollectiveSpec = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda step: collective(step.kind), takes_self=True)
+    )
 
     def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
         """The placement of its first axis before and after."""

@@ -17,7 +17,6 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import planned
 from spmdir.reshard.topology import FLAT
 from spmdir.search.problem import NodeStrategy
 from spmdir.search.repeats import Quotient
@@ -79,7 +78,7 @@ class EdgeCosts:
         self.shared, self.mesh, self.others = shared, mesh, others
         self.catalogue = catalogue(shared.plugin_placements)
         self.width = len(self.catalogue.placements)
-        self.price = self.catalogue.prices(count, planned())
+        self.price = self.catalogue.prices(count, shared.collectives)
         self.sizes: list[list[tuple[float, float]]] = []
         self.offset: list[dict[tuple[int, int], int]] = []
         for value in range(len(shared.values)):

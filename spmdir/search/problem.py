@@ -17,6 +17,8 @@ from spmdir.core.placement.base import Placement, ShardPlacement, runs_of
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import PLANNED
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -103,12 +105,14 @@ class Problem:
         values: shape and element type of each value.
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
+        collectives: those with axes by which values may be resharded.
     """
 
     mesh: Mesh
     values: tuple[TensorMeta, ...]
     nodes: tuple[Node, ...]
     plugin_placements: tuple[Placement, ...] = ()
+    collectives: tuple[CollectiveSpec, ...] = PLANNED
 
     def on(self, mesh: Mesh) -> Problem:
         """Return this problem on a mesh that splits some of its axes."""

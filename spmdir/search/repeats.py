@@ -6,6 +6,8 @@ import attrs
 
 from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import PLANNED
 from spmdir.search.problem import Node, Problem
 
 
@@ -27,6 +29,7 @@ class Quotient:
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
         plugin_placements: the plug-in placements that values may have.
+        collectives: those with axes by which values may be resharded.
     """
 
     nodes: list[Node]
@@ -42,6 +45,7 @@ class Quotient:
     first: list[int]
     node_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
+    collectives: tuple[CollectiveSpec, ...] = PLANNED
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -74,6 +78,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         first=first,
         node_class=node_class,
         plugin_placements=problem.plugin_placements,
+        collectives=problem.collectives,
     )
 
 

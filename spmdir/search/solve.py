@@ -20,6 +20,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.plan import plan_reshard
 from spmdir.search.axis_search import AxisSearch
 from spmdir.search.problem import NodeStrategy, Problem
@@ -119,11 +120,15 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
             ): None
             for user, slot in shared.users[value]
         }
-        cost += shared.value_weight[value] * sum(_wire_bytes(meta, made, target, mesh) for target in wanted)
+        cost += shared.value_weight[value] * sum(
+            _wire_bytes(meta, made, target, mesh, shared.collectives) for target in wanted
+        )
     return cost
 
 
-def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
+def _wire_bytes(
+    meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh, collectives: tuple[CollectiveSpec, ...]
+) -> float:
     if made == target:
         return 0.0
     try:
@@ -131,7 +136,7 @@ def _wire_bytes(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) 
         target.check_shape(mesh, meta.shape)
     except ShardingError:
         return math.inf  # the placements cannot shard the dimension together
-    return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh).wire_bytes
+    return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh, collectives=collectives).wire_bytes
 
 
 @lru_cache(maxsize=65536)

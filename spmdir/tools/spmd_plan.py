@@ -45,7 +45,7 @@ def _main(argv: Sequence[str]) -> int:
     mesh = Mesh(options.mesh, intra_node=options.intra)
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
     topology = pipeline.find_topology(options.topology)
-    plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology)
+    plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology, collectives=pipeline.collectives)
     itemsize = DTYPES[options.dtype].itemsize
     print(f"<{source}> -> <{target}>")
     print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")

@@ -127,7 +127,9 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "parse_placement": {"text": "S(0)"},
         "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
-        "plan_reshard": {"shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None},
+        "plan_reshard": {
+            "shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None, "collectives": (),
+        },
         "print_ir": {"module": module, "generic": False, "debuginfo": False},
         "run_passes": {
             "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None,

@@ -28,7 +28,7 @@ from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.type_check.type_check import match
 from spmdir.report.communication import comm_report
-from spmdir.reshard.collectives import planned
+from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.steps import Step, make_step
 from spmdir.rules import default
 from spmdir.simulator.simulate import simulate
@@ -97,7 +97,7 @@ def _fires(text: str, name: str) -> bool:
     return ir.print_ir(run_passes(module, f"fuse-collectives{{only={name}}}")) != before
 
 
-@pytest.mark.parametrize("kind", [spec.name for spec in planned()])
+@pytest.mark.parametrize("kind", [spec.name for spec in PLANNED])
 def test_a_second_run_changes_nothing(kind: str) -> None:
     for name, text in PARTS:
         if f"spmd.{kind}" in text:
@@ -130,7 +130,7 @@ class Program:
         _, meta, held = self.values[number]
         legal = []
         lists = [axes for size in (1, 2) for axes in itertools.permutations(self.mesh.axis_names, size)]
-        for kind, axes, dim in itertools.product([spec.name for spec in planned()], lists, range(meta.rank)):
+        for kind, axes, dim in itertools.product([spec.name for spec in PLANNED], lists, range(meta.rank)):
             op = next((op for axis, op in held.partial if axis in axes), "sum")
             with contextlib.suppress(ShardingError):
                 legal.append(make_step(kind, held, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=1 - dim, op=op))

@@ -15,13 +15,15 @@ import spmdir
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import TRAITS
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import COLLECTIVES, AllGatherOp, collective_class
 from spmdir.dialects.spmd import Spmd
 from spmdir.lowering.collectives import EMITTERS
 from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
-from spmdir.reshard.collective_spec import DIM, ON, OP, CollectiveSpec, Traffic, ring
+from spmdir.reshard.collective_spec import DIM, ON, CollectiveSpec
+from spmdir.reshard.steps import make_step
 
 SCATTER = CollectiveSpec(
     name="scatter", summary="", clauses=(ON, DIM), before="replicated", after="shard", lower=lambda site, x: x
@@ -83,22 +85,59 @@ def test_a_file_that_is_run_again_replaces_its_collective_and_another_file_may_n
         table.register_collectives(module_of(SCATTER, name="yours"))
 
 
-def test_the_planner_chooses_a_collective_of_a_plug_in_where_it_is_cheaper() -> None:
-    mesh = Mesh({"a": 8})
-    before = spmdir.plan_reshard((64,), "f32", "a: P", "", mesh)
-    cheap = CollectiveSpec(
-        name="cheap_all_reduce",
-        summary="",
-        clauses=(ON, OP),
-        before="partial",
-        after="replicated",
-        traffic=Traffic(wire=lambda sizes: sizes.source / 100, crossing=ring, passes=1),
-        is_planned=True,
-        lower=lambda site, x: x,
-    )
-    table.register_collectives(module_of(cheap))
-    assert str(before) == "all_reduce on [a] op sum"
-    assert str(spmdir.plan_reshard((64,), "f32", "a: P", "", mesh)) == "cheap_all_reduce on [a] op sum"
+CHEAP = """
+from spmdir.reshard.collective_spec import ON, OP, CollectiveSpec, Traffic, ring
+
+CHEAP = CollectiveSpec(
+    name="cheap_all_reduce",
+    summary="",
+    clauses=(ON, OP),
+    before="partial",
+    after="replicated",
+    traffic=Traffic(wire=lambda sizes: sizes.source / 100, crossing=ring, passes=1),
+    is_planned=True,
+    lower=lambda site, x: x,
+)
+"""
+
+PARTIAL = """
+spmd.mesh @mesh <a = 8>
+func.func @f(%x: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(sum)>})
+    -> (tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  return %x : tensor<64xf32>
+}
+"""
+
+
+def test_the_planner_chooses_a_collective_of_a_plug_in_in_the_pipelines_that_have_it(tmp_path: Path) -> None:
+    path = tmp_path / "cheap.py"
+    path.write_text(CHEAP)
+    passes, mesh = "propagate,insert-reshard,lower-reshard", Mesh({"a": 8})
+    own = spmdir.Pipeline(passes, plugins=[path])
+    for pipeline, kind in ((own, "cheap_all_reduce"), (spmdir.Pipeline(passes), "all_reduce")):
+        assert f"spmd.{kind} %x on [a] op sum" in ir.print_ir(spmdir.run_passes(ir.parse(PARTIAL), pipeline))
+        plan = spmdir.plan_reshard((64,), "f32", "a: P", "", mesh, collectives=pipeline.collectives)
+        assert str(plan) == f"{kind} on [a] op sum"
+    assert str(spmdir.plan_reshard((64,), "f32", "a: P", "", mesh)) == "all_reduce on [a] op sum"
+
+
+def test_what_is_known_of_a_collective_is_forgotten_when_its_file_is_run_again(tmp_path: Path) -> None:
+    path, mesh = tmp_path / "cheap.py", Mesh({"a": 8})
+    bytes_sent = []
+    for divisor in (100, 50):
+        path.write_text(CHEAP.replace("100", str(divisor)))
+        collectives = spmdir.Pipeline("", plugins=[path]).collectives
+        bytes_sent.append(spmdir.plan_reshard((64,), "f32", "a: P", "", mesh, collectives=collectives).wire_bytes)
+    assert bytes_sent == [2.56, 5.12]
+
+
+def test_steps_of_one_name_are_different_if_their_collectives_are() -> None:
+    steps = []
+    for summary in ("once", "again"):
+        table.register_collectives(module_of(attrs.evolve(SCATTER, summary=summary)))
+        steps.append(make_step("scatter", Sharding(()), Mesh({"a": 8}), (64,), axes=("a",), dim=0))
+    assert steps[0] != steps[1]
+    assert [step.spec.summary for step in steps] == ["once", "again"]
 
 
 PROGRAM = """

@@ -38,7 +38,8 @@ from spmdir.dialects.syntax.declared import declared_hints
 from spmdir.dialects.syntax.locations import LocationAliases
 from spmdir.dialects.syntax.op_parser import parse_type
 from spmdir.dialects.value_op import ValueOp
-from spmdir.reshard.collectives import collectives
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import PLANNED, collectives
 
 if TYPE_CHECKING:
     from spmdir.rules import RuleSet
@@ -53,11 +54,13 @@ class IRContext(Context):
     Attributes:
         pipeline: the Pipeline whose passes are run; None for the standard one.
         rules: the rules of the torch ops; the packaged ones unless set.
+        collectives: those with axes that the planner may choose.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
         conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
     """
 
     pipeline: Any = None
+    collectives: tuple[CollectiveSpec, ...] = PLANNED
     rewrites: tuple[Any, ...] = ()
 
     @cached_property

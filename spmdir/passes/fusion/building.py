@@ -33,6 +33,7 @@ from spmdir.passes.fusion.replacement import (
 )
 from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
 from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step, make_step, partial_placement
@@ -160,7 +161,7 @@ class Builder:
         meta = function.metas[0] if function else meta_at(value) if value else None
         assert meta is not None
         for given in self._arguments(term, axes, meta.rank):
-            before = _before(term.kind, target, given, self.mesh)
+            before = _before(collective(term.kind), target, given, self.mesh)
             step = self._step(term.kind, before, meta.shape, given)
             if step is not None and step.target == target:
                 for operand in self._build(term.operand, value, before):
@@ -293,7 +294,7 @@ class Builder:
         return iter(choices)
 
     def _step(self, kind: str, source: Sharding, shape: tuple[int, ...], given: Arguments) -> Step | None:
-        step = _legal_step(kind, source, self.mesh, shape, given)
+        step = _legal_step(collective(kind), source, self.mesh, shape, given)
         if isinstance(step, Step):
             return step
         self.reject("{}", step)
@@ -326,18 +327,18 @@ def _unreduced(node: Node) -> tuple[tuple[str, Placement], ...]:
 
 @lru_cache(maxsize=65536)
 def _legal_step(
-    kind: str, source: Sharding, mesh: Mesh, shape: tuple[int, ...], given: Arguments
+    spec: CollectiveSpec, source: Sharding, mesh: Mesh, shape: tuple[int, ...], given: Arguments
 ) -> Step | ShardingError:
     """Return the step, or the error that says why it is not legal."""
     try:
-        return make_step(kind, source, mesh, shape, **dict(given))
+        return make_step(spec.name, source, mesh, shape, **dict(given))
     except ShardingError as error:
         return error
 
 
 @lru_cache(maxsize=65536)
-def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Sharding:
-    """Return the sharding from which a step of `kind` gives `target`, if there is one."""
+def _before(spec: CollectiveSpec, target: Sharding, given: Arguments, mesh: Mesh) -> Sharding:
+    """Return the sharding from which a step of `spec` gives `target`, if there is one."""
     argument = dict(given)
     axes = argument["axes"]
     try:
@@ -346,7 +347,7 @@ def _before(kind: str, target: Sharding, given: Arguments, mesh: Mesh) -> Shardi
         return target
     parts = [part for axis in axes for part in fine.parts(axis)]
     rest = [(axis, placement) for axis, placement in target.refined(fine).entries if axis not in parts]
-    trait = collective(kind).before
+    trait = spec.before
     if trait == "shard" and "dim" in argument:
         rest += [(axis, Shard(argument["dim"])) for axis in parts]
     if trait == "partial" and "op" in argument:
