@@ -225,9 +225,10 @@ SIZED = """
 spmd.mesh @mesh <tp = 2>
 spmd.sizes {s0 = 8 in 2..64}
 
-func.func @f(%x: tensor<[s0]x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<[s0]x4xf32> {
+func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
+    -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
   %y = aten.relu(%x) : tensor<[s0]x4xf32>
-  return %y : tensor<[s0]x4xf32>
+  return %y : tensor<8x4xf32, #spmd.dims<s0, 4>>
 }
 """
 
