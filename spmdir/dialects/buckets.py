@@ -70,8 +70,8 @@ class UnbucketOp(ValueOp):
 def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, members: Any) -> None:
     """Raise unless `bucket`, of `sharding`, can be the pieces of its members joined.
 
-    It has their pending reductions and element type. Its type is 1-D; dimension 0 is divided at least by every axis
-    that divides a member, so that its local length is the sum of their local sizes, and these must be even.
+    It has their partial placements and element type. Its type is 1-D; dimension 0 is sharded at least by every axis
+    that shards a member, so that its local length is the sum of their local sizes, and these must be even.
     """
     if mesh is None or sharding is None or not members:
         raise VerifyException("needs a mesh, shardings and at least one member")
@@ -80,16 +80,24 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
     for member in members:
         meta, held = meta_of(member.type), sharding_of(member)
         if meta is None or held is None or held.partial != sharding.partial:
-            raise ShardingError(f"members of a bucket have the partial placements of <{sharding}>, found <{held}>")
+            raise ShardingError(
+                f"members of a bucket have the partial placements of <{sharding}>, found <{held}>; reshard the member"
+            )
         if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
-            raise VerifyException(f"members of a bucket have its element type, found {meta.dtype}")
+            raise VerifyException(
+                f"members of a bucket have its element type, found {meta.dtype}; expected {meta_of(bucket.type).dtype}"
+            )
         for axis in (part for whole, _ in _pieces(member) for part in fine.parts(whole)):
             if axis not in axes:
-                raise ShardingError(f"'{axis}' divides a member, <{held}>, so it must divide the bucket, <{sharding}>")
+                raise ShardingError(
+                    f"'{axis}' shards a member, <{held}>; expected it to shard the bucket too, found <{sharding}>"
+                )
         shape = global_shape(member, mesh)
         for dim, size in enumerate(shape):
-            if size % mesh.group_size(held.dim_axes(dim)):
-                raise ShardingError(f"dimension {dim} of a bucket's member is divided unevenly: {size}")
+            if size % (parts := mesh.group_size(held.dim_axes(dim))):
+                raise ShardingError(
+                    f"dimension {dim} of a bucket's member is sharded unevenly: {size}; expected a multiple of {parts}"
+                )
         total += math.prod(shape) // mesh.group_size(axis for axis, _ in _pieces(member))
     expected = (total * fine.group_size(axes),)
     if global_shape(bucket, mesh) != expected:

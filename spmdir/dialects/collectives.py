@@ -131,7 +131,12 @@ class Collective(SpmdOp):
         around = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
         mesh = mesh or (mesh_of(around) if around is not None else None)
         if source is None or meta is None or mesh is None:
-            raise ShardingError(f"{cls.name} takes a tensor that has a sharding, in a module with a mesh")
+            lacking = "sharding" if source is None else "tensor type" if meta is None else "mesh in its module"
+            raise ShardingError(
+                f"{cls.name} is built on a value without a {lacking}; "
+                "expected a tensor that has a sharding, in a module "
+                "with a mesh: run propagate before"
+            )
         if "reduction" in given:
             given["op"] = given.pop("reduction")
         step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
@@ -159,10 +164,14 @@ class Collective(SpmdOp):
         """
         source, target, spec = self.source, self.target, self.spec
         if source is None or target is None:
-            raise ShardingError(f"{self.name} needs the shardings of its operand and of its result")
+            raise ShardingError(f"{self.name} needs the shardings of its operand and of its result; {self._lacking()}")
         axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)
         others = tuple((name, value) for name, value in self._given().items() if name not in STANDARD_ARGUMENTS)
         return Step(spec.name, axes, source, target, self.dim, self.to_dim, self.reduction, others)
+
+    def _lacking(self) -> str:
+        which = "operand" if self.source is None else "result"
+        return f"found none on the {which}, write it behind its type: `<dp: S(0)>`"
 
     def _given(self) -> dict[str, Any]:
         """Return the arguments that a transition has."""
@@ -172,7 +181,10 @@ class Collective(SpmdOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or self.source is None or self.target is None:
-            raise VerifyException("a collective needs the shardings of its operand and of its result")
+            raise VerifyException(
+                "a collective needs the shardings of its operand and of its result; "
+                + ("found no mesh, declare one: `spmd.mesh @mesh <…>`" if mesh is None else self._lacking())
+            )
         argument = self.argument
         for clause in self.spec.clauses:
             if clause.argument in argument and not clause.holds(argument[clause.argument]):
@@ -180,7 +192,9 @@ class Collective(SpmdOp):
         for axis in self.axes:
             mesh.require(axis)
         if self.asynchronous and not all(isinstance(use.operation, WaitOp) for use in self.results[0].uses):
-            raise VerifyException("is async, so its result may only be given to spmd.wait")
+            raise VerifyException(
+                "is async, so its result may only be given to spmd.wait; wait for it and use what spmd.wait gives"
+            )
         shape, given = global_shape(self.operands[0], mesh), self._given()
         legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
@@ -310,7 +324,10 @@ class WaitOp(SpmdOp):
         super().check(mesh)
         owner = self.operands[0].owner
         if not isinstance(owner, Collective) or not owner.asynchronous:
-            raise VerifyException("waits for a value that no `async` collective made")
+            raise VerifyException(
+                "waits for a value that no `async` collective made; "
+                "expected the result of one, as of `spmd.all_gather … async`"
+            )
         if self.source != self.target:
             raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
 

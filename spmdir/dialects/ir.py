@@ -199,7 +199,8 @@ def main_function(module: ModuleOp) -> FuncOp:
     chosen = [found[names.index("main")]] if "main" in names else public if len(found) > 1 else found
     if len(chosen) != 1:
         raise UnsupportedError(
-            f"the module has {len(found)} functions; expected one, or one that is called @main or is not private",
+            f"the module has {len(found)} functions; "
+            "expected one, or one that is called @main or is not private; name the one to run @main",
             location_of(module),
         )
     return chosen[0]

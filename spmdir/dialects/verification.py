@@ -34,7 +34,10 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
             "global shape, as in `of [7, 8]`"
         )
     if not isinstance(shape, tuple) or len(shape) != meta.rank or any(type(n) is not int or n < 0 for n in shape):
-        raise ShardingError(f"is of a global tensor of {meta.rank} dimensions, found the shape {shape}")
+        raise ShardingError(
+            f"is of a global tensor of {meta.rank} dimensions, found the shape {shape}; "
+            f"expected {meta.rank} sizes, as in `of [7, 8]`"
+        )
     sharding.check_shape(mesh, shape)
     shapes = sharding.local_shapes(shape, mesh)
     expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*shapes, strict=True)]
@@ -52,9 +55,14 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     if mesh is None:
         raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
     if meta is None:
-        raise ShardingError(f"has the sharding <{sharding}> but is not a tensor of a known element type")
+        raise ShardingError(
+            f"has the sharding <{sharding}> but is not a tensor of a known element type; "
+            "expected a type such as `tensor<4x6xf32>`, or no sharding"
+        )
     if sharding.mesh != mesh.name:
-        raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}")
+        raise ShardingError(
+            f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}, expected that one"
+        )
     if local:
         sharding.check(mesh, meta.rank)
     else:

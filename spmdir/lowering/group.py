@@ -82,7 +82,10 @@ class Group:
 
     def _partition(self, method: str) -> DimPartition:
         if self.partition is None:
-            raise SpmdirError(f"group.{method} shards as the target does, but that shards no dimension")
+            raise SpmdirError(
+                f"group.{method} shards as the target does, but that shards no dimension; "
+                "expected a target such as S(0)"
+            )
         return self.partition
 
     def _check_slices(self, method: str, x: Tensor) -> None:

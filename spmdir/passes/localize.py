@@ -238,7 +238,11 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
     """Give `value` the type, sharding, global shape and name of result `index` of `op`."""
     owner = value.owner
     if not isinstance(owner, ValueOp):
-        raise UnsupportedError(f"the local form of '{op.name}' returns an operand as it is", location_of(op))
+        raise UnsupportedError(
+            f"the local form of '{op.name}' returns an operand as it is; expected the result of an op, such as "
+            "`aten.clone`: correct its rule",
+            location_of(op),
+        )
     shardings = list(owner.shardings)
     shardings[value.index] = op.shardings[index]  # type: ignore[attr-defined]
     owner.set_shardings(shardings)

@@ -58,7 +58,10 @@ class _Opener:
         if name in self.named:
             size, before = self.named[name]
             if before != example:
-                raise SpmdirError(f"{where} is '{name}', which is {example} here and {before} elsewhere")
+                raise SpmdirError(
+                    f"{where} is '{name}', which is {example} here and {before} elsewhere; "
+                    "expected one size for one name: give it another Dim, or inputs that agree"
+                )
             return size
         if example < 2:
             raise SpmdirError(f"{where} has {example} as its example; expected at least 2 where sizes are open")
@@ -69,7 +72,11 @@ class _Opener:
         # What is asked of a symbol is what the program relies on.
         low, high = getattr(spec, "min", None), getattr(spec, "max", None)
         if (low is not None and not size >= low) or (high is not None and not size <= high):
-            raise SpmdirError(f"{where} has {example} as its example, which is not in the range of '{name}'")
+            bounds = f"{low if low is not None else 2}..{'' if high is None else high}"
+            raise SpmdirError(
+                f"{where} has {example} as its example, which is not in the range of '{name}', expected "
+                f"{bounds}; give other inputs or another range"
+            )
         self.named[name] = size, example
         return size
 

@@ -95,7 +95,10 @@ def tensor_parallel(
             f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
     if device_mesh is not None and device_rank(device_mesh) != rank:
-        raise ShardingError(f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh")
+        raise ShardingError(
+            f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh; "
+            "expected that one: pass it as rank"
+        )
     group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)
     if needs_retrace(program.graph_module):
         with torch_errors("the exported program cannot be made functional"):

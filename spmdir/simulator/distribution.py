@@ -62,7 +62,10 @@ def distribute(
         raise UnsupportedError(f"values of type {tensor.dtype} have no element type in the IR; expected one of {known}")
     for axis, placement in sharding.entries:
         if not placement.supports(dtype):
-            raise UnsupportedError(f"values of type {dtype} cannot be laid out as {placement} on axis '{axis}'")
+            raise UnsupportedError(
+                f"values of type {dtype} cannot be laid out as {placement} on axis '{axis}'; expected a placement that "
+                f"supports {dtype}, such as replication: leave the axis out"
+            )
     mesh = refinement(mesh, sharding)
     found: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
     for axis, placement in _axes(sharding, mesh):

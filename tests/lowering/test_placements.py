@@ -283,7 +283,7 @@ class Faulty(Placement):
         ("shorter", "gives a tensor of shape [3] and torch.float32; expected [4] and torch.float32", "class Faulty"),
         ("wider", "gives a tensor of shape [4] and torch.float64; expected [4] and torch.float32", "class Faulty"),
         ("nothing", "returns NoneType; expected a tensor", "class Faulty"),
-        ("splits", "group.split shards as the target does, but that shards no dimension", "return group.split(x)"),
+        ("splits", "but that shards no dimension; expected a target such as S(0)", "return group.split(x)"),
     ],
 )
 def test_an_edge_that_goes_wrong_is_told_with_its_line(way: str, message: str, line: str) -> None:
@@ -346,7 +346,7 @@ class Backward(ShardPlacement):
 @pytest.mark.parametrize("text", ["OnBoth(0)", "Backward(0)"])
 def test_ranges_that_are_no_partition_are_rejected(text: str) -> None:
     program = Program(Mesh({"a": 2}), "slice", "on [a] dim 0", Sharding(), parse_sharding(f"a: {text}"), (4,))
-    with pytest.raises(ShardingError, match=re.escape(f"{text} over 2 ranks is no partition of 4 positions")):
+    with pytest.raises(ShardingError, match=re.escape(f"{text} over 2 ranks is not a partition of 4 positions")):
         lower_to_fx(program.parse())
 
 

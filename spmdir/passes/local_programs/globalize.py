@@ -105,7 +105,10 @@ class _Globalizer:
         """Return the op that a local form replaces."""
         kind = self.ctx.get_optional_op(form.op)
         if kind is None or not issubclass(kind, AtenOp):
-            raise ShardingError(f"{NOTE} names '{form.op}', which has no local forms")
+            raise ShardingError(
+                f"{NOTE} names '{form.op}', which has no local forms; "
+                f"expected an op of torch: leave {NOTE} as localize wrote it"
+            )
         operands = []
         for index, place in enumerate(form.operand_places):
             found = at(ops, place, "operands")
@@ -123,7 +126,9 @@ class _Globalizer:
     def unread(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
         """Return a new argument in the place of an operand that a local form does not read."""
         if sharding is None:
-            raise ShardingError(f"{NOTE} has an operand without a sharding")
+            raise ShardingError(
+                f"{NOTE} has an operand without a sharding; expected one for each: leave it as localize wrote it"
+            )
         self.attributes.append({"spmd.sharding": sharding_attr(sharding)})
         argument = self.block.insert_arg(type_, len(self.block.args))
         keep_name(argument, f"unread_{argument.index}")
@@ -136,7 +141,10 @@ class _Globalizer:
 
     def value(self, value: SSAValue) -> SSAValue:
         if value not in self.values:
-            raise ShardingError("takes a value from inside a local form, which only the form itself may")
+            raise ShardingError(
+                "takes a value from inside a local form, which only the form itself may; "
+                "expected its result, or a value from outside"
+            )
         return self.values[value]
 
     def type(self, value: SSAValue) -> Attribute:

@@ -12,7 +12,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A sharded member cannot be in a replicated bucket.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) {
-  // expected-error@+1 {{'tp' divides a member, <tp: S(0), dp: P(sum)>, so it must divide the bucket, <dp: P(sum)>}}
+  // expected-error@+1 {{'tp' shards a member, <tp: S(0), dp: P(sum)>; expected it to shard the bucket too, found <dp: P(sum)>}}
   %0 = spmd.bucket %x : tensor<8xf32> <dp: P(sum)>
   return
 }
@@ -37,7 +37,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: tensor<8xf64> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  // expected-error@+1 {{members of a bucket have its element type, found f64}}
+  // expected-error@+1 {{members of a bucket have its element type, found f64; expected f32}}
   %0 = spmd.bucket %x, %y : tensor<16xf32> <>
   return
 }
@@ -45,7 +45,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: tens
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: P(sum)>}) {
-  // expected-error@+1 {{dimension 0 of a bucket's member is divided unevenly: 6}}
+  // expected-error@+1 {{dimension 0 of a bucket's member is sharded unevenly: 6; expected a multiple of}}
   %0 = spmd.bucket %x : tensor<6xf32> <tp: S(0), dp: P(sum)>
   return
 }

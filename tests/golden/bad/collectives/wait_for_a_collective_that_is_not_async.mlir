@@ -4,7 +4,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.all_gather %x on [dp] dim 0 : tensor<16x8xf32> <>
-  // expected-error@+1 {{waits for a value that no `async` collective made}}
+  // expected-error@+1 {{waits for a value that no `async` collective made; expected the result of one}}
   %1 = spmd.wait %0 : tensor<16x8xf32> <>
   return
 }
