@@ -21,11 +21,12 @@ from xdsl.printer import Printer
 from xdsl.universe import XDSL_UNIVERSE
 
 from spmdir.core.admission import DROPOUT, RANDOM
-from spmdir.core.errors import ParseError
+from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.sharding import parse_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
+from spmdir.dialects.collectives import AllGatherOp
 from spmdir.dialects.named import SIZE_NAMESPACES
 from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.reshard_ops import ReshardOp
@@ -211,6 +212,19 @@ def test_ops_are_built_from_values_and_shardings():
 def test_the_dialects_of_sizes_list_every_function_but_those_of_math():
     spaces = {name.partition(".")[0] for name in FUNCTIONS}
     assert spaces - {"math"} == set(SIZE_NAMESPACES) == spaces & set(UNIVERSE.all_dialects)
+
+
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        (MLP.replace(" {spmd.sharding = #spmd.sharding<@grid, dp: S(0)>}", ""), "sharding"),
+        ("func.func @f(%x: tensor<4xf32>) {\n  return\n}\n", "sharding"),
+    ],
+)
+def test_a_collective_is_built_on_a_tensor_with_a_sharding(text: str, lacking: str):
+    x = ir.main_function(ir.parse(text)).args[0]
+    with pytest.raises(ShardingError, match=f"is built on a value without a {lacking}; expected a tensor"):
+        AllGatherOp.build(x, axes=("dp",), dim=0)
 
 
 def test_nothing_is_defined_twice_among_the_universes():

@@ -1,0 +1,33 @@
+"""Sizes of arguments that stay open, and examples that contradict what is said of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from spmdir.core.errors import SpmdirError
+from spmdir.runtime.open_shapes import opened
+
+ROWS = Dim("rows", min=6, max=64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (({0: ROWS}, {0: ROWS}), "has 4 as its example, which is not in the range of 'rows', expected 6..64"),
+        (({1: Dim("n")}, {1: Dim("n")}), "[1][1] is 'n', which is 8 here and 6 elsewhere; expected one size"),
+        (({0: Dim.DYNAMIC},), "expected one built like the arguments"),
+    ],
+)
+def test_examples_fit_what_is_said_of_the_sizes(spec: Any, message: str) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        values = torch.empty(4, 6), torch.empty(4, 8)
+    with pytest.raises(SpmdirError, match=re.escape(message)):
+        opened(values, spec, mode)
