@@ -40,6 +40,49 @@ SAME_NAME = {
 """Names that several files of spmdir have, and what each of the files is."""
 
 
+SAME_CLASS = {
+    "Candidate": "what the search may choose for a value; a rewrite that fuse-collectives may do",
+    "Collective": "the base of ops in dialects; a term of rewrites in passes",
+    "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
+    "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
+    "Layout": "the factors of a call's tensors in rules; strides in torch_interop",
+    "Reduction": "what partial placements reduce by in core; how one is emitted in lowering",
+    "Result": "a node of the syntax of rules; a result of a program in runtime",
+    "Share": "of a part in reshard; of the bytes of a report",
+    "Sizes": "symbolic ones in core; those of a collective's tensors in reshard",
+    "Step": "of a plan in reshard; of a pipeline in passes",
+    "Value": "of an expansion in rules; a term of rewrites in passes",
+    "Verdict": "of the check of a rule; of the check of a placement",
+}
+"""Public classes of which several files of spmdir have one of the name, and what each is."""
+
+BY_NAME = {
+    "spmdir.core.placement.base": "the placements that spmdir ships are imported once a text names one",
+}
+"""Modules that name modules of later packages in a text, and why."""
+
+ACROSS = {"cuda", "docs", "fuzz", "golden", "models", "packaging", "reference"}
+"""Folders of tests that cut across packages."""
+
+SCENARIOS = """
+    checking/placements/test_laws checking/rules/test_pairs core/test_sub_axes core/test_symbolic_expressions
+    core/test_wrong_arguments importer/test_errors importer/test_exported importer/test_in_place
+    importer/test_models importer/test_optimizers importer/test_random_streams importer/test_shardings
+    importer/test_text importer/test_traced lowering/test_every_reshard lowering/test_gloo lowering/test_indexing
+    lowering/test_payloads lowering/test_placements lowering/test_placements_gloo lowering/test_reshards_gloo
+    lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_names
+    passes/test_precision passes/test_rest_of_pipeline passes/test_whole_program placements/test_programs
+    placements/test_values reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor
+    reshard/test_simulation rules/local/test_empty_shards rules/strategies/test_exactness
+    rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention rules/test_core_coverage
+    rules/test_errors rules/test_losses rules/test_random rules/test_schemas rules/test_soundness
+    runtime/test_dynamic_shapes runtime/test_rank_group simulator/test_symbolic_sizes test_determinism
+    test_public_names test_source_tree tools/test_limits tools/test_malformed_text tools/test_page
+    tools/test_trust_pt2 tools/test_trust_text
+"""
+"""Tests of what several modules do together; every other test file has the name of the module or package it tests."""
+
+
 @cache
 def imports() -> dict[str, set[str]]:
     """Module of spmdir → the modules of spmdir that it imports."""
@@ -84,6 +127,11 @@ def test_a_package_says_what_it_may_import_and_where_to_start_reading(package: s
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     start = re.search(r"^May import: .*^Start with (.*)", text, re.MULTILINE | re.DOTALL)
     assert start, f"spmdir/{package}/__init__.py says neither"
+    may = re.search(r"^May import: ([^.;]*)", text, re.MULTILINE)
+    assert may
+    known = {name for name in re.findall(r"\w+", may[1].replace("names of spmdir", "__init__")) if name in ORDER}
+    real = {package_of(target) for name, found in imports().items() if package_of(name) == package for target in found}
+    assert known - {package} == real - {package}, f"spmdir/{package} imports {', '.join(sorted(real - {package}))}"
     for file in re.findall(r"[\w/]+\.(?:py|rules)", start[1]):
         assert (folder / file).exists(), f"spmdir/{package} has no {file}"
 
@@ -100,8 +148,42 @@ def test_files_of_one_name_are_listed_with_what_each_is() -> None:
     assert {stem for stem, count in counts.items() if count > 1} == set(SAME_NAME)
 
 
+def test_public_classes_of_one_name_are_listed_with_what_each_is() -> None:
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "spmdir").rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1 and not name.startswith("_")} == set(SAME_CLASS)
+
+
+def test_modules_named_in_texts_are_of_earlier_packages_or_listed() -> None:
+    files = {module_name(path): path for path in (ROOT / "spmdir").rglob("*.py")}
+    naming = set()
+    for name, path in files.items():
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        later = {text for text in texts & set(files) if text.count(".") > 1}
+        if any(ORDER.index(package_of(text)) > ORDER.index(package_of(name)) for text in later):
+            naming.add(name)
+    assert naming == set(BY_NAME)
+
+
 def test_tests_mirror_the_packages() -> None:
-    """Beside the mirror stand golden files, the pages, the distribution, and what cuts across packages."""
-    across = {"cuda", "docs", "fuzz", "golden", "models", "packaging", "reference"}
-    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("**/*.py"))}
-    assert folders - across - {"golden"} <= set(ORDER)
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*.py")}
+    mirrored = {folder for folder in folders if not ACROSS & set(folder.parts)}
+    assert not sorted(str(folder) for folder in mirrored if not (ROOT / "spmdir" / folder).is_dir())
+
+
+def test_a_test_file_is_named_after_what_it_tests_or_a_listed_scenario() -> None:
+    paths = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    unnamed = {
+        str(path.with_suffix(""))
+        for path in paths
+        if not ACROSS & set(path.parts) and path.stem.removeprefix("test_") not in names_in(path.parts[0])
+    }
+    assert unnamed == set(SCENARIOS.split())
+
+
+@cache
+def names_in(package: str) -> set[str]:
+    """The names of modules and packages in a package of spmdir, of all for a file beside the folders."""
+    folder = ROOT / "spmdir" / package
+    inside = folder if folder.is_dir() else ROOT / "spmdir"
+    return {package, *(path.stem for path in inside.rglob("*") if path.suffix == ".py" or path.is_dir())}

@@ -83,10 +83,9 @@ def check_bucket(mesh: Mesh | None, sharding: Sharding | None, bucket: Any, memb
             raise ShardingError(
                 f"members of a bucket have the partial placements of <{sharding}>, found <{held}>; reshard the member"
             )
-        if meta.dtype != meta_of(bucket.type).dtype:  # type: ignore
-            raise VerifyException(
-                f"members of a bucket have its element type, found {meta.dtype}; expected {meta_of(bucket.type).dtype}"
-            )
+        dtype = meta_of(bucket.type).dtype  # type: ignore
+        if meta.dtype != dtype:
+            raise VerifyException(f"members of a bucket have its element type, found {meta.dtype}; expected {dtype}")
         for axis in (part for whole, _ in _pieces(member) for part in fine.parts(whole)):
             if axis not in axes:
                 raise ShardingError(

@@ -1,6 +1,6 @@
 """torch.fx graphs and exported programs → IR, and what a model says about its own shardings.
 
-May import: core, rules, dialects, passes, torch_interop; lowering and simulator for `check=True`.
+May import: core, rules, dialects, passes, torch_interop, simulator; lowering and simulator for `check=True`.
 Start with importer.py, which is `import_fx`; the rest in the order in which a program goes through it:
 
 - read_exported.py, read_traced.py: an ExportedProgram or a GraphModule → program.py, one functional graph whose

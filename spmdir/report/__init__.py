@@ -1,5 +1,5 @@
 """What a partitioned program costs, told to people: communication by kind and axis.
 
-May import: everything below.
+May import: core, reshard, dialects, passes.
 Start with communication.py.
 """

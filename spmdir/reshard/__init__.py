@@ -1,5 +1,5 @@
 """The reshard planner: legal steps between two shardings, what each costs, the cheapest plan, and a lower bound.
 
-May import: core, rules.
+May import: core.
 Start with plan.py (the search over steps.py), then cost.py.
 """

@@ -16,7 +16,7 @@ from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import holds
 from spmdir.rules.language.promotion import is_finite
 from spmdir.rules.language.scope import Scope
-from spmdir.rules.language.syntax_tree import PASSING, Clause, Rule
+from spmdir.rules.language.syntax_tree import PASSING, Rule, RuleClause
 from spmdir.rules.shapes.factor import Dims, Factor
 from spmdir.rules.shapes.layout import Layout
 
@@ -79,7 +79,7 @@ class RuleInstance:
         """Return literal argument `name`: what the call gives, else the default that the rule has; else None."""
         return self.binding.arguments.get(name)
 
-    def active(self, *kinds: str) -> Iterator[Clause]:
+    def active(self, *kinds: str) -> Iterator[RuleClause]:
         """Yield the clauses of these kinds whose conditions hold."""
         return (c for c in self.rule.of_kind(*kinds) if holds(c.condition, self.scope))
 

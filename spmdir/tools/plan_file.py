@@ -25,7 +25,7 @@ _OPEN = "?"
 
 
 @attrs.frozen
-class Plan:
+class PlanFile:
     """The contents of a plan file.
 
     Attributes:
@@ -37,7 +37,7 @@ class Plan:
     out_shardings: tuple[Sharding | None, ...] | None
 
 
-def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
+def read_plan(text: str, file: str, mesh: Mesh) -> PlanFile:
     """Return the plan that `text` spells for `mesh`.
 
     Raises:
@@ -57,7 +57,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> Plan:
         raise ParseError(
             "'out_shardings' is not a list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings")
         )
-    return Plan(
+    return PlanFile(
         {
             located_key(text, file, name): _sharding(value, mesh, partial(place_of, text, file, name, value))
             for name, value in _flat(shardings)

@@ -20,7 +20,7 @@ from spmdir.tools.reducer_steps import STEPS, Deletion, smaller
 
 
 @attrs.frozen
-class Candidate:
+class TrialProgram:
     """A program, and the arguments of the tool that is run on it; none where a command tests it."""
 
     text: str
@@ -28,7 +28,7 @@ class Candidate:
 
 
 @attrs.frozen
-class Reduction:
+class ReducedProgram:
     """What is left.
 
     Attributes:
@@ -36,7 +36,7 @@ class Reduction:
         finished: whether nothing more can be taken away; False if time was up.
     """
 
-    candidate: Candidate
+    candidate: TrialProgram
     probes: int
     finished: bool
 
@@ -51,14 +51,14 @@ class _TimeIsUp(Exception):
 
 @attrs.define
 class _Search:
-    current: Candidate
-    is_interesting: Callable[[Candidate], bool]
+    current: TrialProgram
+    is_interesting: Callable[[TrialProgram], bool]
     verified: bool
     deadline: float
-    seen: set[Candidate] = attrs.field(factory=set)
+    seen: set[TrialProgram] = attrs.field(factory=set)
     probes: int = 0
 
-    def accept(self, candidate: Candidate) -> bool:
+    def accept(self, candidate: TrialProgram) -> bool:
         """Return whether `candidate` is valid and of interest; it is the current one from then on."""
         if candidate in self.seen:
             return False
@@ -132,8 +132,8 @@ def _deleted(module: ModuleOp, deletions: list[Deletion]) -> str:
 
 
 def reduce(
-    candidate: Candidate, is_interesting: Callable[[Candidate], bool], timeout: float, filename: str = "<text>"
-) -> Reduction:
+    candidate: TrialProgram, is_interesting: Callable[[TrialProgram], bool], timeout: float, filename: str = "<text>"
+) -> ReducedProgram:
     """Return the least form of `candidate` that is found, each try of which reads, verifies and is of interest.
 
     Args:
@@ -158,5 +158,5 @@ def reduce(
     try:
         search.run()
     except _TimeIsUp:
-        return Reduction(search.current, search.probes, False)
-    return Reduction(search.current, search.probes, True)
+        return ReducedProgram(search.current, search.probes, False)
+    return ReducedProgram(search.current, search.probes, True)

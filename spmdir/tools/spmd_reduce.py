@@ -45,7 +45,7 @@ def _main(argv: Sequence[str]) -> int:
     load_plugins(options.load_plugin)
     text, file = read_text(options.input)
     _check(options)
-    from spmdir.tools.reducer import Candidate, reduce
+    from spmdir.tools.reducer import TrialProgram, reduce
 
     arguments = tuple(shlex.split(options.run)) if options.run else ()
     plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
@@ -56,7 +56,7 @@ def _main(argv: Sequence[str]) -> int:
         )
     test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
     found = reduce(
-        Candidate(text, arguments), lambda one: test(one.text, (*one.arguments, *plugins)), options.timeout, file
+        TrialProgram(text, arguments), lambda one: test(one.text, (*one.arguments, *plugins)), options.timeout, file
     )
     ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
     lines = [one.count("\n") for one in (text, found.candidate.text)]

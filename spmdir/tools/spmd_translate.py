@@ -12,7 +12,7 @@ from spmdir.core.errors import ParseError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
-from spmdir.tools.plan_file import Plan, read_plan
+from spmdir.tools.plan_file import PlanFile, read_plan
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,7 @@ def import_pt2(
     from spmdir.importer.importer import import_fx
     from spmdir.importer.pt2_archive import load_pt2
 
-    plan = read_plan(*read_text(plan_path), mesh) if plan_path else Plan({}, None)
+    plan = read_plan(*read_text(plan_path), mesh) if plan_path else PlanFile({}, None)
     outputs = None if plan.out_shardings is None else list(plan.out_shardings)
     program = load_pt2(path, trust)
     module = import_fx(

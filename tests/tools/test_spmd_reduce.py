@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.tools.reducer import Candidate, reduce
+from spmdir.tools.reducer import TrialProgram, reduce
 from spmdir.tools.spmd_reduce import main
 
 MLP = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -129,7 +129,7 @@ def test_an_input_that_does_not_verify_is_reduced_to_what_does_not(tmp_path) -> 
 
 
 def test_candidates_verify_and_the_result_is_the_same_each_time() -> None:
-    def is_interesting(candidate: Candidate) -> bool:
+    def is_interesting(candidate: TrialProgram) -> bool:
         ir.parse(candidate.text)
         tried.append(candidate.text)
         return "aten.neg" in candidate.text
@@ -137,7 +137,7 @@ def test_candidates_verify_and_the_result_is_the_same_each_time() -> None:
     runs = []
     for _ in range(2):
         tried: list[str] = []
-        found = reduce(Candidate(MLP), is_interesting, timeout=60)
+        found = reduce(TrialProgram(MLP), is_interesting, timeout=60)
         assert found.finished
         assert found.probes == len(tried) - 1
         runs.append((found.candidate.text, tuple(tried)))
@@ -145,14 +145,14 @@ def test_candidates_verify_and_the_result_is_the_same_each_time() -> None:
 
 
 def test_what_was_found_is_kept_when_time_is_up() -> None:
-    found = reduce(Candidate(MLP), lambda candidate: True, timeout=0)
+    found = reduce(TrialProgram(MLP), lambda candidate: True, timeout=0)
     assert not found.finished
     assert found.candidate.text == ir.print_ir(ir.parse(MLP))
 
 
 def test_a_program_that_is_not_of_interest_is_an_error() -> None:
     with pytest.raises(SpmdirError, match="does not pass the test"):
-        reduce(Candidate(MLP), lambda candidate: False, timeout=60)
+        reduce(TrialProgram(MLP), lambda candidate: False, timeout=60)
 
 
 @pytest.mark.parametrize(

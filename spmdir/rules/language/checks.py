@@ -11,13 +11,13 @@ from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.promotion import DERIVED
 from spmdir.rules.language.syntax_tree import (
-    Clause,
     Expression,
     Function,
     Name,
     OpCall,
     Pattern,
     Rule,
+    RuleClause,
     Term,
     parts,
     walk,
@@ -174,7 +174,7 @@ def _factors(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
     return found
 
 
-def _clause(rule: Rule, clause: Clause, maps: Maps) -> Iterator[Problem]:
+def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
     if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "ignores", "commutes", "swaps"):

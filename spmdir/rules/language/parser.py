@@ -16,7 +16,6 @@ from spmdir.core.limits import NESTING, OPERATORS, check_nesting
 from spmdir.rules.language.grammar import load_grammar
 from spmdir.rules.language.syntax_tree import (
     Binary,
-    Clause,
     Condition,
     Constant,
     Expression,
@@ -27,6 +26,7 @@ from spmdir.rules.language.syntax_tree import (
     Pattern,
     Result,
     Rule,
+    RuleClause,
     Sequence,
     Statement,
     Term,
@@ -102,40 +102,42 @@ class _Builder(Transformer[Token, Rule]):
     def condition(self, items: list[Any]) -> Condition:
         return Condition(items[1], negated=items[0].type == "UNLESS")
 
-    def factor_clause(self, items: list[Any]) -> Clause:
+    def factor_clause(self, items: list[Any]) -> RuleClause:
         keyword, *names, condition = items
         reductions = (str(keyword),) if keyword.type == "REDUCTION" else ()
         kind = "reduce" if reductions else str(keyword)
-        return Clause(kind, tuple(map(str, names)), self.at(keyword), reductions, condition)
+        return RuleClause(kind, tuple(map(str, names)), self.at(keyword), reductions, condition)
 
-    def operand_clause(self, items: list[Any]) -> Clause:
+    def operand_clause(self, items: list[Any]) -> RuleClause:
         keyword, *names, condition = items
-        return Clause(str(keyword), tuple(map(str, names)), self.at(keyword), condition=condition)
+        return RuleClause(str(keyword), tuple(map(str, names)), self.at(keyword), condition=condition)
 
-    def monotone_clause(self, items: list[Any]) -> Clause:
+    def monotone_clause(self, items: list[Any]) -> RuleClause:
         keyword, *rest, condition = items
         reductions = tuple(str(t) for t in rest if t is not None and t.type == "REDUCTION")
         names = tuple(str(t) for t in rest if t is not None and t.type == "NAME")
-        return Clause(str(keyword), names, self.at(keyword), reductions, condition)
+        return RuleClause(str(keyword), names, self.at(keyword), reductions, condition)
 
     def slid(self, items: list[Token]) -> tuple[str, ...]:
         return tuple(map(str, items))
 
-    def slide_clause(self, items: list[Any]) -> Clause:
+    def slide_clause(self, items: list[Any]) -> RuleClause:
         keyword, kernel, _, over, _, to, condition = items
-        return Clause("slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to))
+        return RuleClause(
+            "slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to)
+        )
 
-    def extent_clause(self, items: list[Any]) -> Clause:
+    def extent_clause(self, items: list[Any]) -> RuleClause:
         keyword, name, value = items
-        return Clause("extent", (str(name),), self.at(keyword), value=value)
+        return RuleClause("extent", (str(name),), self.at(keyword), value=value)
 
-    def when_clause(self, items: list[Any]) -> Clause:
-        return Clause("when", (), self.at(items[0]), value=items[1])
+    def when_clause(self, items: list[Any]) -> RuleClause:
+        return RuleClause("when", (), self.at(items[0]), value=items[1])
 
-    def replicated_clause(self, items: list[Any]) -> Clause:
-        return Clause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
+    def replicated_clause(self, items: list[Any]) -> RuleClause:
+        return RuleClause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
 
-    def clause(self, items: list[Clause]) -> Clause:
+    def clause(self, items: list[RuleClause]) -> RuleClause:
         return items[0]
 
     def assign(self, items: list[Any]) -> Statement:
@@ -197,9 +199,9 @@ class _Builder(Transformer[Token, Rule]):
         rest: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
         parameters = tuple(i for i in rest if isinstance(i, Parameter))
         (results, is_list), *lines = (i for i in rest if i is not None and not isinstance(i, Parameter))
-        clauses: list[Clause] = []
+        clauses: list[RuleClause] = []
         for line in lines:
-            if isinstance(line, Clause):
+            if isinstance(line, RuleClause):
                 clauses.append(line)
             elif clauses and clauses[-1].kind in ("expand", "local"):
                 clauses[-1] = attrs.evolve(clauses[-1], body=(*clauses[-1].body, line))

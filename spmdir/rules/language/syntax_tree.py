@@ -139,7 +139,7 @@ LINEAR = ("linear", "multilinear")
 
 
 @attrs.frozen
-class Clause:
+class RuleClause:
     """One clause.
 
     Attributes:
@@ -210,7 +210,7 @@ class Rule:
     parameters: tuple[Parameter, ...]
     results: tuple[Result, ...]
     result_list: bool
-    clauses: tuple[Clause, ...]
+    clauses: tuple[RuleClause, ...]
     location: Location
 
     @property
@@ -220,7 +220,7 @@ class Rule:
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
-    def of_kind(self, *kinds: str) -> tuple[Clause, ...]:
+    def of_kind(self, *kinds: str) -> tuple[RuleClause, ...]:
         return tuple(c for c in self.clauses if c.kind in kinds)
 
     @property

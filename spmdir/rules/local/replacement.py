@@ -10,7 +10,7 @@ from spmdir.core.call import Local
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import holds
-from spmdir.rules.language.syntax_tree import Clause
+from spmdir.rules.language.syntax_tree import RuleClause
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
 
@@ -60,6 +60,6 @@ def localize(
     return Expansion(tuple(emitter.made), results)
 
 
-def _clause(owner: RuleInstance, kind: str, factor: int) -> Clause:
+def _clause(owner: RuleInstance, kind: str, factor: int) -> RuleClause:
     clauses = [c for c in owner.rule.of_kind(kind) if any(factor in owner.layout.refer(n) for n in c.names)]
     return next(c for c in clauses if holds(c.condition, owner.scope))

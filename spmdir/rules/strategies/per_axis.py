@@ -12,7 +12,7 @@ from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.promotion import sums_exactly
-from spmdir.rules.language.syntax_tree import LINEAR, PASSING, Clause
+from spmdir.rules.language.syntax_tree import LINEAR, PASSING, RuleClause
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.strategies.divisibility import shardable
 from spmdir.rules.strategies.expansion_layout import LayOut
@@ -115,7 +115,7 @@ def partial_strategies(rule: RuleInstance, candidates: tuple[PartialPlacement, .
 
 
 def _passing(
-    rule: RuleInstance, clause: Clause, members: tuple[int, ...], candidates: Iterable[PartialPlacement]
+    rule: RuleInstance, clause: RuleClause, members: tuple[int, ...], candidates: Iterable[PartialPlacement]
 ) -> Iterator[Strategy]:
     """Yield the strategies where all `members`, and by `clause` the results that take their values, are partial."""
     additive, number = rule.additive if clause.kind == "linear" else ((), False)
@@ -126,7 +126,7 @@ def _passing(
         yield _strategy(rule, dict.fromkeys((*members, *additive), before), after, taking)
 
 
-def _taking(rule: RuleInstance, clause: Clause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
+def _taking(rule: RuleInstance, clause: RuleClause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
     """Return the results that take values of `members`: what is linear in floats is not an integer, or constant."""
     results = tuple(meta for meta in rule.call.results if meta is not None)
     if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in members):
@@ -136,7 +136,7 @@ def _taking(rule: RuleInstance, clause: Clause, members: tuple[int, ...]) -> tup
 
 def _reductions(
     rule: RuleInstance,
-    clause: Clause,
+    clause: RuleClause,
     members: tuple[int, ...],
     taking: tuple[TensorMeta, ...],
     candidates: Iterable[PartialPlacement],
