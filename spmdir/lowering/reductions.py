@@ -74,7 +74,7 @@ def reduction_of(site: Site) -> Reduction:
     first = placements[0]
     name = group_reduction(first.reduce, site.dtype.is_bool)
     if name is None:
-        raise UnsupportedError(f"{first} of truth values is no reduction; expected P(any) or P(all)")
+        raise UnsupportedError(f"{first} of truth values is not a reduction; expected P(any) or P(all)")
     if all(placement.op in REDUCTIONS for placement in placements):
         return Reduction(site, name, (), (), averaging(site, site.named))
     counted = [(p, site.mesh.group_size(_where(site, p))) for p in placements]

@@ -80,7 +80,7 @@ def tensor_parallel(
         pipeline: what is run; the standard one if None.
 
     Raises:
-        SpmdirError: a layer, style, axis or rank is unknown, a named module is no linear layer, or the program cannot
+        SpmdirError: a layer, style, axis or rank is unknown, a named module is not a linear layer, or the program cannot
             be partitioned.
 
     Example:
@@ -146,9 +146,9 @@ def _weight_shardings(
             )
         found = [key] if key in linear else [name for name in linear if fnmatchcase(name, key)]
         if not found and f"{key}.weight" in program.state_dict:
-            raise ShardingError(f"'{key}' is no linear layer; only weights of linear layers can be {kind}")
+            raise ShardingError(f"'{key}' is not a linear layer; only weights of linear layers can be {kind}")
         if not found:
-            raise ShardingError(f"a style is given for '{key}', which is no linear layer{did_you_mean(key, linear)}")
+            raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, linear)}")
         for name in found:
             for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True):
                 if f"{name}.{part}" in program.graph_signature.parameters:

@@ -256,13 +256,13 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
 @pytest.mark.parametrize(
     ("styles", "message"),
     [
-        ({"upp": "colwise"}, "'upp', which is no linear layer; did you mean 'up'?"),
-        ({"nothing.*": "colwise"}, "is no linear layer"),
+        ({"upp": "colwise"}, "'upp', which is not a linear layer; did you mean 'up'?"),
+        ({"nothing.*": "colwise"}, "is not a linear layer"),
         ({"up": "columnwise"}, "expected colwise or rowwise"),
         ({"up": SequenceParallel()}, "'up' has the style 'SequenceParallel'"),
-        ({"norm": "colwise"}, "'norm' is no linear layer; only weights"),
-        ({"embed": "colwise"}, "'embed' is no linear layer; only weights"),
-        ({"spread": "colwise"}, "'spread' is no linear layer; only weights"),
+        ({"norm": "colwise"}, "'norm' is not a linear layer; only weights"),
+        ({"embed": "colwise"}, "'embed' is not a linear layer; only weights"),
+        ({"spread": "colwise"}, "'spread' is not a linear layer; only weights"),
     ],
 )
 def test_styles_that_fit_no_linear_layer_are_refused(styles, message):
@@ -285,7 +285,7 @@ class Others(MLP):
 def test_a_tied_embedding_is_not_the_linear_layer_that_it_is_tied_to():
     model, ids, _ = transformer()
     exported = torch.export.export(model, (ids,))
-    with pytest.raises(SpmdirError, match="'embed' is no linear layer"):
+    with pytest.raises(SpmdirError, match="'embed' is not a linear layer"):
         spmdir.tensor_parallel(exported, {"embed": "colwise"}, MESH, 0)
 
 
