@@ -80,8 +80,8 @@ def tensor_parallel(
         pipeline: what is run; the standard one if None.
 
     Raises:
-        SpmdirError: a layer, style, axis or rank is unknown, a named module is not a linear layer, or the program cannot
-            be partitioned.
+        SpmdirError: a layer, style, axis or rank is unknown, a named module is not a linear layer, or the program
+            cannot be partitioned.
 
     Example:
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
