@@ -1,13 +1,13 @@
 """The ops of collectives, each verifying its own transition. They name mesh axes, never ranks or groups.
 
-What a collective is stands in its spec, see `spmdir.reshard.collectives`; here each has its class, those of plug-ins
-one that is made when a text first names it.
+What a collective is stands in its spec, see `spmdir.reshard.collectives`; from it the class of its op is made, for one
+of a plug-in when a text first names it.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
@@ -17,14 +17,12 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.dialects.attributes import (
-    meta_of,
-)
+from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, sharding_of
 from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, Clause, CollectiveSpec
-from spmdir.reshard.collectives import collective, collectives
+from spmdir.reshard.collectives import SHIPPED, collective, collectives
 from spmdir.reshard.steps import Step, make_step, transition
 
 
@@ -94,7 +92,7 @@ class Collective(SpmdOp):
     @property
     def reduction(self) -> str | None:
         """The reduction that is done (all_reduce, reduce_scatter) or left to be done (partition)."""
-        return self._argument("op")
+        return self._argument("reduction")
 
     @property
     def asynchronous(self) -> bool:
@@ -137,8 +135,6 @@ class Collective(SpmdOp):
                 "expected a tensor that has a sharding, in a module "
                 "with a mesh: run propagate before"
             )
-        if "reduction" in given:
-            given["op"] = given.pop("reduction")
         step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
         return cls.of_step(step, value, location, asynchronous)
 
@@ -149,7 +145,7 @@ class Collective(SpmdOp):
             "axes": step.axes if cls.SPEC.names_axes else None,
             "dim": step.dim,
             "to_dim": step.to_dim,
-            "op": step.op,
+            "reduction": step.reduction,
             "asynchronous": asynchronous or None,
             **dict(step.others),
         }
@@ -209,108 +205,17 @@ class Collective(SpmdOp):
             raise VerifyException(f"has {clause.keyword} {rank} in groups of {ranks}; expected 0 to {ranks - 1}")
 
 
-_Op = TypeVar("_Op", bound=type[Collective])
+@cache
+def _class_of(spec: CollectiveSpec) -> type[Collective]:
+    """Return the class of the ops of a collective."""
+    name = "".join(map(str.capitalize, spec.name.split("_"))) + "Op"
+    made: Any = type(name, (Collective,), {"name": f"spmd.{spec.name}", "__doc__": spec.summary})
+    made = irdl_op_definition(made)
+    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in spec.texts)
+    return made
 
 
-def collective_op(cls: _Op) -> _Op:
-    """Complete the class of a collective, which has a name alone, with what its spec declares."""
-    cls = irdl_op_definition(cls)
-    cls.SPEC = collective(cls.name.removeprefix("spmd."))
-    cls.CLAUSES = tuple((clause.keyword, clause.argument) for clause in cls.SPEC.texts)
-    return cls
-
-
-@collective_op
-class AllReduceOp(Collective):
-    """`all_reduce %x on [tp] op sum`: the partial values along the axes are reduced; every rank gets the result."""
-
-    name = "spmd.all_reduce"
-
-
-@collective_op
-class AllGatherOp(Collective):
-    """`all_gather %x on [tp] dim 0`: shards along the innermost axes of a dimension are concatenated on every rank."""
-
-    name = "spmd.all_gather"
-
-
-@collective_op
-class ReduceScatterOp(Collective):
-    """`reduce_scatter %x on [tp] dim 0 op sum`: the partial values are reduced and each rank keeps its chunk."""
-
-    name = "spmd.reduce_scatter"
-
-
-@collective_op
-class AllToAllOp(Collective):
-    """`all_to_all %x on [tp] from 0 to 1`: the axes leave one dimension and shard another."""
-
-    name = "spmd.all_to_all"
-
-
-@collective_op
-class PermuteOp(Collective):
-    """`permute %x`: shards move between ranks as they are."""
-
-    name = "spmd.permute"
-
-
-@collective_op
-class ExchangeOp(Collective):
-    """`exchange %x`: a generalised all-to-all; missing elements come from their owners, and are reduced if need be."""
-
-    name = "spmd.exchange"
-
-
-@collective_op
-class TwoRoundExchangeOp(Collective):
-    """`two_round_exchange %x`: ranks are sent partial values, reduce them and send the sums on."""
-
-    name = "spmd.two_round_exchange"
-
-
-@collective_op
-class RearrangeOp(Collective):
-    """`rearrange %x`: every rank makes its new shard of elements that it holds, or of a reduction's identity; local."""
-
-    name = "spmd.rearrange"
-
-
-@collective_op
-class ConvertOp(Collective):
-    """`convert %x`: a step that a placement declares, from it or to it; its edge says how."""
-
-    name = "spmd.convert"
-
-
-@collective_op
-class SliceOp(Collective):
-    """`slice %x on [tp] dim 0`: each rank keeps its chunk of a replicated value; local."""
-
-    name = "spmd.slice"
-
-
-@collective_op
-class PartitionOp(Collective):
-    """`partition %x on [tp] op sum`: a replicated value becomes a partial one; local."""
-
-    name = "spmd.partition"
-
-
-@collective_op
-class BroadcastOp(Collective):
-    """`broadcast %x on [tp]`: the value of the first rank of each group is given to all."""
-
-    name = "spmd.broadcast"
-
-
-COLLECTIVES: dict[str, type[Collective]] = {
-    op.SPEC.name: op
-    for op in (
-        SliceOp, PartitionOp, PermuteOp, ExchangeOp, TwoRoundExchangeOp, RearrangeOp, ConvertOp, BroadcastOp,
-        AllReduceOp, AllGatherOp, ReduceScatterOp, AllToAllOp,
-    )
-}  # fmt: skip
+COLLECTIVES: dict[str, type[Collective]] = {spec.name: _class_of(spec) for spec in SHIPPED}
 """Name of each collective that spmdir ships → the class of its op."""
 
 
@@ -332,17 +237,10 @@ class WaitOp(SpmdOp):
             raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
 
 
-@cache
-def _plugin_class(spec: CollectiveSpec) -> type[Collective]:
-    name = "".join(map(str.capitalize, spec.name.split("_"))) + "Op"
-    kind: Any = type(name, (Collective,), {"name": f"spmd.{spec.name}", "__doc__": spec.summary})
-    return collective_op(kind)
-
-
 def plugin_collective(name: str) -> type[Collective] | None:
     """Return the class of the op `name`, such as `spmd.scatter`, if it is a collective of a plug-in."""
     known = (spec for spec in collectives() if name == f"spmd.{spec.name}")
-    return next((_plugin_class(spec) for spec in known if spec.name not in COLLECTIVES), None)
+    return next((_class_of(spec) for spec in known if spec.name not in COLLECTIVES), None)
 
 
 def collective_class(name: str) -> type[Collective]:
@@ -351,7 +249,7 @@ def collective_class(name: str) -> type[Collective]:
     Raises:
         ShardingError: there is no such collective.
     """
-    return COLLECTIVES[name] if name in COLLECTIVES else _plugin_class(collective(name))
+    return _class_of(collective(name))
 
 
 def build_collective(step: Step, value: SSAValue, location: Any) -> Collective:

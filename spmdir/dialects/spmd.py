@@ -19,21 +19,7 @@ from spmdir.dialects.attributes import (
     meta_of,
 )
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
-from spmdir.dialects.collectives import (
-    AllGatherOp,
-    AllReduceOp,
-    AllToAllOp,
-    BroadcastOp,
-    ConvertOp,
-    ExchangeOp,
-    PartitionOp,
-    PermuteOp,
-    RearrangeOp,
-    ReduceScatterOp,
-    SliceOp,
-    TwoRoundExchangeOp,
-    WaitOp,
-)
+from spmdir.dialects.collectives import COLLECTIVES, WaitOp
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
@@ -72,18 +58,7 @@ Spmd = Dialect(
         ConstantOp,
         ConstraintOp,
         ReshardOp,
-        SliceOp,
-        PartitionOp,
-        PermuteOp,
-        ExchangeOp,
-        TwoRoundExchangeOp,
-        RearrangeOp,
-        ConvertOp,
-        BroadcastOp,
-        AllReduceOp,
-        AllGatherOp,
-        ReduceScatterOp,
-        AllToAllOp,
+        *COLLECTIVES.values(),
         WaitOp,
         BucketOp,
         UnbucketOp,

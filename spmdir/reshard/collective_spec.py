@@ -56,14 +56,14 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """Kind of a clause → whether a value is of it, and how messages call these."""
 
-STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "op", "asynchronous")
+STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "reduction", "asynchronous")
 """The arguments for which steps and ops have a field of their own."""
 
 ON = Clause("on", "axes", "axes")
 DIM = Clause("dim", "dim", "dim")
 FROM = Clause("from", "dim", "dim")
 TO = Clause("to", "to_dim", "dim")
-OP = Clause("op", "op", "reduction")
+OP = Clause("op", "reduction", "reduction")
 ASYNC = Clause("async", "asynchronous", "flag")
 
 

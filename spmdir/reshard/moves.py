@@ -109,7 +109,7 @@ def moves(
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
         for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
-            add(kind, chosen, placement, op=placement.op)
+            add(kind, chosen, placement, reduction=placement.op)
     return (
         *steps,
         *_conversions(source, partial, free, shard_placements, mesh),

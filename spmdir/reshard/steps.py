@@ -35,7 +35,7 @@ class Step:
         target: the sharding after.
         dim: the dimension that is sharded (slice, reduce_scatter) or gathered (all_gather, all_to_all).
         to_dim: the dimension that all_to_all shards.
-        op: the reduction that is done (all_reduce, reduce_scatter) or left to be done (partition).
+        reduction: the reduction that is done (all_reduce, reduce_scatter) or left to be done (partition).
         others: (name, value) of the arguments of other clauses, by name.
         spec: what its collective declares; that of a plug-in changes if its file is run again.
     """
@@ -46,7 +46,7 @@ class Step:
     target: Sharding
     dim: int | None = None
     to_dim: int | None = None
-    op: str | None = None
+    reduction: str | None = None
     others: tuple[tuple[str, Any], ...] = ()
     spec: CollectiveSpec = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda step: collective(step.kind), takes_self=True)
@@ -63,7 +63,7 @@ class Step:
             ("on", f"[{', '.join(self.axes)}]"),
             ("dim", self.dim),
             ("to", self.to_dim),
-            ("op", self.op),
+            ("op", self.reduction),
             *self.others,
         )
         return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
@@ -78,11 +78,11 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
     target, spec = transition(kind, source, mesh, shape, **given), collective(kind)
     if spec.axes is not None:
         return Step(kind, spec.axes(source, target, mesh), source, target, others=_others(spec, given))
-    axes, op = tuple(given["axes"]), given.get("op")
+    axes, reduction = tuple(given["axes"]), given.get("reduction")
     if spec.before == "partial":
         fine = refinement(mesh, source, axes)
-        op = partial_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
-    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), op, _others(spec, given))
+        reduction = partial_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
+    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), reduction, _others(spec, given))
 
 
 def _others(spec: CollectiveSpec, given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -137,7 +137,7 @@ def _moved(
     *,
     dim: int | None = None,
     to_dim: int | None = None,
-    op: str | None = None,
+    reduction: str | None = None,
     **others: Any,
 ) -> Sharding:
     """Return `source` with `axes` taken from the trait before `spec` to the one after it."""
@@ -147,9 +147,9 @@ def _moved(
         if trait == "shard" and (found is None or not 0 <= found < rank):
             raise ShardingError(f"{kind} needs a dimension of a tensor of rank {rank}, found {found}")
     assert spec.before is not None  # it names axes
-    _LEAVE[spec.before](kind, source, axes, leaving, op)
+    _LEAVE[spec.before](kind, source, axes, leaving, reduction)
     result = Sharding(
-        [*(e for e in source.entries if e[0] not in axes), *_joined(spec, axes, target, leaving, joining, op)],
+        [*(e for e in source.entries if e[0] not in axes), *_joined(spec, axes, target, leaving, joining, reduction)],
         source.mesh,
     )
     result.check(mesh, rank)
@@ -164,7 +164,7 @@ def _joined(
     target: Sharding | None,
     leaving: int | None,
     joining: int | None,
-    op: str | None,
+    reduction: str | None,
 ) -> list[tuple[str, Placement]]:
     """Return `axes` with the placements that `spec` gives them."""
     if spec.after == "shard":
@@ -175,9 +175,9 @@ def _joined(
             )
         return [(axis, _shard_placement(joining, target and target[axis])) for axis in axes]
     if spec.after == "partial":
-        if op is None:
+        if reduction is None:
             raise ShardingError(f"{spec.name} needs the reduction of its result, such as sum")
-        placement = partial_placement(op)
+        placement = partial_placement(reduction)
         if not placement.from_replicated:
             raise ShardingError(f"{spec.name} cannot make {placement}, which has no identity; declare one, or an edge")
         return [(axis, placement) for axis in axes]
@@ -188,17 +188,17 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
     return wanted if isinstance(wanted, ShardPlacement) and wanted.dim == dim else Shard(dim)
 
 
-def partial_placement(op: str) -> PartialPlacement:
+def partial_placement(reduction: str) -> PartialPlacement:
     """Return the partial placement of the reduction `op`, as Sharding.partial names it.
 
     Raises:
         ShardingError: there is no such reduction.
     """
     try:
-        placement = Partial(op) if op in REDUCTIONS else parse_placement(op)
+        placement = Partial(reduction) if reduction in REDUCTIONS else parse_placement(reduction)
     except ParseError:
         placement = None
-    return placement if isinstance(placement, PartialPlacement) else Partial(op)
+    return placement if isinstance(placement, PartialPlacement) else Partial(reduction)
 
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
@@ -208,13 +208,15 @@ def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
         mesh.require(axis)
 
 
-def _leave_replicated(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+def _leave_replicated(
+    kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None
+) -> None:
     for axis in axes:
         if source[axis].trait != "replicated":
             raise ShardingError(f"{kind} on '{axis}' needs it replicated, found {source[axis]} in <{source}>")
 
 
-def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None) -> None:
     assert dim is not None
     found = source.dim_axes(dim)
     if found[-len(axes) :] != axes:
@@ -224,13 +226,13 @@ def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | 
         )
 
 
-def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, op: str | None) -> None:
+def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None) -> None:
     for axis in axes:
         if source[axis].trait != "partial":
             raise ShardingError(f"{kind} on '{axis}' needs it partial, found {source[axis]} in <{source}>")
-    reduction = partial_op(source, axes)
-    if op is not None and op != reduction:
-        raise ShardingError(f"{kind} by {op} does another reduction than <{source}> needs, which is {reduction}")
+    needed = partial_op(source, axes)
+    if reduction is not None and reduction != needed:
+        raise ShardingError(f"{kind} by {reduction} does another reduction than <{source}> needs, which is {needed}")
 
 
 _LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _leave_partial}

@@ -104,7 +104,9 @@ def _planned(
             return f"plans {before} to {after} on [{axis}] in one step, which it cannot run"
         dim, to_dim = (before.dim, after.dim) if before.dim is not None else (after.dim, None)
         try:
-            step = make_step(kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, op=after.op or before.op)
+            step = make_step(
+                kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, reduction=after.op or before.op
+            )
         except ShardingError as error:
             return f"{kind} on [{axis}] is not a step here: {error.message}"
         steps.append(step)

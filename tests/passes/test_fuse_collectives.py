@@ -133,16 +133,18 @@ class Program:
         for kind, axes, dim in itertools.product([spec.name for spec in PLANNED], lists, range(meta.rank)):
             op = next((op for axis, op in held.partial if axis in axes), "sum")
             with contextlib.suppress(ShardingError):
-                legal.append(make_step(kind, held, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=1 - dim, op=op))
+                legal.append(
+                    make_step(kind, held, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=1 - dim, reduction=op)
+                )
         return legal
 
     def collective(self, number: int, step: Step) -> None:
         name, meta, _ = self.values[number]
         words = {
             "all_to_all": f"from {step.dim} to {step.to_dim}",
-            "all_reduce": f"op {step.op}",
-            "partition": f"op {step.op}",
-            "reduce_scatter": f"dim {step.dim} op {step.op}",
+            "all_reduce": f"op {step.reduction}",
+            "partition": f"op {step.reduction}",
+            "reduce_scatter": f"dim {step.dim} op {step.reduction}",
         }.get(step.kind, f"dim {step.dim}")
         tail = f"on [{', '.join(step.axes)}] {words} : tensor<{meta}> <{step.target}>"
         self.lines.append(f"%{self.value(meta, step.target)} = spmd.{step.kind} %{name} {tail}")

@@ -88,11 +88,17 @@ def flattened(steps: Sequence[Step], mesh: Mesh, shape: tuple[int, ...]) -> list
     merged: list[Step] = []
     for step in steps:
         last = merged[-1] if merged else None
-        if last and (last.kind, last.dim, last.op) == (step.kind, step.dim, step.op) and step.to_dim is None:
+        if (
+            last
+            and (last.kind, last.dim, last.reduction) == (step.kind, step.dim, step.reduction)
+            and step.to_dim is None
+        ):
             inner = step.kind == "all_gather"
             axes = (*step.axes, *last.axes) if inner else (*last.axes, *step.axes)
             try:
-                merged[-1] = make_step(step.kind, last.source, mesh, shape, axes=axes, dim=step.dim, op=step.op)
+                merged[-1] = make_step(
+                    step.kind, last.source, mesh, shape, axes=axes, dim=step.dim, reduction=step.reduction
+                )
                 continue
             except ShardingError:
                 pass

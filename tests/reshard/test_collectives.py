@@ -17,7 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import TRAITS
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.dialects.collectives import COLLECTIVES, AllGatherOp, collective_class
+from spmdir.dialects.collectives import COLLECTIVES, collective_class
 from spmdir.dialects.spmd import Spmd
 from spmdir.lowering.collectives import EMITTERS
 from spmdir.plugins import load_plugin
@@ -151,16 +151,16 @@ func.func @f(%x: tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 
 def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments() -> None:
     module = ir.parse(PROGRAM)
-    gather: Any = next(op for op in module.walk() if isinstance(op, AllGatherOp))
+    gather: Any = next(op for op in module.walk() if isinstance(op, COLLECTIVES["all_gather"]))
     assert (gather.axes, gather.dim, gather.to_dim, gather.reduction) == (("tp",), 0, None, None)
-    made = AllGatherOp.build(gather.operands[0], axes=("tp",), dim=0)
+    made = COLLECTIVES["all_gather"].build(gather.operands[0], axes=("tp",), dim=0)
     assert (str(made.target), made.argument, made.asynchronous) == ("", {"axes": ("tp",), "dim": 0}, False)
     scattered = collective_class("slice").build(gather.results[0], axes=("tp", "dp"), dim=1)
     assert str(scattered.target) == "tp: S(1), dp: S(1)"
     reduced = collective_class("partition").build(gather.results[0], axes=("tp",), reduction="sum")
     assert (str(reduced.target), reduced.reduction) == ("tp: P(sum)", "sum")
     with pytest.raises(ShardingError, match="needs these to be the innermost axes"):
-        AllGatherOp.build(gather.operands[0], axes=("dp",), dim=0)
+        COLLECTIVES["all_gather"].build(gather.operands[0], axes=("dp",), dim=0)
 
 
 OWN_OP = """

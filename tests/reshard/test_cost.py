@@ -42,7 +42,7 @@ def test_wire_bytes_follow_the_ring_formulas(count: int) -> None:
     exchange = cost_of("all_to_all", "a: S(0)", mesh, shape, axes=("a",), dim=0, to_dim=1)
     assert exchange.wire_bytes == pytest.approx(part * total / count)
     assert cost_of("slice", "", mesh, shape, axes=("a",), dim=0).wire_bytes == 0
-    assert cost_of("partition", "", mesh, shape, axes=("a",), op="sum").wire_bytes == 0
+    assert cost_of("partition", "", mesh, shape, axes=("a",), reduction="sum").wire_bytes == 0
 
 
 def test_a_permute_sends_all_that_a_rank_holds() -> None:

@@ -164,8 +164,8 @@ def naive_steps(shape, source: Sharding, target: Sharding, mesh: Mesh):
         yield make_step(kind, here, mesh, shape, axes=(axis,), **given)
         here = here.replace(axis, R)
     for axis, placement in target.entries:
-        given = {"op": placement.op} if placement.trait == "partial" else {"dim": placement.dim}
-        step = make_step("partition" if "op" in given else "slice", here, mesh, shape, axes=(axis,), **given)
+        given = {"reduction": placement.op} if placement.trait == "partial" else {"dim": placement.dim}
+        step = make_step("partition" if "reduction" in given else "slice", here, mesh, shape, axes=(axis,), **given)
         yield step
         here = step.target
     assert here == target

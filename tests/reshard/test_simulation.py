@@ -79,7 +79,7 @@ def gathered(locals_: list[torch.Tensor], step: Step, mesh: Mesh, rank: int) -> 
 def reduced(locals_: list[torch.Tensor], step: Step, mesh: Mesh, rank: int) -> torch.Tensor:
     total = locals_[mesh.group(rank, step.axes)[0]]
     for peer in mesh.group(rank, step.axes)[1:]:
-        total = REDUCTIONS[step.op].combine(total, locals_[peer])  # type: ignore[index]
+        total = REDUCTIONS[step.reduction].combine(total, locals_[peer])  # type: ignore[index]
     return total / mesh.group_size(axis for axis, op in step.source.partial if axis in step.axes and op == "avg")
 
 
@@ -201,7 +201,13 @@ def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, 
     held, here = distribute(tensor, source, mesh), source
     for step in plan.steps:
         assert step.source == here
-        arguments = {"axes": step.axes, "dim": step.dim, "to_dim": step.to_dim, "op": step.op, "target": step.target}
+        arguments = {
+            "axes": step.axes,
+            "dim": step.dim,
+            "to_dim": step.to_dim,
+            "reduction": step.reduction,
+            "target": step.target,
+        }
         assert transition(step.kind, here, mesh, shape, **arguments) == step.target
         assert step.spec.loads is None or sends_anything(step, shape, mesh)
         held, here = execute(step, held, mesh, shape), step.target

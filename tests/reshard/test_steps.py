@@ -26,12 +26,12 @@ LEGAL = [
     ("all_to_all", "a: S(0), b: S(1)", {"axes": ["a"], "dim": 0, "to_dim": 1}, "b: S(1), a: S(1)"),
     ("all_to_all", "a: S(0), b: S(0)", {"axes": ["a", "b"], "dim": 0, "to_dim": 1}, "a: S(1), b: S(1)"),
     ("all_reduce", "a: P(sum), b: S(0)", {"axes": ["a"]}, "b: S(0)"),
-    ("all_reduce", "a: P(sum), b: P(avg)", {"axes": ["b", "a"], "op": "sum"}, ""),
-    ("all_reduce", "a: P(max), b: P(max)", {"axes": ["b"], "op": "max"}, "a: P(max)"),
+    ("all_reduce", "a: P(sum), b: P(avg)", {"axes": ["b", "a"], "reduction": "sum"}, ""),
+    ("all_reduce", "a: P(max), b: P(max)", {"axes": ["b"], "reduction": "max"}, "a: P(max)"),
     ("reduce_scatter", "a: P, b: S(0)", {"axes": ["a"], "dim": 0}, "b: S(0), a: S(0)"),
-    ("reduce_scatter", "a: P, b: P", {"axes": ["b", "a"], "dim": 1, "op": "sum"}, "b: S(1), a: S(1)"),
-    ("partition", "b: S(0)", {"axes": ["a", "c"], "op": "sum"}, "b: S(0), a: P, c: P"),
-    ("partition", "b: P(avg)", {"axes": ["a"], "op": "sum"}, "a: P, b: P(avg)"),
+    ("reduce_scatter", "a: P, b: P", {"axes": ["b", "a"], "dim": 1, "reduction": "sum"}, "b: S(1), a: S(1)"),
+    ("partition", "b: S(0)", {"axes": ["a", "c"], "reduction": "sum"}, "b: S(0), a: P, c: P"),
+    ("partition", "b: P(avg)", {"axes": ["a"], "reduction": "sum"}, "a: P, b: P(avg)"),
     ("permute", "a: S(0), b: S(0)", {"target": "b: S(0), a: S(0)"}, "b: S(0), a: S(0)"),
     ("permute", "a: S(0), c: P", {"target": "b: S(0), c: P"}, "b: S(0), c: P"),
     ("permute", "a: S(0), b: S(0)", {"target": "c: S(0)"}, "c: S(0)"),
@@ -56,17 +56,17 @@ ILLEGAL = [
     ("slice", "", {"axes": ["a"]}, "slice needs a dimension of a tensor of rank 2, found None"),
     ("slice", "a: S(1)", {"axes": ["a"], "dim": 0}, "slice on 'a' needs it replicated, found S(1)"),
     ("slice", "a: ?", {"axes": ["a"], "dim": 0}, "slice on 'a' needs it replicated, found ?"),
-    ("partition", "a: P", {"axes": ["a"], "op": "sum"}, "partition on 'a' needs it replicated, found P(sum)"),
+    ("partition", "a: P", {"axes": ["a"], "reduction": "sum"}, "partition on 'a' needs it replicated, found P(sum)"),
     ("partition", "", {"axes": ["a"]}, "partition needs the reduction"),
-    ("partition", "", {"axes": ["a"], "op": "median"}, "unknown reduction 'median'"),
-    ("partition", "b: P(max)", {"axes": ["a"], "op": "sum"}, "do not commute"),
+    ("partition", "", {"axes": ["a"], "reduction": "median"}, "unknown reduction 'median'"),
+    ("partition", "b: P(max)", {"axes": ["a"], "reduction": "sum"}, "do not commute"),
     ("all_gather", "a: S(0), b: S(0)", {"axes": ["a"], "dim": 0}, "innermost axes of dimension 0 in nesting order"),
     ("all_gather", "a: S(0), b: S(0)", {"axes": ["b", "a"], "dim": 0}, "found [a, b]"),
     ("all_gather", "a: S(0)", {"axes": ["a"], "dim": 1}, "all_gather on [a] needs these"),
     ("all_to_all", "a: S(0)", {"axes": ["a"], "dim": 0, "to_dim": 0}, "from dimension 0 to itself"),
     ("all_to_all", "a: S(0)", {"axes": ["a"], "dim": 0}, "all_to_all needs a dimension"),
     ("all_reduce", "a: S(0)", {"axes": ["a"]}, "all_reduce on 'a' needs it partial, found S(0)"),
-    ("all_reduce", "a: P(max)", {"axes": ["a"], "op": "sum"}, "all_reduce by sum does another reduction than"),
+    ("all_reduce", "a: P(max)", {"axes": ["a"], "reduction": "sum"}, "all_reduce by sum does another reduction than"),
     ("all_reduce", "a: P(max), b: P", {"axes": ["a", "b"]}, "expected one kind"),
     ("reduce_scatter", "b: S(0)", {"axes": ["a"], "dim": 0}, "needs it partial, found R"),
     ("permute", "a: S(0)", {}, "give the target sharding"),
@@ -124,8 +124,8 @@ def test_every_kind_of_step_has_a_legal_and_an_illegal_case() -> None:
 
 def test_a_step_knows_the_reduction_it_does_and_prints_itself() -> None:
     source = parse_sharding("a: P(sum), b: P(avg)")
-    assert make_step("all_reduce", source, MESH, SHAPE, axes=("a", "b")).op == "sum"
-    assert make_step("all_reduce", source, MESH, SHAPE, axes=("b",)).op == "avg"
+    assert make_step("all_reduce", source, MESH, SHAPE, axes=("a", "b")).reduction == "sum"
+    assert make_step("all_reduce", source, MESH, SHAPE, axes=("b",)).reduction == "avg"
     step = make_step("reduce_scatter", source, MESH, SHAPE, axes=("a",), dim=1)
     assert str(step) == "reduce_scatter on [a] dim 1 op sum"
     step = make_step("all_to_all", parse_sharding("a: S(0)"), MESH, SHAPE, axes=("a",), dim=0, to_dim=1)

@@ -350,8 +350,8 @@ def _before(spec: CollectiveSpec, target: Sharding, given: Arguments, mesh: Mesh
     trait = spec.before
     if trait == "shard" and "dim" in argument:
         rest += [(axis, Shard(argument["dim"])) for axis in parts]
-    if trait == "partial" and "op" in argument:
-        rest += [(axis, partial_placement(argument["op"])) for axis in parts]
+    if trait == "partial" and "reduction" in argument:
+        rest += [(axis, partial_placement(argument["reduction"])) for axis in parts]
     return Sharding(rest, target.mesh).merged(mesh)
 
 
