@@ -77,9 +77,9 @@ def programs(mesh: Mesh, kind: str, shape: tuple[int, ...], ops: tuple[str, ...]
         if kind in ("all_gather", "slice"):
             given += [({"axes": axes, "dim": dim}, f"{on} dim {dim}") for dim in dims]
         elif kind == "reduce_scatter":
-            given += [({"axes": axes, "dim": d, "op": op}, f"{on} dim {d} op {op}") for d in dims for op in ops]
+            given += [({"axes": axes, "dim": d, "reduction": op}, f"{on} dim {d} op {op}") for d in dims for op in ops]
         elif kind in ("all_reduce", "partition"):
-            given += [({"axes": axes, "op": op}, f"{on} op {op}") for op in ops]
+            given += [({"axes": axes, "reduction": op}, f"{on} op {op}") for op in ops]
         elif kind == "all_to_all":
             pairs = itertools.permutations(dims, 2)
             given += [({"axes": axes, "dim": a, "to_dim": b}, f"{on} from {a} to {b}") for a, b in pairs]

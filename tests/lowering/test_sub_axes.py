@@ -113,7 +113,13 @@ def test_the_steps_of_a_plan_follow_each_other_and_cost_no_less_than_the_bound(
     here = source
     for step in plan.steps:
         assert step.source == here
-        given = {"axes": step.axes, "dim": step.dim, "to_dim": step.to_dim, "op": step.op, "target": step.target}
+        given = {
+            "axes": step.axes,
+            "dim": step.dim,
+            "to_dim": step.to_dim,
+            "reduction": step.reduction,
+            "target": step.target,
+        }
         assert transition(step.kind, here, mesh, shape, **given) == step.target == step.target.merged(mesh)
         here = step.target
     assert here == target
