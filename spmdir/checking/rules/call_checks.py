@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_
 from spmdir.checking.rules.report import Fault, Missing, OpReport
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.soundness import Case, Verdict, meta, on_one_axis, prepare
-from spmdir.checking.rules.values import special_variants
+from spmdir.checking.rules.values import hard_variants, special_variants
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import Placement, R, parse_placement
 from spmdir.rules import RuleSet
@@ -27,11 +27,29 @@ REPEATABLE = ("max", "min", "any", "all")
 """The reductions that leave one value that all ranks have as it is."""
 
 
+@attrs.frozen
+class Tried:
+    """A sample that was run: its text, itself, ready to be run, and its variants, likewise."""
+
+    text: str
+    sample: Sample
+    case: Case
+    variants: list[Case]
+
+
+@attrs.frozen
+class Found:
+    """What a search for missing strategies found in one sample: what is right, and the operands of what is not."""
+
+    right: tuple[Possible, ...]
+    wrong: frozenset[tuple[Placement, ...]]
+
+
 def check_op(
     op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
 ) -> OpReport:
     """Return the report of one op; `say` is told what is being done, so that a crash has a place."""
-    cases: list[tuple[str, list[Case]]] = []
+    cases: list[Tried] = []
     notes: list[str] = []
     faults: list[Fault] = []
     judged: dict[tuple[int, str], bool] = {}
@@ -41,7 +59,7 @@ def check_op(
         key = number, verdict.strategy
         judged[key] = judged.get(key, True) and verdict.fault is None
         if verdict.fault is not None:
-            shown = f"{cases[number][0]} with {name}" if name else cases[number][0]
+            shown = f"{cases[number].text} with {name}" if name else cases[number].text
             faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
 
     for sample in samples:
@@ -52,7 +70,7 @@ def check_op(
             continue
         tried = [("", case), *variants(sample, case, rules)]
         number = len(cases)
-        cases.append((text, [variant for _, variant in tried]))
+        cases.append(Tried(text, sample, case, [variant for name, variant in tried if name]))
         for name, variant in tried:
             say(f"running {text} with {name}" if name else f"running {text}")
             for verdict in on_one_axis(variant, options.counts, extras):
@@ -64,7 +82,7 @@ def check_op(
         notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
-    missing = _missing(op, cases, say) if options.missing and not extras else ()
+    missing = _missing(op, cases, rules, say) if options.missing and not extras else ()
     sound = sum(judged.values())
     return OpReport(
         op,
@@ -95,8 +113,13 @@ def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, 
     if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in special_variants(sample):
+        yield from ((name, prepared) for prepared in _prepared([variant], rules))
+
+
+def _prepared(samples: Iterable[Sample], rules: RuleSet) -> Iterator[Case]:
+    for sample in samples:
         try:
-            yield name, prepare(variant, rules)
+            yield prepare(sample, rules)
         except (SpmdirError, *FAILURES):
             continue
 
@@ -115,15 +138,34 @@ def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[s
         yield from ((name, v) for v in verdicts if not why_numbers_differ(sample.op, v.strategy))
 
 
-def _missing(op: str, cases: Sequence[tuple[str, Sequence[Case]]], say: Callable[[str], None]) -> tuple[Missing, ...]:
-    found: dict[str, list[str]] = {}
-    for text, (case, *others) in cases:
-        if not telling(case):
+def _missing(op: str, cases: Sequence[Tried], rules: RuleSet, say: Callable[[str], None]) -> tuple[Missing, ...]:
+    found: list[tuple[Tried, Found]] = []
+    for tried in cases:
+        if not telling(tried.case):
             continue
-        say(f"looking for missing strategies of {text}")
-        for possible in left_out(case, others):
-            found.setdefault(str(possible), []).append(text)
-    return tuple(Missing(s, len(texts), texts[0], why_left_out(op, s)) for s, texts in found.items())
+        say(f"looking for missing strategies of {tried.text}")
+        hard = () if why_finite(op) else _prepared(hard_variants(tried.sample), rules)
+        found.append((tried, left_out(tried.case, tried.variants, hard)))
+    agreed: dict[object, Possible | None] = {}
+    for tried, each in found:
+        kind = alike(tried.case)
+        agreed.update(((kind, operands), None) for operands in each.wrong)
+        for possible in each.right:
+            before = agreed.get((kind, possible.operands), possible)
+            agreed[kind, possible.operands] = before and before.both(possible)
+    texts: dict[str, list[str]] = {}
+    for tried, each in found:
+        for operands in (possible.operands for possible in each.right):
+            if possible := agreed[alike(tried.case), operands]:
+                texts.setdefault(str(possible), []).append(tried.text)
+    return tuple(Missing(s, len(samples), samples[0], why_left_out(op, s)) for s, samples in texts.items())
+
+
+def alike(case: Case) -> object:
+    """Return what calls have in common if strategies that are right for one must be for the other: all but sizes."""
+    call = case.rule.call
+    operands = tuple((meta.dtype, tuple(size == 1 for size in meta.shape)) for meta in call.operands)
+    return call.arguments, call.structure, operands
 
 
 def telling(case: Case) -> bool:
@@ -132,24 +174,42 @@ def telling(case: Case) -> bool:
     return most > 1 and not all(right is None or not right.numel() for right in case.expected)
 
 
-def left_out(case: Case, others: Sequence[Case]) -> Iterator[Possible]:
-    """Yield the assignments that are right and that the rule of `case` does not have; `others` are its variants."""
-    trials = [Trial(c.rule.call, c.operands, c.expected, c.rule.shape_arguments) for c in (case, *others)]
+def left_out(case: Case, others: Iterable[Case] = (), hard: Iterable[Case] = ()) -> Found:
+    """Return the assignments that the rule of `case` does not have.
+
+    Args:
+        others: its variants; one that is wrong in any of them is wrong.
+        hard: more of them, which are made only if an assignment is right in all others.
+    """
+    first, *trials = (_trial(c) for c in (case, *others))
     known = {strategy.operands for count in TRIED_IN for strategy in case.rule.strategies(count)}
-    ignored = trials[0].ignored()
-    found: list[tuple[Placement, ...]] = []
-    for operands in trials[0].assignments():
-        if any(_implied(operands, other, ignored) for other in (*known, *found)):
+    ignored = first.ignored()
+    right: list[Possible] = []
+    wrong: set[tuple[Placement, ...]] = set()
+    last: list[Trial] | None = None
+    for operands in first.assignments():
+        if any(_implied(operands, other, ignored) for other in (*known, *(p.operands for p in right))):
             continue
-        possible = right_in_all(trials, operands)
+        possible = right_in_all([first, *trials], operands)
+        if possible and any(p.trait == "partial" for p in operands):
+            last = [_trial(c) for c in hard] if last is None else last
+            possible = right_in_all(last, operands, possible)
         if possible:
-            found.append(operands)
-            yield possible
+            right.append(possible)
+        else:
+            wrong.add(operands)
+    return Found(tuple(right), frozenset(wrong))
 
 
-def right_in_all(trials: Sequence[Trial], operands: tuple[Placement, ...]) -> Possible | None:
+def _trial(case: Case) -> Trial:
+    return Trial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
+
+
+def right_in_all(
+    trials: Sequence[Trial], operands: tuple[Placement, ...], so_far: Possible | None = None
+) -> Possible | None:
     """Return `operands` with its results, if right in a trial and in those of the same call on other numbers."""
-    possible = None
+    possible = so_far
     for trial in trials:
         possible = trial.right(operands, TRIED_IN, possible)
         if possible is None:

@@ -42,6 +42,13 @@ class Possible:
     operands: tuple[Placement, ...]
     results: tuple[tuple[Placement, ...], ...]
 
+    def both(self, other: Possible) -> Possible | None:
+        """Return what is right by both, for the same operands; None if they agree on no placement of some result."""
+        pairs = list(zip(self.results, other.results, strict=True))
+        results = tuple(tuple(p for p in mine if p in theirs) for mine, theirs in pairs)
+        known = all(some or not mine for some, (mine, _) in zip(results, pairs, strict=True))
+        return Possible(self.operands, results) if known else None
+
     def __str__(self) -> str:
         results = (str(placements[0]) if placements else "R" for placements in self.results)
         return f"({', '.join(map(str, self.operands))}) -> ({', '.join(results)})"

@@ -25,6 +25,9 @@ MADE_BY_ONE = {"max": (float("nan"), float("inf")), "min": (float("nan"), float(
 SPECIAL = {"NaN": (float("nan"),), "infinities": (float("inf"), float("-inf"), -0.0)}
 """What variants of a sample put into its floating operands."""
 
+HARD_DRAWS = 4
+"""The sets of special values on which a strategy that nobody has listed must be right, too."""
+
 
 def seed(*words: object) -> None:
     """Make what is random from here on a function of `words`, in every process alike."""
@@ -84,18 +87,29 @@ def special_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield (name, the sample with NaN or infinities here and there in its f64 operands), if it has such operands."""
     for name, values in SPECIAL.items():
         seed(sample.op, name)
-        operands = tuple(_sprinkled(operand, values) for operand in sample.operands)
-        if any(new is not old for new, old in zip(operands, sample.operands, strict=True)):
-            yield name, attrs.evolve(sample, operands=operands)
+        yield from ((name, variant) for variant in _with(sample, values, 0.2))
 
 
-def _sprinkled(operand: object, values: tuple[float, ...]) -> object:
+def hard_variants(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with infinities and zeros in half of its f64 operands, so that any two of them meet."""
+    for again in range(HARD_DRAWS):
+        seed(sample.op, "hard", again)
+        yield from _with(sample, (float("inf"), float("-inf"), 0.0, -0.0), 0.5)
+
+
+def _with(sample: Sample, values: tuple[float, ...], share: float) -> Iterator[Sample]:
+    operands = tuple(_sprinkled(operand, values, share) for operand in sample.operands)
+    if any(new is not old for new, old in zip(operands, sample.operands, strict=True)):
+        yield attrs.evolve(sample, operands=operands)
+
+
+def _sprinkled(operand: object, values: tuple[float, ...], share: float) -> object:
     if isinstance(operand, list):
-        made = [_sprinkled(one, values) for one in operand]
+        made = [_sprinkled(one, values, share) for one in operand]
         return made if any(new is not old for new, old in zip(made, operand, strict=True)) else operand
     if not isinstance(operand, Tensor) or operand.dtype != torch.float64 or not operand.numel():
         return operand
     chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), operand.shape)]
-    places = torch.rand(operand.shape) < 0.2
+    places = torch.rand(operand.shape) < share
     places.view(-1)[torch.randint(operand.numel(), ())] |= operand.numel() > 1
     return torch.where(places, chosen, operand)

@@ -44,7 +44,8 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
     for name, value in arguments.items():
         if name not in known:
             raise RuleError(
-                f"{rule.op} has no argument '{name}'; it takes {', '.join(known)}{did_you_mean(name, known)}"
+                f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter '{name}'; "
+                f"it has {', '.join(known)}{did_you_mean(name, known)}"
             )
         check_kind(rule.op, name, value)
     tensors = [p for p in rule.tensors if not (positional and p.name in arguments)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.call_checks import left_out
+from spmdir.checking.rules.call_checks import check_op, left_out
+from spmdir.checking.rules.jobs import Options
 from spmdir.checking.rules.possible import Possible, Trial
 from spmdir.checking.rules.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import Partial, R
-from spmdir.rules import default
+from spmdir.rules import RuleSet, default
+from spmdir.rules.rule_set import read
 
 
 def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:
@@ -73,4 +75,26 @@ def test_many_operands_are_tried_in_part():
 def test_what_a_partial_maximum_offers_is_offered_for_replicated_operands_too():
     case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
     assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
-    assert not [p for p in left_out(case, ()) if any(o.op == "max" for o in p.operands)]
+    assert not [p for p in left_out(case).right if any(o.op == "max" for o in p.operands)]
+
+
+def unlisted(text: str) -> RuleSet:
+    """Return the rules with `text` in place of those of the same op."""
+    return RuleSet({**default().records, **read(text, "own.rules")})
+
+
+def test_a_strategy_that_infinities_break_is_not_missing():
+    rules = unlisted("aten.add.Tensor(self: *, other: *, alpha=1) -> *    linear self other")
+    samples = [sample("add.Tensor", f(*shape), f(*shape), alpha=0.5) for shape in [(4, 6), (5, 7)]]
+    report = check_op("aten.add.Tensor", samples, rules, Options((2,)), str)
+    assert report.sound and not report.unsound
+    assert not report.missing
+
+
+def test_a_strategy_that_is_wrong_in_a_sample_of_the_same_kind_is_not_missing():
+    rules = unlisted("aten.mul.Tensor(self: *, other: *) -> *    linear self; linear other")
+    ones = torch.ones(4, 6, dtype=torch.int64)
+    positive, negative = (sample("mul.Tensor", f(4, 6), factors) for factors in (ones, -ones))
+    assert "(P(max), R) -> (P(max))" in map(str, left_out(prepare(positive, rules)).right)
+    report = check_op("aten.mul.Tensor", [positive, negative], rules, Options((2,)), str)
+    assert not [m.strategy for m in report.missing if m.strategy.startswith("(P(max), R)")]
