@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.standard import parse_placement as parse_placement
     from spmdir.core.sharding import Sharding as Sharding
     from spmdir.core.sharding import ShardingLike as ShardingLike
+    from spmdir.core.tensor import TensorMeta as TensorMeta
     from spmdir.dialects.ir import parse as parse
     from spmdir.dialects.ir import print_ir as print_ir
     from spmdir.importer.constrain import constrain as constrain
@@ -63,6 +64,7 @@ _HOMES = {
     "Sharding": "spmdir.core.sharding",
     "ShardingLike": "spmdir.core.sharding",
     "SpmdirError": "spmdir.core.errors",
+    "TensorMeta": "spmdir.core.tensor",
     "Topology": "spmdir.reshard.topology",
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",

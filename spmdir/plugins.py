@@ -56,7 +56,7 @@ class TextFile:
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Plugin:
     """What a plug-in brings; made by `load_plugin`.
 
@@ -73,10 +73,15 @@ class Plugin:
 
     name: str
     digest: str
-    rules: Mapping[str, tuple[Record, ...]] = attrs.field(factory=dict, eq=False, repr=False)
-    rewrites: tuple[TextFile, ...] = attrs.field(default=(), eq=False, repr=False)
+    rules: Mapping[str, tuple[Record, ...]] = attrs.field(factory=dict, eq=False)
+    rewrites: tuple[TextFile, ...] = attrs.field(default=(), eq=False)
     passes: Mapping[str, type[ModulePass]] = attrs.field(factory=dict, eq=False)
-    module: ModuleType | None = attrs.field(default=None, eq=False, repr=False)
+    module: ModuleType | None = attrs.field(default=None, eq=False)
+
+    def __repr__(self) -> str:
+        brought = {"rules of": self.rules, "rewrites": [file.path for file in self.rewrites], "passes": self.passes}
+        said = "; ".join(f"{what} {', '.join(names)}" for what, names in brought.items() if names)
+        return f"<Plugin '{self.name}': {said}>" if said else f"<Plugin '{self.name}'>"
 
     def values(self, kind: type[Kind]) -> tuple[Kind, ...]:
         """Return the values of class `kind` that the plug-in defines, in order."""

@@ -12,7 +12,8 @@ from spmdir.core.placement.base import parse_placement
 from spmdir.dialects import ir
 from spmdir.passes import PASSES
 from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.plugins import load_module, load_plugins
+from spmdir.plugins import load_module, load_plugin, load_plugins
+from spmdir.rules.rule_set import load_rules
 from spmdir.tools import spmd_opt, spmd_plan
 
 RENAME = '''\
@@ -250,3 +251,11 @@ def test_an_installed_plugin_is_found_by_its_name_and_by_the_name_of_its_pass(tm
     assert [plugin.name for plugin in Pipeline("rename{to=h}").plugins] == ["renaming"]
     with pytest.raises(SpmdirError, match=r"no plug-in 'renamin'.*installed are renaming; did you mean 'renaming'"):
         load_plugins(["renamin"])
+
+
+def test_the_reprs_of_a_plug_in_and_of_rules_are_short_and_say_what_is_in_them(tmp_path: Path) -> None:
+    own = tmp_path / "own.rules"
+    own.write_text("mylib.scale(x: *, factor) -> *    linear x\n")
+    assert repr(load_plugin(own)) == f"<Plugin '{own}': rules of mylib.scale>"
+    rules = repr(load_rules(own))
+    assert rules.startswith("<RuleSet of ") and rules.endswith(" ops, 1 of them not packaged: mylib.scale>")

@@ -14,7 +14,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.core.errors import ParseError, did_you_mean
+from spmdir.core.errors import ParseError, did_you_mean, raise_all
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
@@ -22,7 +22,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
-from spmdir.passes.fusion.rewrite_text import read_rewrites
+from spmdir.passes.fusion.rewrite_text import duplicates, read_rewrites
 from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
@@ -96,6 +96,8 @@ class FuseCollectivesPass(ModulePass):
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
         rewrites: list[Rewrite] = [*read_rewrites(REWRITES), *context.rewrites, *own]
+        # A file may be named twice, by a plug-in and by the option; its rewrites are the same ones.
+        raise_all(duplicates(list(dict.fromkeys(rewrites))))
         names = [rewrite.name for rewrite in rewrites]
         for name in self.only:
             if name not in names:

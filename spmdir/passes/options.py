@@ -54,8 +54,9 @@ def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES)
             values.setdefault(free, {})[key] = _number(name, key, text)
             continue
         if field not in types_of:
-            known = ", ".join(types_of) or "no options"
-            raise ParseError(f"pass '{name}' has no option '{key}'; it has {known}{did_you_mean(field, types_of)}")
+            known = [_shown(option) for option in types_of]
+            listed = ", ".join(known) or "no options"
+            raise ParseError(f"pass '{name}' has no option '{key}'; it has {listed}{did_you_mean(_shown(key), known)}")
         try:
             values[field] = _convert(text, types_of[field])
         except ValueError:
@@ -63,6 +64,10 @@ def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES)
                 f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(types_of[field])}"
             ) from None
     return kind(**values)
+
+
+def _shown(option: str) -> str:
+    return option.replace("_", "-")
 
 
 def _number(name: str, key: str, text: str) -> int:
@@ -80,7 +85,7 @@ def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
 def changed_options(made: ModulePass) -> tuple[tuple[str, str], ...]:
     """Return the options of a pass that have not their default, with their values as text."""
     fields = [field for field in dataclasses.fields(made) if getattr(made, field.name) != field.default]
-    return tuple((field.name.replace("_", "-"), _text(getattr(made, field.name))) for field in fields)
+    return tuple((_shown(field.name), _text(getattr(made, field.name))) for field in fields)
 
 
 def _text(value: Any) -> str:
@@ -98,9 +103,7 @@ def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
     kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [
-        f"{option.replace('_', '-')}: {_type_text(hint)} = {defaults[option]}"
-        if get_origin(hint) is not dict
-        else "NAME: int"
+        f"{_shown(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
         for option, hint in pass_options(kind).items()
     ]
     return (kind.__doc__ or "").strip().partition("\n")[0], options

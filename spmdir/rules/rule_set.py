@@ -24,6 +24,9 @@ from spmdir.rules.op_rule import OpRule
 from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 
+SHOWN_NAMES = 5
+"""How many names of ops the repr of a rule set shows."""
+
 PACKAGED = Path(__file__).parent / "aten"
 
 
@@ -52,7 +55,7 @@ class Clock:
         self.seconds += time.perf_counter() if not self._depth else 0
 
 
-@attrs.define(frozen=True, slots=False, eq=False)
+@attrs.define(frozen=True, slots=False, eq=False, repr=False)
 class RuleSet:
     """Op name → the records of its alternatives, in order; caches what it parses and instantiates.
 
@@ -64,6 +67,11 @@ class RuleSet:
     _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
     _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
     clock: Clock = attrs.field(factory=Clock)
+
+    def __repr__(self) -> str:
+        own = [name for name, records in self.records.items() if packaged().records.get(name) != records]
+        also = f", {len(own)} of them not packaged: {', '.join(own[:SHOWN_NAMES])}" if own else ""
+        return f"<RuleSet of {len(self.records)} ops{also}{', …' if len(own) > SHOWN_NAMES else ''}>"
 
     @property
     def instances(self) -> int:

@@ -255,11 +255,15 @@ def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
         ("ab: permute x => unbucket bucket(x, ...)", "1:1: error: bucket(…) stands at most once on the left"),
         ("ab: permute x => x when f is cheap", "1:1: error: 'f is cheap' is a condition on f, which does not occur"),
         ("ab slice x on A dim d => x", "1:4: error: found 'slice', expected ':'"),
+        ("a: slice x on A dim d => x", "1:1: error: found 'a', expected a name of two letters or more"),
+        ("ab: all_reduce x on A op sum => x", "1:5: error: 'op sum' names no variable; expected a small letter"),
+        ("ab: all_reduce x on A op r => x\n" * 2, "2:1: error: there is a rewrite 'ab' at my.rewrites:1:1; expected"),
+        ("ab: x => x\nac: permute x => x\nad: x => x", "3:1: error: the left side is any tensor at all"),
         ("ab: slice x on A dim d => x when d = e", "1:36: error: found '=', expected '!='"),
     ],
 )
 def test_a_wrong_rewrite_is_located_and_says_what_was_expected(text: str, message: str) -> None:
-    with pytest.raises(ParseError) as error:
+    with pytest.raises(SpmdirError) as error:
         parse_rewrites(text, "my.rewrites")
     assert f"my.rewrites:{message}" in str(error.value)
 
@@ -372,3 +376,12 @@ func.func @main(%y: tensor<4xf32>,
 """
     before = ir.print_ir(ir.parse(text))
     assert ir.print_ir(run_passes(ir.parse(text), "fuse-collectives")) == before
+
+
+def test_a_rewrite_with_the_name_of_a_packaged_one_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "mine.rewrites"
+    file.write_text("gather-of-scatter: broadcast x on A => x\n")
+    said = r"there is a rewrite 'gather-of-scatter' at .*fuse_collectives\.rewrites:"
+    with pytest.raises(ParseError, match=said) as error:
+        run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{rewrites={file}}}")
+    assert str(error.value.location) == f"{file}:1:1"

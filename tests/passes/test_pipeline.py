@@ -75,7 +75,7 @@ def test_passes_keep_their_order() -> None:
         ("prob", "unknown pass 'prob'; expected one of inline, fold-views, propagate,"),
         ("prob", "did you mean 'probe'?"),
         ("probe{max-step=1}", "pass 'probe' has no option 'max-step'"),
-        ("probe{max-step=1}", "did you mean 'max_steps'?"),
+        ("probe{max-step=1}", "did you mean 'max-steps'?"),
         ("probe{max-steps=x}", "option 'max-steps' of pass 'probe' cannot be 'x'; expected int"),
         ("probe{eager=yes}", "cannot be 'yes'; expected true|false"),
         ("probe{order=left}", "cannot be 'left'; expected up|down"),

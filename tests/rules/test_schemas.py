@@ -1,19 +1,32 @@
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
+from spmdir.checking.rules.schema import check_schema
+from spmdir.core.errors import ParseError
 from spmdir.rules import default
 from spmdir.rules.language.argument_types import KINDS
 from spmdir.rules.language.syntax_tree import Constant
-from spmdir.torch_interop.schemas import torch_op
+from spmdir.torch_interop.schemas import resolve, torch_op
 
 
 def test_rules_list_the_parameters_of_the_schema_in_order():
     for rule in default().parse_all():
-        schema = torch_op(rule.op)._schema
-        expected = [(a.name, "Tensor" in str(a.type)) for a in schema.arguments]
-        assert [(p.name, p.is_tensor) for p in rule.parameters] == expected, rule.op
+        assert resolve(rule.op)
+    for op in default().names:
+        check_schema(op, default())
+
+
+@pytest.mark.parametrize("parameters", ["a: *, b: *, alpha=1", "self: *, alpha=1, other: *", "self: *, other: *"])
+def test_a_rule_with_other_parameters_than_the_schema_is_an_error_at_its_place(tmp_path: Path, parameters: str):
+    own = tmp_path / "own.rules"
+    own.write_text(f"\naten.add.Tensor({parameters}) -> *\n")
+    with pytest.raises(ParseError, match=r"schema, in order: self: …, other: …, alpha$") as e:
+        check_schema("aten.add.Tensor", default().with_file(own))
+    assert str(e.value.location) == f"{own}:2:1"
 
 
 def test_defaults_are_those_of_the_schema():

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import SpmdirError, raise_all
 
 Ask = Callable[[Sequence[Any], float], Iterator[Any]]
 
@@ -73,7 +73,7 @@ class Worker:
             while True:
                 kind, value = pickle.load(process.stdout)
                 if kind == "rejected":
-                    raise SpmdirError(value)
+                    raise_all([SpmdirError(message, location) for message, location in value])
                 if kind == "answer":
                     return value
                 if kind == "failure":

@@ -17,7 +17,8 @@ from spmdir.checking.rules.jobs import Options, Setup
 from spmdir.checking.rules.report import OpReport
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
-from spmdir.core.errors import SpmdirError
+from spmdir.checking.rules.schema import check_schema
+from spmdir.core.errors import SpmdirError, SpmdirErrors
 from spmdir.plugins import extended_rules, load_plugins
 from spmdir.rules import RuleSet, default
 
@@ -41,6 +42,7 @@ class Session:
         return capture(index, wanted)
 
     def check(self, op: str, captured: tuple[bytes, ...], options: Options) -> OpReport:
+        check_schema(op, self.rules)
         samples = [*self.own.get(op, ()), *map(pickle.loads, captured)]
         return check_op(op, samples, self.rules, options, self.say)
 
@@ -81,7 +83,8 @@ def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
             session = session or session_of(setup, lambda stage: send("stage", stage))
             send("answer", getattr(session, method)(*arguments))
         except SpmdirError as error:
-            send("rejected", str(error).removeprefix("error: "))
+            each = error.errors if isinstance(error, SpmdirErrors) else [error]
+            send("rejected", [(one.message, one.location) for one in each])
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             send("failure", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from lark.exceptions import VisitError
 
-from spmdir.core.errors import Location, ParseError, did_you_mean
+from spmdir.core.errors import Location, ParseError, did_you_mean, raise_all
 from spmdir.core.limits import check_nesting
 from spmdir.core.text_file import read_text_file
 from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes
@@ -26,7 +28,8 @@ from spmdir.passes.fusion.terms import (
 from spmdir.rules.language.grammar import load_grammar
 
 FRIENDLY = {
-    "NAME": "a name", "VARIABLE": "a small letter other than f and x", "AXES": "a capital letter", "OPTIONAL": "'?'",
+    "NAME": "a name of two letters or more", "VARIABLE": "a small letter other than f and x",
+    "AXES": "a capital letter", "OPTIONAL": "'?'",
     "_NEWLINE": "a new line", "COLON": "':'", "COMMA": "','",
     "LPAR": "'('", "RPAR": "')'", "_ARROW": "'=>'", "_DIFFER": "'!='", "_OTHERS": "', ...'", "$END": "the end",
 }  # fmt: skip
@@ -41,10 +44,12 @@ class _Builder(Transformer[Token, Any]):
     def at(self, token: Token) -> Location:
         return Location(self.file, token.line or 1, token.column or 1)
 
-    def start(self, items: list[Rewrite]) -> tuple[Rewrite, ...]:
-        return tuple(items)
+    def start(self, items: list[Rewrite | ParseError]) -> tuple[Rewrite, ...]:
+        rewrites = [item for item in items if isinstance(item, Rewrite)]
+        raise_all([*(item for item in items if isinstance(item, ParseError)), *duplicates(rewrites)])
+        return tuple(rewrites)
 
-    def rewrite(self, items: list[Any]) -> Rewrite:
+    def rewrite(self, items: list[Any]) -> Rewrite | ParseError:
         name, left, right, *given = items
         conditions = [condition for condition in given if condition is not None]
         rewrite = Rewrite(
@@ -57,7 +62,7 @@ class _Builder(Transformer[Token, Any]):
         )
         for check in _CHECKS:
             if problem := check(rewrite):
-                raise ParseError(problem, rewrite.location)
+                return ParseError(problem, rewrite.location)
         return rewrite
 
     def collective(self, items: list[Any]) -> Collective:
@@ -69,6 +74,13 @@ class _Builder(Transformer[Token, Any]):
             )
         clauses, found = clauses_of(kind), dict(given)
         needed = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
+        for (keyword, value), (word, _) in itertools.pairwise(given):
+            if keyword in needed and value is None and word not in clauses:
+                raise ParseError(
+                    f"'{keyword} {word}' names no variable; expected a small letter, which stands for whatever is "
+                    f"there, as in '{keyword} {keyword[0]}'",
+                    self.at(kind),
+                )
         fits = needed <= found.keys() <= clauses.keys() and len(found) == len(given)
         if not fits or any((value is None) == (keyword in needed) for keyword, value in given):
             said = ", ".join(keyword for keyword, _ in given) or "none"
@@ -167,6 +179,16 @@ _CHECKS = (_check_form, _check_variables, _check_async, _check_targets)
 """Each returns what is wrong with a rewrite, or None."""
 
 
+def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
+    """Return an error, located, for each rewrite whose name one before it has."""
+    first: dict[str, Rewrite] = {}
+    return [
+        ParseError(f"there is a rewrite '{rewrite.name}' at {before.location}; expected another name", rewrite.location)
+        for rewrite in rewrites
+        if (before := first.setdefault(rewrite.name, rewrite)) is not rewrite
+    ]
+
+
 @functools.cache
 def _parser() -> Lark:
     return load_grammar(Path(__file__).with_name("rewrites.lark"))
@@ -176,7 +198,7 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
     """Return the rewrites that `text` spells, in order.
 
     Raises:
-        ParseError: malformed text, an unknown collective or an unbound variable; located.
+        ParseError: malformed text, an unknown collective or an unbound variable; located. SpmdirErrors: several are.
     """
     check_nesting(text, file)
     try:

@@ -1,0 +1,33 @@
+"""Compares the parameters of a rule with the schema of its op."""
+
+from __future__ import annotations
+
+from spmdir.core.errors import ParseError
+from spmdir.rules import RuleSet
+from spmdir.torch_interop.schemas import resolve
+
+
+def check_schema(op: str, rules: RuleSet) -> None:
+    """Raise unless the rules of `op` list the parameters of its schema in order.
+
+    An op that is not registered is left to the samples, none of which runs.
+
+    Raises:
+        ParseError: other names, another order, or a tensor for a literal; at the rule's place.
+    """
+    target = resolve(op)
+    if target is None:
+        return
+    schema = [_form(a.name, "Tensor" in str(a.type)) for a in target._schema.arguments]
+    for rule in rules.alternatives(op):
+        listed = [_form(parameter.name, parameter.is_tensor) for parameter in rule.parameters]
+        if listed != schema:
+            raise ParseError(
+                f"the rule of {op} has the parameters {', '.join(listed) or 'none'}; expected those of the op's "
+                f"schema, in order: {', '.join(schema) or 'none'}",
+                rule.location,
+            )
+
+
+def _form(name: str, is_tensor: bool) -> str:
+    return f"{name}: …" if is_tensor else name
