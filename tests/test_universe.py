@@ -26,7 +26,7 @@ from spmdir.core.sharding import parse_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
-from spmdir.dialects.collectives import AllGatherOp
+from spmdir.dialects.collectives import collective_class
 from spmdir.dialects.named import SIZE_NAMESPACES
 from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.reshard_ops import ReshardOp
@@ -224,7 +224,7 @@ def test_the_dialects_of_sizes_list_every_function_but_those_of_math():
 def test_a_collective_is_built_on_a_tensor_with_a_sharding(text: str, lacking: str):
     x = ir.main_function(ir.parse(text)).args[0]
     with pytest.raises(ShardingError, match=f"is built on a value without a {lacking}; expected a tensor"):
-        AllGatherOp.build(x, axes=("dp",), dim=0)
+        collective_class("all_gather").build(x, axes=("dp",), dim=0)
 
 
 def test_nothing_is_defined_twice_among_the_universes():
