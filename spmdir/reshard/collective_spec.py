@@ -147,7 +147,8 @@ class CollectiveSpec:
             other one; for those that find that out rank by rank.
         may_be_async: whether `async` may start it for a later `spmd.wait`.
         may_be_bucketed: whether one of a `spmd.bucket` is one of each of its members.
-        is_planned: whether the planner may choose it.
+        is_planned: of a collective that names axes, whether the planner may choose it wherever its traits fit. Those
+            that name none it knows by itself: permute, exchange, two_round_exchange and convert, see `moves`.
         if_local: the name of the local collective that does it where nothing is sent.
         lower: (site, operand) → the collective started, see `spmdir.lowering.site`; None for those that spmdir ships,
             whose emitters are in `spmdir.lowering.collectives`.
