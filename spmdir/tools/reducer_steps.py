@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 
 import attrs
+from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
@@ -19,9 +20,16 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.passes.inline import InlinePass, calls_in
 
 Deletion = Callable[[], None]
 """Takes one thing away from the module for which it was listed."""
+
+
+def inlined(module: ModuleOp) -> list[Deletion]:
+    """List the replacement of all calls by what they call, if there are calls."""
+    calls = any(calls_in(function) for function in _functions(module))
+    return [partial(InlinePass().apply, Context(), module)] if calls else []
 
 
 def declarations(module: ModuleOp) -> list[Deletion]:
@@ -82,7 +90,7 @@ def attributes(module: ModuleOp) -> list[Deletion]:
     return found
 
 
-STEPS = (declarations, results, ops, arguments, mesh_axes, shardings, attributes)
+STEPS = (inlined, declarations, results, ops, arguments, mesh_axes, shardings, attributes)
 """The steps that delete, in the order in which they are tried."""
 
 
@@ -127,6 +135,11 @@ def _with_size(text: str, old: int, new: int) -> str:
         for line in text.splitlines(keepends=True)
     )
     return "".join(lines)
+
+
+def ops_in(module: ModuleOp) -> int:
+    """Return how many ops the functions have, returns aside."""
+    return len(ops(module))
 
 
 def _functions(module: ModuleOp) -> list[FuncOp]:

@@ -32,6 +32,9 @@ A tool of spmdir that --run names runs in this process, in milliseconds, and its
 too; a --test command is of interest if its exit status is 0. The program comes on stdin, or in a file where the command
 says {}. Every program that is tried reads and verifies, unless the input does not verify.
 """
+_SHELL = ("|", ">", "<", "&&", "||", ";")
+"""Words by which a shell joins commands and files."""
+
 _TOOLS = ("spmd-opt", "spmd-run", "spmd-translate")
 
 
@@ -45,7 +48,9 @@ def _main(argv: Sequence[str]) -> int:
     load_plugins(options.load_plugin)
     text, file = read_text(options.input)
     _check(options)
+    from spmdir.dialects import ir
     from spmdir.tools.reducer import TrialProgram, reduce
+    from spmdir.tools.reducer_steps import ops_in
 
     arguments = tuple(shlex.split(options.run)) if options.run else ()
     plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
@@ -54,13 +59,24 @@ def _main(argv: Sequence[str]) -> int:
         raise SpmdirError(
             f"--run cannot run '{found}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(found, _TOOLS)}"
         )
+    if shell := next((word for word in arguments if word in _SHELL), None):
+        raise SpmdirError(f"--run runs one tool without a shell, and has '{shell}'; expected one tool, or --test")
     test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
-    found = reduce(
-        TrialProgram(text, arguments), lambda one: test(one.text, (*one.arguments, *plugins)), options.timeout, file
-    )
+    printed: list[str] = []
+
+    def is_interesting(one: TrialProgram) -> bool:
+        holds, printed[:] = test(one.text, (*one.arguments, *plugins))
+        return holds
+
+    try:
+        found = reduce(TrialProgram(text, arguments), is_interesting, options.timeout, file)
+    except SpmdirError as error:
+        said = "".join(printed).strip()
+        error.message += f"; it printed:\n{said}" if said else "; it printed nothing" if printed else ""
+        raise
     ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
-    lines = [one.count("\n") for one in (text, found.candidate.text)]
-    print(f"remark: {lines[1]} of {lines[0]} lines are left, {found.probes} tries{ending}", file=sys.stderr)
+    before, left = (ops_in(ir.parse(one, verify_module=False)) for one in (text, found.candidate.text))
+    print(f"remark: {left} of {before} ops are left, {found.probes} tries{ending}", file=sys.stderr)
     if options.run:
         print(f"remark: {shlex.join((*found.candidate.arguments, *plugins))}", file=sys.stderr)
     write_text(options.output, found.candidate.text)
@@ -108,12 +124,16 @@ def _check(options: argparse.Namespace) -> None:
             raise SpmdirError(f"'{text}' is not a regular expression: {error}") from None
 
 
-def _run_test(error: str | None, output: str | None) -> Callable[[str, Sequence[str]], bool]:
-    def test(text: str, arguments: Sequence[str]) -> bool:
+Test = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
+"""(Program, arguments) → whether it is of interest, and what the tool printed to stdout and stderr."""
+
+
+def _run_test(error: str | None, output: str | None) -> Test:
+    def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
         status, stdout, stderr = in_process(arguments, text)
         if error is not None:
-            return status != 0 and re.search(error, stderr) is not None
-        return status == 0 and re.search(output or "", stdout) is not None
+            return status != 0 and re.search(error, stderr) is not None, [stdout, stderr]
+        return status == 0 and re.search(output or "", stdout) is not None, [stdout, stderr]
 
     return test
 
@@ -131,10 +151,10 @@ def in_process(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
         sys.stdin = stdin
 
 
-def _command_test(options: argparse.Namespace) -> Callable[[str, Sequence[str]], bool]:
+def _command_test(options: argparse.Namespace) -> Test:
     limit = options.timeout if math.isfinite(options.timeout) else None
 
-    def test(text: str, _: Sequence[str]) -> bool:
+    def test(text: str, _: Sequence[str]) -> tuple[bool, list[str]]:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -143,8 +163,8 @@ def _command_test(options: argparse.Namespace) -> Callable[[str, Sequence[str]],
             try:
                 done = subprocess.run(command, shell=True, check=False, timeout=limit, **given)
             except subprocess.TimeoutExpired:
-                return False
-        return done.returncode == 0
+                return False, [f"nothing within {limit:g} s"]
+        return done.returncode == 0, [one.decode(errors="replace") for one in (done.stdout, done.stderr)]
 
     return test
 

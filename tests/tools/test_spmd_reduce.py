@@ -172,3 +172,39 @@ def test_wrong_options_are_errors(tmp_path, capsys, options: tuple[str, ...], me
     source.write_text(MLP)
     assert main([str(source), *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def failing(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Return the error of the tool on MLP."""
+    source = tmp_path / "in.mlir"
+    source.write_text(MLP)
+    assert main([str(source), *options]) != 0
+    return capsys.readouterr().err
+
+
+def test_a_program_that_does_not_pass_the_test_shows_what_the_tool_printed(tmp_path, capsys) -> None:
+    said = failing(tmp_path, capsys, "--run", "spmd-opt --propagate", "--expect-error", "no such words")
+    assert "does not pass the test" in said and "no strategy of its rule gives" in said
+    assert "it printed:\nhello" in failing(tmp_path, capsys, "--test", "echo hello; false")
+
+
+def test_a_pipe_in_run_is_an_error_that_names_test(tmp_path, capsys) -> None:
+    said = failing(tmp_path, capsys, "--run", "spmd-opt | grep x", "--expect-output", "x")
+    assert "has '|'; expected one tool, or --test" in said
+
+
+def test_calls_are_inlined_and_ops_are_counted(tmp_path, capsys) -> None:
+    text = """func.func private @g(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = aten.neg(%x) : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = aten.exp(%0) : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+"""
+    left = reduced(tmp_path, text, "--test", "grep -q aten.neg {} && grep -q @f {}")
+    assert "call" not in left and "@g" not in left
+    assert capsys.readouterr().err.startswith("remark: 1 of 3 ops are left")
