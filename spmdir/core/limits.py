@@ -47,6 +47,8 @@ NESTING = Limit("brackets inside one another", 64)
 OPERATORS = Limit("operators in one expression", 200)
 DIGITS = Limit("digits of a number", 40)
 TERMS = Limit("terms of a size", 1000)
+FRAMES = Limit("places in one location", 256)
+INLINED = Limit("ops after inlining", 1 << 18)
 
 ALL = (
     CHARACTERS,
@@ -62,6 +64,8 @@ ALL = (
     OPERATORS,
     DIGITS,
     TERMS,
+    FRAMES,
+    INLINED,
 )
 
 _TOKEN = re.compile(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import CallSiteLoc, ModuleOp
+from xdsl.dialects.builtin import CallSiteLoc, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.limits import INLINED
 from spmdir.dialects import ir
 from spmdir.dialects.names import Names, distinguish, name_of, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.verification import is_local
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,21 @@ class InlinePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         functions = {function.sym_name.data: function for function in ir.functions(op)}
-        for function in callees_first(functions):
+        ordered, called = callees_first(functions), set[str]()
+        _check_size(ordered)
+        for function in ordered:
             calls, names = calls_in(function), Names(function.body.block)
+            called.update(call.callee.string_value() for call in calls)
             for call in calls:
-                _inline(call, functions[call.callee.string_value()], names)
+                callee = functions[call.callee.string_value()]
+                _check_call(call, callee, function)
+                _inline(call, callee, names)
             if calls:
                 distinguish(function.body.block)
-        for function in functions.values():
-            if function.sym_visibility is not None and function.sym_visibility.data == "private":
-                Rewriter.erase_op(function)
+        for name in called:
+            visibility = functions[name].sym_visibility
+            if visibility is not None and visibility.data == "private":
+                Rewriter.erase_op(functions[name])
 
 
 def calls_in(function: FuncOp) -> list[CallOp]:
@@ -69,6 +77,36 @@ def callees_first(functions: Mapping[str, FuncOp]) -> list[FuncOp]:
             f"functions call each other in a cycle, {path}; expected calls without recursion",
             location_of(functions[cycle[0]]),
         ) from None
+
+
+def _check_size(ordered: Sequence[FuncOp]) -> None:
+    """Raise LimitError if inlining functions, callees first, would make more ops than `INLINED`."""
+    sizes: dict[str, int] = {}
+    for function in ordered:
+        called = sum(sizes[call.callee.string_value()] for call in calls_in(function))
+        sizes[function.sym_name.data] = size = called + len(function.body.block.ops)
+        INLINED.check(size, location_of(function))
+
+
+def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
+    """Raise UnsupportedError unless the body of `callee` says all that the call does; located."""
+    if is_local(callee) or is_local(caller):
+        raise UnsupportedError(
+            "calls between programs of one rank cannot be inlined; run inline before localize", location_of(call)
+        )
+    if call.attributes:
+        raise UnsupportedError(
+            f"a call has no attributes, found {', '.join(call.attributes)}; annotate the results of {call.callee}, or "
+            "add a spmd.constraint",
+            location_of(call),
+        )
+    kinds = [function_attrs(callee, "res_attrs", index).get("spmd.kind") for index in range(len(call.results))]
+    if "spmd.outputs" in callee.attributes or StringAttr("mutation") in kinds:
+        raise UnsupportedError(
+            f"{call.callee} names its outputs or writes to its arguments, which only a program may; "
+            "return plain values",
+            location_of(call),
+        )
 
 
 def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.core.arguments import CALLABLE, FLAG, PATH, Kind, accepts, instance, many
-from spmdir.core.errors import ParseError, require_type
+from spmdir.core.errors import ParseError, require_type, shown
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes import PASSES, PassTable
 from spmdir.passes.options import make_pass, pass_options
@@ -80,7 +80,7 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
     while end < len(inside.rstrip()):
         step = _STEP.match(inside, end)
         if step is None:
-            raise ParseError(f"'{inside[end:].strip()}' is not a pipeline; expected `pass,pass{{option=value}}`")
+            raise ParseError(f"{shown(inside[end:].strip())} is not a pipeline; expected `pass,pass{{option=value}}`")
         steps.append(Step(step[1], _options(step[2] or "", step[1])))
         end = step.end()
     return tuple(steps)
@@ -92,8 +92,10 @@ def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
         option = _OPTION.match(text, end)
         if option is None:
             raise ParseError(
-                f"'{text[end:].strip()}' is not an option of pass '{name}'; expected `key=value key=value`"
+                f"{shown(text[end:].strip())} is not an option of pass '{name}'; expected `key=value key=value`"
             )
+        if option[1] in options:
+            raise ParseError(f"option '{option[1]}' of pass '{name}' is given twice; give it once")
         options[option[1]] = next((value for value in option.group(2, 3) if value is not None), "true")
         end = option.end()
     return tuple(options.items())

@@ -58,7 +58,12 @@ def read_golden(text: str, file: str) -> Golden:
     if run is None:
         found = f"found '{first}'; expected `// RUN: spmd-opt %s …` or `// RUN: not spmd-opt %s …`, without a pipe"
         raise ParseError(f"no golden file: {found}", Location(file, 1, 1))
-    arguments = tuple(shlex.split(run[2].replace("%S", os.path.dirname(file) or ".")))
+    try:
+        arguments = tuple(shlex.split(run[2].replace("%S", os.path.dirname(file) or ".")))
+    except ValueError as error:
+        raise ParseError(f"the RUN line cannot be split into arguments: {error}", Location(file, 1, 1)) from None
+    if any(argument.startswith("--g") for argument in arguments):
+        raise ParseError("a golden file cannot run golden files; leave out --golden", Location(file, 1, 1))
     parts = [part for _, part in parts_of(text)] if "--split-input-file" in arguments else [text]
     return Golden(bool(run[1]), arguments, tuple(_without_expectation(part) for part in parts))
 
@@ -74,7 +79,10 @@ def updated(text: str, file: str, run: Run) -> str:
     for index, (source, expected) in enumerate(golden.parts):
         # A part alone, on the lines that it has in the file.
         ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
-        status, *streams = run(golden.arguments, ir)
+        try:
+            status, *streams = run(golden.arguments, ir)
+        except SystemExit:  # of --version and --help
+            raise SpmdirError("spmd-opt ends before it reads the program", Location(file, 1, 1)) from None
         if status == 2:
             raise SpmdirError(streams[1].strip(), Location(file, 1, 1))
         failed |= status != 0
@@ -108,7 +116,7 @@ def golden_files(paths: Sequence[str]) -> Iterator[str]:
         if not os.path.isdir(path):
             yield path
             continue
-        found = sorted(str(file) for file in Path(path).rglob("*.mlir"))
+        found = sorted(str(file) for file in Path(path).rglob("*.mlir") if file.is_file())
         if not found:
             raise SpmdirError(f"found no .mlir file in '{path}'; expected golden files")
         yield from found

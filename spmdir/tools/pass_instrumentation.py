@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from spmdir.core.errors import SpmdirError
 from spmdir.tools.command import write_text
 from spmdir.tools.reproducer import reproducer
 
@@ -57,9 +58,17 @@ class Instrumentation:
             yield self._after
         except Exception:
             if self._options.reproducer and self._before is not None and self.done < len(self.steps):
-                write_text(self._options.reproducer, reproducer(self.steps[self.done], self._before))
-                print(f"note: a reproducer is in '{self._options.reproducer}'", file=sys.stderr)
+                self._write_reproducer(self._options.reproducer, self._before)
             raise
+
+    def _write_reproducer(self, path: str, text: str) -> None:
+        """Write a reproducer; where that fails, say so beside the error of the pass."""
+        try:
+            write_text(path, reproducer(self.steps[self.done], text))
+        except SpmdirError as error:
+            print(f"note: no reproducer: {error}", file=sys.stderr)
+        else:
+            print(f"note: a reproducer is in '{path}'", file=sys.stderr)
 
     def _after(self, name: str, module: ModuleOp) -> None:
         self._watch.lap(name)

@@ -10,7 +10,7 @@ from spmdir.core.errors import Location, ParseError
 if TYPE_CHECKING:
     from spmdir.passes.pipeline import Step
 
-_CONFIGURATION = re.compile(r"^// configuration: -pass-pipeline='([^'\n]*)'$", re.MULTILINE)
+_CONFIGURATION = re.compile(r"^// configuration: -pass-pipeline='([^\n]*)'$", re.MULTILINE)
 
 
 def reproducer(step: Step, text: str) -> str:

@@ -52,7 +52,12 @@ def _main(argv: Sequence[str]) -> int:
     from spmdir.tools.reducer import TrialProgram, reduce
     from spmdir.tools.reducer_steps import ops_in
 
-    arguments = tuple(shlex.split(options.run)) if options.run else ()
+    try:
+        arguments = tuple(shlex.split(options.run or ""))
+    except ValueError as error:
+        raise SpmdirError(f"--run cannot be split into arguments: {error}") from None
+    if options.run is not None and not arguments:
+        raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
     plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
     if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:
         found = arguments[0] if arguments else ""

@@ -76,3 +76,32 @@ def test_a_call_is_not_emitted() -> None:
     module = spmdir.parse(CALLS)
     with pytest.raises(spmdir.SpmdirError, match="calls @layer; run inline first"):
         emit(module, ir.mesh(module), 0, symbolic_group)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(%h, %w2) :", "(%h, %w2) {spmd.sharding = #spmd.sharding<@mesh>} :", "a call has no attributes"),
+        (") -> tensor<4x8xf64> {", ') -> (tensor<4x8xf64> {spmd.kind = "mutation"}) {', "writes to its arguments"),
+        (
+            ") -> tensor<4x8xf64> {",
+            ") -> tensor<4x8xf64> attributes {spmd.local} {",
+            "calls between programs of one rank",
+        ),
+    ],
+    ids=["an attribute", "a mutation", "types of one rank"],
+)
+def test_what_inlining_would_lose_is_an_error(old: str, new: str, message: str) -> None:
+    module = spmdir.parse(CALLS.replace(old, new, 1), verify_module=False)
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        spmdir.run_passes(module, "inline")
+
+
+def test_calls_that_would_make_millions_of_ops_are_an_error_at_once() -> None:
+    signature, call = "(%x: tensor<4xf32>) -> tensor<4xf32>", "(tensor<4xf32>) -> tensor<4xf32>"
+    functions = ["spmd.mesh @mesh <tp = 2>", f"func.func @f0{signature} {{\n  return %x : tensor<4xf32>\n}}"]
+    for n in range(1, 40):
+        body = "".join(f"  %{name} = func.call @f{n - 1}(%x) : {call}\n" for name in "ab")
+        functions.append(f"func.func @f{n}{signature} {{\n{body}  return %b : tensor<4xf32>\n}}")
+    with pytest.raises(spmdir.SpmdirError, match="too many ops after inlining"):
+        spmdir.run_passes(spmdir.parse("\n".join(functions)), "inline")

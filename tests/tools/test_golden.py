@@ -76,3 +76,22 @@ def test_the_tool_checks_and_updates_folders(tmp_path: Path, capsys: pytest.Capt
     assert file.read_text().endswith("\n\n// | spmd.mesh @mesh <dp = 2>\n")
     assert spmd_opt.main(["--golden", str(tmp_path)]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--version", "ends before it reads the program"),
+        ("--golden .", "cannot run golden files"),
+        ('"abc', "cannot be split into arguments"),
+    ],
+)
+def test_a_run_line_that_runs_no_program_is_an_error_and_the_other_files_are_checked(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.mlir").write_text(f"// RUN: spmd-opt %s {arguments}\nspmd.mesh @mesh <dp = 2>\n")
+    (tmp_path / "b.mlir").write_text("// RUN: spmd-opt %s\nspmd.mesh @mesh <dp = 2>\n\n// | other\n")
+    assert spmd_opt.main(["--golden", str(tmp_path)]) == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "b.mlir:1:1: error: the output differs" in errors

@@ -29,13 +29,14 @@ from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from spmdir.core.errors import Location, did_you_mean
+from spmdir.core.limits import FRAMES
 from spmdir.core.literals import LiteralError
 from spmdir.dialects.attributes import is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
-from spmdir.dialects.syntax.locations import LocationAliases
+from spmdir.dialects.syntax.locations import LocationAliases, location_parts
 from spmdir.dialects.syntax.op_parser import parse_type
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.collective_spec import CollectiveSpec
@@ -109,12 +110,24 @@ class IRParser(Parser):
         self._first_line = first_line
         self._op_start = 0
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
+        self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def place(self, position: int) -> tuple[int, int]:
         """1-based line and column of a text position."""
         line = bisect_right(self._lines, position)
         return line + self._first_line - 1, position - self._lines[line - 1] + 1
+
+    def _parse_alias_def(self) -> None:
+        """Parse an alias; a location that spells more places than `FRAMES`, each alias in it counted, is an error."""
+        start = self.pos
+        super()._parse_alias_def()
+        attribute = next(reversed(self.attribute_aliases.values()))
+        self._places[id(attribute)] = count = 1 + sum(
+            self._places.get(id(part), 1) for part in location_parts(attribute)
+        )
+        line, column = self.place(start)
+        FRAMES.check(count, Location(self._file.data, line, column))
 
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)

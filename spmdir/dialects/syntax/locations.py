@@ -52,6 +52,15 @@ class LocationAliases:
         return f"{_literal(location.filename.data)}:{location.line.data}:{location.column.data}"
 
 
+def location_parts(location: Attribute) -> Iterable[Attribute]:
+    """Return the locations that `location` is made of; none for anything else."""
+    if isinstance(location, NameLoc):
+        return (location.location,)
+    if isinstance(location, CallSiteLoc):
+        return (location.callee, location.caller)
+    return _members(location) if isinstance(location, FusedLoc) else ()
+
+
 def _members(location: FusedLoc) -> Iterable[Attribute]:
     members = location.locations
     assert isinstance(members, ArrayAttr)
