@@ -111,6 +111,7 @@ def right() -> dict[str, dict[str, Any]]:
         "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
+        "TensorMeta": {"shape": (2, 3), "dtype": "f32"},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,

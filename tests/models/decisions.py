@@ -33,7 +33,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
         chosen: dict[str, list[NodeStrategy]] = {}
         for axis, count in problem.mesh.sizes.items():
             held: dict[int, Placement] = {}
-            strategies: list[NodeStrategy] = []
+            taken: list[NodeStrategy] = []
             for index, node in enumerate(problem.nodes):
                 others = [chosen[other][index] for other in chosen]
                 sharded = shard_counts(zip(others, [problem.mesh.sizes[other] for other in chosen], strict=True))
@@ -47,8 +47,8 @@ def random_solution(seed: str) -> Callable[..., Solution]:
                 splitting = [strategy for strategy in strategies if strategy.factor is not None]
                 strategy = choice.choice(splitting if splitting and choice.random() < SHARDING_RATE else strategies)
                 held.update(zip(node.results, strategy.results, strict=True))
-                strategies.append(strategy)
-            chosen[axis] = strategies
+                taken.append(strategy)
+            chosen[axis] = taken
         return Solution(chosen, 0.0, 0)
 
     return solve

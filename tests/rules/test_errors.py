@@ -41,7 +41,7 @@ MATRIX = TensorMeta((4, 6), "f32")
         ("aten.mm", (MATRIX,), {}, "aten.mm was given no operand 'mat2'"),
         ("aten.mm", (MATRIX,) * 3, {}, "was given 3 tensor operands; it takes 2"),
         ("aten.mm", (MATRIX, TensorMeta((2, 6, 3), "f32")), {}, "rank 3; expected the dimensions `k n`"),
-        ("aten.relu", (MATRIX,), {"dmi": 1}, "no argument 'dmi'"),
+        ("aten.relu", (MATRIX,), {"dmi": 1}, "no parameter 'dmi'"),
         ("aten.sum.dim_IntList", (MATRIX,), {"dim": (1,), "keep_dim": True}, r"did you mean 'keepdim'\?"),
         ("aten.amax", (MATRIX,), {"dim": (2,)}, "selects dimension 2 of a tensor of rank 2"),
         ("aten.add.Tensor", (MATRIX, TensorMeta((5,), "f32")), {}, "disagree in dimension -1 .*: 6 and 5"),

@@ -23,7 +23,7 @@ def ranks(tmp_path_factory):
 @pytest.mark.parametrize(
     ("case", "bad", "message"),
     [
-        ("import", 1, "sharding of 'nope'"),
+        ("import", 1, "sharding is given for 'nope'"),
         ("trace", 0, "'item' calls aten.item, which reads a number"),
         ("meta", 1, "'up.weight' is on the meta device"),
     ],

@@ -175,7 +175,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is not a rank; expected"),
         (
             ["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "PLAN"],
-            "PLAN:3:1: error: sharding of 'w'",
+            "PLAN:3:1: error: sharding is given for 'w'",
         ),
     ],
 )
