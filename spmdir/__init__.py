@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.base import PartialPlacement as PartialPlacement
     from spmdir.core.placement.base import Placement as Placement
     from spmdir.core.placement.base import ShardPlacement as ShardPlacement
+    from spmdir.core.placement.joint import JointPlacement as JointPlacement
     from spmdir.core.placement.standard import P as P
     from spmdir.core.placement.standard import R as R
     from spmdir.core.placement.standard import S as S
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
 _HOMES = {
     "CommReport": "spmdir.report.communication",
     "Edge": "spmdir.core.placement.base",
+    "JointPlacement": "spmdir.core.placement.joint",
     "Mesh": "spmdir.core.mesh",
     "P": "spmdir.core.placement.standard",
     "Parallel": "spmdir.runtime.parallel",
