@@ -42,7 +42,7 @@ class Norm(PartialPlacement):
         if tensor.numel() and (tensor < 0).any():
             raise UnsupportedError(f"a value with the placement {self} has negative elements; norms have none")
         weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
-        total = self.collect(weights)
+        total = self.collect(weights, tensor.shape)
         return [tensor * (weight / total) for weight in weights]
 
     def supports(self, dtype: DType) -> bool:

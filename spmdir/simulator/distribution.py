@@ -94,8 +94,8 @@ def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int
     return tensor
 
 
-def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> torch.Tensor:
-    """Return the global tensor from the local ones of all ranks.
+def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor of global `shape` from the local ones of all ranks.
 
     Raises:
         SpmdirError: copies differ between ranks beyond rounding.
@@ -104,6 +104,7 @@ def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> t
     axes = _axes(sharding, mesh)
     names = [axis for axis, _ in axes]
     found = {tuple(mesh.coordinate(rank)[axis] for axis in names): shard for rank, shard in enumerate(shards)}
+    shapes = _outer_shapes(shape, axes, mesh)
     while axes:
         axis, placement = axes.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
@@ -111,7 +112,9 @@ def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh) -> t
             groups.setdefault(where[:-1], []).append(found[where])
         for group in groups.values():
             _check_copies(group, axis, placement)
-        found = {where: _declared(placement, placement.collect, group) for where, group in groups.items()}
+        found = {
+            where: _declared(placement, placement.collect, group, shapes[where]) for where, group in groups.items()
+        }
     return found[()]
 
 
@@ -119,6 +122,21 @@ def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
     """Return every axis of the mesh with its placement, in the order of distribution."""
     placed = dict(sharding.entries)
     return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
+
+
+def _outer_shapes(
+    shape: tuple[int, ...], axes: Sequence[tuple[str, Placement]], mesh: Mesh
+) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return (indices along the outer axes, as many as there are) → the shape that the next axis lays out there."""
+    shapes, outer = {(): tuple(shape)}, [()]
+    for axis, placement in axes:
+        count = mesh.sizes[axis]
+        inner = {
+            (*at, index): placement.local_shape(shapes[at], count, index) for at in outer for index in range(count)
+        }
+        shapes.update(inner)
+        outer = [*inner]
+    return shapes
 
 
 def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:

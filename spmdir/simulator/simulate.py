@@ -102,7 +102,8 @@ def _simulated(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
-            results.append(collect([outputs[index] for outputs in returned], _sharding(value, mesh), mesh))
+            shards = [outputs[index] for outputs in returned]
+            results.append(collect(shards, _sharding(value, mesh), mesh, global_shape(value, mesh)))
         except SpmdirError as error:
             raise type(error)(f"result {index}: {error.message}", _place(value)) from None
     return arrange_outputs(function, results)

@@ -89,8 +89,8 @@ class First(Placement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
 
-    def collect(self, pieces: Sequence[Any]) -> Any:
-        return pieces[0]
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        return shards[0]
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(_spread, target="R", by="all_gather")

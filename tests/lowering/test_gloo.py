@@ -45,4 +45,6 @@ def test_real_ranks_compute_what_the_collectives_mean_uneven_shards_included(mes
         for rank, shard in enumerate(shards):
             local = program.target.local_shape(program.shape, mesh, mesh.coordinate(rank))
             assert shard.shape == local, program.text
-        torch.testing.assert_close(collect(shards, program.target, mesh), x, msg=lambda m, p=program: f"{p.text}\n{m}")
+        torch.testing.assert_close(
+            collect(shards, program.target, mesh, x.shape), x, msg=lambda m, p=program: f"{p.text}\n{m}"
+        )

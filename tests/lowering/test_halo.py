@@ -189,4 +189,4 @@ def test_real_ranks_exchange_their_halos(tmp_path: Path):
         targets = [parse_sharding(text) for text in (case.sharding, case.sharding, "", "")]
         for number, (target, right) in enumerate(zip(targets, case.expected, strict=True)):
             shards = [results[index][number] for results in outputs]
-            torch.testing.assert_close(collect(shards, target, case.mesh), right, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(collect(shards, target, case.mesh, right.shape), right, rtol=1e-9, atol=1e-9)

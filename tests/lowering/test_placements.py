@@ -49,7 +49,7 @@ def check(program: Program, x: torch.Tensor) -> None:
         local = program.target.local_shape(program.shape, program.mesh, program.mesh.coordinate(rank))
         assert piece.shape == local, program.text
     if program.source.partial or program.target.partial:
-        torch.testing.assert_close(collect(found, program.target, program.mesh), x, msg=program.text)
+        torch.testing.assert_close(collect(found, program.target, program.mesh, x.shape), x, msg=program.text)
         return
     for piece, wanted in zip(found, distribute(x, program.target, program.mesh, torch.zeros_like), strict=True):
         assert torch.equal(bits(piece), bits(wanted)), program.text
@@ -234,7 +234,7 @@ def test_regular_ranges_are_views_and_one_copy() -> None:
 def test_a_rank_alone_finds_what_it_holds(text: str) -> None:
     mesh, sharding, x = Mesh({"a": 2, "b": 3}), parse_sharding(text), torch.rand(11, 5)
     pieces = [local_tensor(x, sharding, mesh, rank) for rank in range(mesh.world_size)]
-    torch.testing.assert_close(collect(pieces, sharding, mesh), x)
+    torch.testing.assert_close(collect(pieces, sharding, mesh, x.shape), x)
     for piece, wanted in zip(pieces, distribute(x, sharding, mesh, torch.zeros_like), strict=True):
         assert torch.equal(piece, wanted)
 

@@ -165,7 +165,11 @@ def test_real_ranks_compute_what_collectives_on_sub_axes_mean(tmp_path: Path) ->
     inputs = [torch.randn(p.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) for p in chosen]
     viewed = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     outputs = on_ranks(4, run_programs, tmp_path, FOUR, [*chosen, VIEWED], [*inputs, viewed])
-    torch.testing.assert_close(collect([o[-1] for o in outputs], VIEWED.target, FOUR), -viewed.reshape(2, 4, 6))
+    torch.testing.assert_close(
+        collect([o[-1] for o in outputs], VIEWED.target, FOUR, (2, 4, 6)), -viewed.reshape(2, 4, 6)
+    )
     for index, (program, x) in enumerate(zip(chosen, inputs, strict=True)):
         shards = [results[index] for results in outputs]
-        torch.testing.assert_close(collect(shards, program.target, FOUR), x, msg=lambda m, p=program: f"{p.text}\n{m}")
+        torch.testing.assert_close(
+            collect(shards, program.target, FOUR, x.shape), x, msg=lambda m, p=program: f"{p.text}\n{m}"
+        )

@@ -75,4 +75,4 @@ def test_real_ranks_compute_what_one_device_does(count: int, tmp_path: Path) -> 
         module, (_, (right,)) = lowered(path.read_text()), values(path.read_text())
         (result,) = ir.terminator(ir.main_function(module)).operands
         sharding = sharding_of(result) or Sharding()
-        close(path.stem, collect([shards[index] for shards in outputs], sharding, ir.mesh(module)), right)
+        close(path.stem, collect([shards[index] for shards in outputs], sharding, ir.mesh(module), right.shape), right)

@@ -60,9 +60,13 @@ def assert_holds(locals_: list[torch.Tensor], sharding: Sharding, mesh: Mesh, te
     for ranks in {mesh.group(rank, [a for a, _ in sharding.entries]) for rank in range(mesh.world_size)}:
         assert len(ranks) * mesh.group_size(replicated) == mesh.world_size
         chunks = {tuple(mesh.coordinate(r)[axis] for axis, _ in sharding.entries): locals_[r] for r in ranks}
-        for axis, placement in reversed(sharding.entries):
-            outer = sorted({at[:-1] for at in chunks})
-            chunks = {at: placement.collect([chunks[*at, i] for i in range(mesh.sizes[axis])]) for at in outer}
+        for depth, (axis, placement) in reversed([*enumerate(sharding.entries)]):
+            around, names = Sharding(sharding.entries[:depth]), [name for name, _ in sharding.entries[:depth]]
+            collected = {}
+            for at in sorted({at[:-1] for at in chunks}):
+                shape = around.local_shape(tensor.shape, mesh, dict(zip(names, at, strict=True)))
+                collected[at] = placement.collect([chunks[*at, i] for i in range(mesh.sizes[axis])], shape)
+            chunks = collected
         torch.testing.assert_close(chunks[()], tensor)
 
 

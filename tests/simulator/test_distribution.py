@@ -34,7 +34,7 @@ def test_collect_undoes_distribute(sharding, shape, dtype):
         return
     x = values(dtype, shape)
     shards = distribute(x, sharding, MESH, noise())
-    y = collect(shards, sharding, MESH)
+    y = collect(shards, sharding, MESH, x.shape)
     rounding = 64 * torch.finfo(dtype).eps if dtype.is_floating_point else 0
     assert y.dtype == dtype
     assert torch.allclose(x.double(), y.double(), rtol=rounding, atol=100 * rounding)
@@ -47,7 +47,7 @@ def test_a_rank_alone_finds_a_shard_that_fits_those_of_the_others(op):
     x = values(torch.float64, (5, 4))
     for sharding in shardings(MESH, 2, (op,)):
         shards = [local_tensor(x, sharding, MESH, rank) for rank in range(MESH.world_size)]
-        torch.testing.assert_close(collect(shards, sharding, MESH), x)
+        torch.testing.assert_close(collect(shards, sharding, MESH, x.shape), x)
         if not sharding.partial:
             for shard, expected in zip(shards, distribute(x, sharding, MESH, noise()), strict=True):
                 assert torch.equal(shard, expected)
@@ -58,7 +58,7 @@ def test_truth_values_are_hidden_by_noise_and_found_again(op):
     x = values(torch.bool, (40,))
     shards = distribute(x, parse_sharding(f"a: P({op}), b: P({op})"), MESH, noise())
     assert any(not torch.equal(shard, x) for shard in shards)
-    assert torch.equal(collect(shards, parse_sharding(f"a: P({op}), b: P({op})"), MESH), x)
+    assert torch.equal(collect(shards, parse_sharding(f"a: P({op}), b: P({op})"), MESH, x.shape), x)
 
 
 def test_a_partial_sum_of_truth_values_is_rejected():
@@ -80,7 +80,7 @@ def test_partial_values_are_finite_and_lose_no_element_beside_a_large_one(placem
     sharding = parse_sharding(f"a: {placement}, b: {placement}")
     shards = distribute(x, sharding, MESH, noise())
     assert all(shard.isfinite().all() for shard in shards)
-    torch.testing.assert_close(collect(shards, sharding, MESH), x, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
+    torch.testing.assert_close(collect(shards, sharding, MESH, x.shape), x, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 def test_nesting_order_decides_who_holds_what():
@@ -93,7 +93,7 @@ def test_nesting_order_decides_who_holds_what():
 
 def test_infinite_values_survive_partial_sums():
     x = torch.tensor([float("inf"), 1.0, float("-inf")])
-    y = collect(distribute(x, parse_sharding("a: P(sum)"), MESH, noise()), parse_sharding("a: P(sum)"), MESH)
+    y = collect(distribute(x, parse_sharding("a: P(sum)"), MESH, noise()), parse_sharding("a: P(sum)"), MESH, x.shape)
     torch.testing.assert_close(y, x)
 
 
@@ -101,17 +101,17 @@ def test_copies_that_differ_are_an_error():
     shards = distribute(torch.ones(3), parse_sharding(""), MESH, noise())
     shards[4] = shards[4] + 0.1
     with pytest.raises(SpmdirError, match=r"ranks disagree along axis 'b' .* \[1.0, 1.0, 1.0\] against .*1.1"):
-        collect(shards, parse_sharding(""), MESH)
+        collect(shards, parse_sharding(""), MESH, (3,))
 
 
 def test_copies_may_differ_by_rounding_and_by_which_nan():
     shards = distribute(torch.tensor([1.0, float("nan")]), parse_sharding(""), MESH, noise())
     shards[4] = shards[4] * (1 + 1e-7)
-    assert collect(shards, parse_sharding(""), MESH)[0] == 1
+    assert collect(shards, parse_sharding(""), MESH, (2,))[0] == 1
 
 
 def test_integer_copies_may_not_differ():
     shards = distribute(torch.ones(3, dtype=torch.int64), parse_sharding("a: S(0)"), MESH, noise())
     shards[1] = shards[1] + 1
     with pytest.raises(SpmdirError, match="ranks disagree along axis 'b'"):
-        collect(shards, parse_sharding("a: S(0)"), MESH)
+        collect(shards, parse_sharding("a: S(0)"), MESH, (3,))

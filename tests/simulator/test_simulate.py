@@ -189,7 +189,7 @@ def test_torch_simulates_the_same_graph_alike(pretended_ranks):
             with _local_tensor.LocalTensorMode(6):
                 (result,) = graph(_local_tensor.LocalTensor(dict(enumerate(shards))))
             locals_ = [result._local_tensors[rank] for rank in range(6)]
-            torch.testing.assert_close(collect(locals_, program.target, mesh), x, msg=program.text)
+            torch.testing.assert_close(collect(locals_, program.target, mesh, x.shape), x, msg=program.text)
 
 
 def test_groups_of_several_axes_are_those_of_the_flattened_mesh(pretended_ranks):

@@ -68,7 +68,8 @@ def _kind(placement: Any, example: Example) -> str | None:
     assert other is not None
     held = placement.distribute(tensor, 2, example.noise())
     rows = [other.distribute(shard, 2, example.noise(2 + at)) for at, shard in enumerate(held)]
-    first = other.collect([placement.collect([row[at] for row in rows]) for at in range(2)])
+    shape = tuple(tensor.shape)
+    first = other.collect([placement.collect([row[at] for row in rows], shape) for at in range(2)], shape)
     fault = difference(first, tensor, 4 * rounding(placement, 2, tensor))
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
 

@@ -77,8 +77,15 @@ def _splits(placement: Any, example: Example) -> str | None:
         return None
     tensor = example.tensor()
     shards = placement.distribute(tensor, 4, example.noise())
-    halves = [placement.collect([shard.clone() for shard in half]) for half in (shards[:2], shards[2:])]
-    return difference(placement.collect(halves), placement.collect(shards), rounding(placement, 4, tensor))
+    shape = tuple(tensor.shape)
+    inners = [placement.local_shape(shape, 2, index) for index in range(2)]
+    halves = [
+        placement.collect([shard.clone() for shard in half], inner)
+        for half, inner in zip((shards[:2], shards[2:]), inners, strict=True)
+    ]
+    return difference(
+        placement.collect(halves, shape), placement.collect(shards, shape), rounding(placement, 4, tensor)
+    )
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:

@@ -125,7 +125,7 @@ def _same(placement: Placement, example: Example) -> str | None:
     limit = (
         0.0 if exact else rounding(placement, example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))
     )
-    return difference(collect(found, example.target, example.mesh), tensor, limit)
+    return difference(collect(found, example.target, example.mesh, example.shape), tensor, limit)
 
 
 def _cost(placement: Placement, example: Example) -> str | None:

@@ -42,7 +42,7 @@ def _values(placement: Placement) -> Iterator[Example]:
 
 def _inverse(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    found = placement.collect(placement.distribute(tensor.clone(), example.ranks, example.noise()))
+    found = placement.collect(placement.distribute(tensor.clone(), example.ranks, example.noise()), tuple(tensor.shape))
     if placement.trait != "partial" and not placement.error:
         return difference(found, tensor, 0)
     return difference(found, tensor, rounding(placement, example.ranks, tensor))

@@ -217,4 +217,6 @@ def describes(placement: Placement, local_tensors: Sequence[Tensor], right: Tens
         return all(difference(local, right, through_sums) is None for local in local_tensors)
     if right.is_complex() and placement.op in ("max", "min"):
         return False
-    return difference(placement.collect(local_tensors), right, through_sums or placement.op == "sum") is None
+    return (
+        difference(placement.collect(local_tensors, right.shape), right, through_sums or placement.op == "sum") is None
+    )

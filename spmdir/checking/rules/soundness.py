@@ -111,13 +111,19 @@ def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]
     return [final for local in local_values(tensor, placement, count) for final in distribute(local, inner)]
 
 
-def collect(local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]]) -> torch.Tensor:
-    """Return the tensor of which ranks have `local`, for (axis size, placement) with the outermost axis first."""
+def collect(
+    local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]], shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Return the tensor of global `shape` of which ranks have `local`, for (axis size, placement), outermost axis
+    first."""
     if not placements:
         return local[0]
     (count, placement), *inner = placements
     step = len(local) // count
-    return placement.collect([collect(local[i * step : (i + 1) * step], inner) for i in range(count)])
+    parts = [
+        collect(local[i * step : (i + 1) * step], inner, placement.local_shape(shape, count, i)) for i in range(count)
+    ]
+    return placement.collect(parts, shape)
 
 
 def local_shape(shape: Sequence[int], chosen: Chosen, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
@@ -179,13 +185,15 @@ def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     placed = rule.expansion_layout(strategy.factor, mesh.sizes[axis], operands=strategy.operands)
     assert placed is not None
     values = {Value("operand", i): (strategy.operands[i], each) for i, each in enumerate(local)}
+    shapes = {Value("operand", i): meta.shape for i, meta in enumerate(rule.call.operands)}
     for number, (op, inner_strategy) in enumerate(zip(expansion.ops, placed.strategies, strict=True)):
         operands = []
+        shapes.update((Value("op", number, i), meta.shape) for i, meta in enumerate(op.call.results) if meta)
         for value, wanted in zip(op.operands, inner_strategy.operands, strict=True):
             placement, each = values[value]
             if placement != wanted:
                 assert R in (placement, wanted)
-                each = wanted.distribute(placement.collect(each), len(each), noise)
+                each = wanted.distribute(placement.collect(each, shapes[value]), len(each), noise)
             operands.append(each)
         inner = rule.rules.instantiate(op.call)
         assert inner is not None
@@ -234,7 +242,7 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
                 return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
             if local.dtype != right.dtype:
                 return f"result {index} has type {local.dtype}, not {right.dtype}"
-        fault = difference(collect(each, placements), right, through_sums)
+        fault = difference(collect(each, placements, right.shape), right, through_sums)
         if fault:
             return f"result {index} {fault}"
     return None

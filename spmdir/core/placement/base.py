@@ -107,8 +107,8 @@ class Placement:
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `distribute`")
 
-    def collect(self, shards: Sequence[Any]) -> Any:
-        """Return the global tensor of the ranks' local tensors `shards`: the inverse of `distribute`."""
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        """Return the tensor of global `shape` of the ranks' local tensors `shards`: the inverse of `distribute`."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
 
     def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
@@ -218,9 +218,7 @@ class ShardPlacement(Placement):
         size = tensor.shape[self.dim]
         return [take(tensor, self.dim, self.ranges(size, count, index)).clone() for index in range(count)]
 
-    def collect(self, shards: Sequence[Any]) -> Any:
-        shape = list(shards[0].shape)
-        shape[self.dim] = sum(shard.shape[self.dim] for shard in shards)
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         tensor = shards[0].new_empty(shape)
         for index, shard in enumerate(shards):
             at = 0
@@ -354,7 +352,7 @@ class PartialPlacement(Placement):
             return [tensor.clone() for _ in range(count)]
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]
 
-    def collect(self, shards: Sequence[Any]) -> Any:
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         reduced = self.before(shards[0])
         for partial in shards[1:]:
             reduced = REDUCTIONS[self.reduce].combine(reduced, self.before(partial))

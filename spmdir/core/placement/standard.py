@@ -43,7 +43,7 @@ class Replicate(Placement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor.clone() for _ in range(count)]
 
-    def collect(self, shards: Sequence[Any]) -> Any:
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         return shards[0]
 
 
@@ -110,11 +110,11 @@ class Partial(PartialPlacement):
     def after(self, reduced: Any, count: int) -> Any:
         return reduced / count if self.op == "avg" else reduced
 
-    def collect(self, shards: Sequence[Any]) -> Any:
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         if self.op != "avg":
-            return super().collect(shards)
+            return super().collect(shards, shape)
         before, after = average_divisors(len(shards))
-        return Partial("sum").collect([partial / before for partial in shards]) / after
+        return Partial("sum").collect([partial / before for partial in shards], shape) / after
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         if clause in ("linear", "multilinear"):

@@ -69,7 +69,7 @@ def test_the_tool_prints_a_line_a_placement(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, TOTAL + "\n    def collect(self, shards):\n        return undefined\n", "Told")
+    path = written(tmp_path, TOTAL + "\n    def collect(self, shards, shape):\n        return undefined\n", "Told")
     assert spmd_check_placement.main([path]) == 1
     err = capsys.readouterr().err
     line = Path(path).read_text().splitlines().index("        return undefined") + 1

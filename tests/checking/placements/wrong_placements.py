@@ -83,7 +83,7 @@ class NAME(Placement):
     def distribute(self, tensor, count, noise):
         return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
 
-    def collect(self, shards):
+    def collect(self, shards, shape):
         return shards[0]
 '''
 
@@ -151,11 +151,13 @@ WRONG = {
     "Inside": _with(DEALT, "def inside(self, outer):\n    return type(self)(self.dim, self.block + 1)", "scaled"),
     "Splits": _field(DEALT, "splits: ClassVar[bool] = True", "splits"),
     "Permuted": _with(
-        DEALT, "def collect(self, shards):\n    return super(type(self), self).collect(shards[::-1])", "inverse"
+        DEALT,
+        "def collect(self, shards, shape):\n    return super(type(self), self).collect(shards[::-1], shape)",
+        "inverse",
     ),
     "WrongShape": _with(DEALT, "def local_shape(self, shape, count, index):\n    return shape", "local shape"),
     "WrongRank": _instead(FIRST, "(0, *shape[1:])", "(0, *shape)", "local shape"),
-    "Raising": _with(DEALT, "def collect(self, shards):\n    return 1 / 0", "inverse"),
+    "Raising": _with(DEALT, "def collect(self, shards, shape):\n    return 1 / 0", "inverse"),
     "Mutable": _instead(DEALT, "@attrs.frozen\n", "@attrs.define(unsafe_hash=True)\n", "frozen"),
     "Unhashable": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=True, unsafe_hash=False)\n", "frozen"),
     "Unequal": _instead(DEALT, "@attrs.frozen\n", "@attrs.frozen(eq=False)\n", "frozen"),
@@ -174,7 +176,7 @@ WRONG = {
         def after(self, reduced, count):
             return -reduced
 
-        def collect(self, shards):
+        def collect(self, shards, shape):
             return sum(shards)
         """,
         "reduction",

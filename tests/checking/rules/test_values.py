@@ -19,7 +19,7 @@ def test_shards_make_up_their_value(text: str, count: int):
     placement = parse_placement(text)
     held = local_values(value, placement, count)
     assert len(held) == count
-    assert difference(placement.collect(held), value, through_sums=False) is None
+    assert difference(placement.collect(held, value.shape), value, through_sums=False) is None
 
 
 def test_any_rank_may_hold_the_maximum():

@@ -141,7 +141,7 @@ class Squares(PartialPlacement):
         if (tensor < 0).any():
             raise UnsupportedError("a negative norm")
         weights = [abs(noise(tensor)) + 0.1 for _ in range(count)]
-        return [tensor * weight / self.collect(weights) for weight in weights]
+        return [tensor * weight / self.collect(weights, tensor.shape) for weight in weights]
 
     def supports(self, dtype: DType) -> bool:
         return dtype in (F32, F64)
