@@ -144,7 +144,7 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[i
         for dim, factors in enumerate(dims or ()):
             for factor in factors:
                 axes[factor] = tuple(
-                    axis for axis in sharding.refined(fine).dim_axes(dim) if choice[axis].factor == factor
+                    axis for axis in sharding.refined(fine).dim_axes(dim) if factor in choice[axis].factors
                 ) or axes.get(factor, ())
     return {factor: mesh.merge(nested) for factor, nested in axes.items()}
 

@@ -104,8 +104,7 @@ class OpStrategies:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
         if axis in self.parts:
-            sizes = [(s, rule.factors[s.factor].size if s.factor is not None else 0) for s in fitting]
-            fitting = [s for s, size in sizes if splits(size, count, sharded.of(s.factor))]
+            fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
         return tuple(self._strategy(s, count, sharded) for s in fitting)
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
@@ -137,23 +136,20 @@ class OpStrategies:
         return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
     def _strategy(self, strategy: Strategy, count: int, sharded: ShardCounts) -> NodeStrategy:
-        if strategy.factor is None or self.rule is None:
+        if not strategy.factors or self.rule is None:
             return NodeStrategy(strategy.operands, strategy.results)
-        size, before = self.rule.factors[strategy.factor].size, sharded.of(strategy.factor)
+        factor = strategy.factors[0]
+        size, before = self.rule.factors[factor].size, sharded.of(factor)
         fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
-        inner = self._inner(strategy.factor) if expands else self._halos(strategy.factor)
+        inner = self._inner(factor) if expands else self._halos(factor)
         placement = strategy.factor_placement
-        return NodeStrategy(strategy.operands, strategy.results, strategy.factor, inner, expands, fraction, placement)
+        return NodeStrategy(strategy.operands, strategy.results, strategy.factors, inner, expands, fraction, placement)
 
     def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
         """Return whether the strategy shards a factor over more ranks than it has elements."""
-        factor = strategy.factor
-        return (
-            factor is not None
-            and self.rule is not None
-            and (self.rule.factors[factor].size < count * sharded.of(factor))
-        )
+        rule = self.rule
+        return rule is not None and any(rule.factors[f].size < count * sharded.of(f) for f in strategy.factors)
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
         """Return whether ranks may add in another order than one device.
@@ -161,9 +157,10 @@ class OpStrategies:
         They do where they split the sum, unless one rank alone has what is added, as in a lookup; and kernels add the
         columns of a matrix in blocks, so that the order depends on how many there are.
         """
-        factor, rule = strategy.factor, self.rule
-        if factor is None or rule is None or strategy.rewrite == "local":
+        rule = self.rule
+        if not strategy.factors or rule is None or strategy.rewrite == "local":
             return False
+        factor = strategy.factors[0]
         if strategy.rewrite == "expand" or any(p.op in _ADDING for p in strategy.results):
             return True
         summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
@@ -179,8 +176,8 @@ class OpStrategies:
         others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
         return ((size, tuple(sorted(others))),) if size else ()
 
-    def _inner(self, factor: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        assert self.rule is not None and factor is not None
+    def _inner(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        assert self.rule is not None
         reduced = self.rule.internal_reductions(factor)
         return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reduced)
 
@@ -276,7 +273,7 @@ def _split_weights(problem: Problem, solution: Solution | None) -> dict[tuple[Op
         moved = _moved(problem, chosen)
         for index, node in enumerate(problem.nodes):
             rule, values = _rule(node), (*node.operands, *node.results)
-            settled = bool(chosen) and chosen[index].factor is not None and moved.isdisjoint(values)
+            settled = bool(chosen) and bool(chosen[index].factors) and moved.isdisjoint(values)
             if rule is not None and not settled:
                 key = rule, problem.mesh.root_axis(axis)
                 weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
@@ -300,8 +297,7 @@ def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) ->
         rule = _rule(node)
         by_factor: dict[int, list[str]] = {}
         for axis, chosen in strategies.items():
-            factor = chosen[index].factor
-            if rule is not None and factor is not None:
+            for factor in chosen[index].factors if rule is not None else ():
                 by_factor.setdefault(factor, []).append(axis)
         for factor, axes in by_factor.items():
             assert rule is not None

@@ -88,11 +88,11 @@ class OpRule(RuleInstance):
             yield from partial_strategies(self, plugins.partials)
             yield from declared_strategies(self, count, sharded, known, plugins.lifting)
 
-    def _finished_by(self, strategy: Strategy, count: int) -> dict[int | None, int]:
+    def _finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
         """Return what `_unfinished` may say for `strategy` to finish it."""
-        return {strategy.factor: self.factors[strategy.factor or 0].size // count}
+        return {factor: self.factors[factor].size // count for factor in strategy.factors}
 
-    def _unfinished(self, sharded: ShardCounts) -> dict[int | None, int]:
+    def _unfinished(self, sharded: ShardCounts) -> dict[int, int]:
         """Return the factors of several elements a shard that are major to one sharded by S → their shards."""
         return {
             major: sharded.of(major)

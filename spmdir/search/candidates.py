@@ -61,7 +61,7 @@ def _without_idle(
     partial: list[set[int]] = [set() for _ in shared.values]
 
     def is_idle(index: int, candidate: Candidate) -> bool:
-        if candidate.strategy.factor is not None or all(kind[placement] is None for placement in candidate.operands):
+        if candidate.strategy.factors or all(kind[placement] is None for placement in candidate.operands):
             return False
         return not any(candidate.operands[slot] in partial[value] for slot, value in shared.uses[index])
 

@@ -29,7 +29,7 @@ class NodeStrategy:
     Attributes:
         operands: the required placement of each operand.
         results: the placement of each result.
-        factor: the factor that is sharded, if any.
+        factors: the factors that are sharded.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
         fraction: the fraction of the node's work that the busiest rank does.
@@ -38,7 +38,7 @@ class NodeStrategy:
 
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
-    factor: int | None = None
+    factors: tuple[int, ...] = ()
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
     fraction: float = 1.0
@@ -153,7 +153,7 @@ class Annotation:
             NodeStrategy(
                 () if self.role == "input" else (placement,),
                 () if self.role == "output" else (placement,),
-                placement.dim,
+                () if placement.dim is None else (placement.dim,),
                 fraction=self._fraction(placement, count, sharded),
             )
             for placement in placements

@@ -44,7 +44,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
                     if _fits(strategy, wanted, others)
                 ]
                 strategies = strategies or list(node.source.strategies(axis, count, UNSHARDED))
-                splitting = [strategy for strategy in strategies if strategy.factor is not None]
+                splitting = [strategy for strategy in strategies if strategy.factors]
                 strategy = choice.choice(splitting if splitting and choice.random() < SHARDING_RATE else strategies)
                 held.update(zip(node.results, strategy.results, strict=True))
                 taken.append(strategy)

@@ -122,6 +122,6 @@ def test_kernels_of_cuda_devices_shard_batch_and_heads_beside_their_seeds(op: st
         call, _, _ = call_of(sample)
         rule = default().instantiate(call)
         assert rule is not None
-        rows = [row for row in rule.strategies(2) if row.factor is not None]
+        rows = [row for row in rule.strategies(2) if row.factors]
         assert {row.results[0] for row in rows} >= {Shard(0), Shard(1)}
         assert all(placement == R for row in rows for placement in row.results[2:])

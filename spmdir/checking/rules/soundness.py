@@ -145,8 +145,8 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
         return _run_expansion(rule, chosen, mesh, local)
     axes: dict[int, tuple[str, ...]] = {}
     for axis, strategy in chosen:
-        if strategy.factor is not None:
-            axes[strategy.factor] = (*axes.get(strategy.factor, ()), axis)
+        for factor in strategy.factors:
+            axes[factor] = (*axes.get(factor, ()), axis)
     form = rule.local_form(axes) if any(strategy.rewrite == "local" for _, strategy in chosen) else None
     if form is not None:
         return _run_form(form, mesh, local)
@@ -180,9 +180,9 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
 
 def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
     ((axis, strategy),) = chosen
-    assert strategy.factor is not None
-    expansion = rule.expansion(strategy.factor)
-    placed = rule.expansion_layout(strategy.factor, mesh.sizes[axis], operands=strategy.operands)
+    (factor,) = strategy.factors
+    expansion = rule.expansion(factor)
+    placed = rule.expansion_layout(factor, mesh.sizes[axis], operands=strategy.operands)
     assert placed is not None
     values = {Value("operand", i): (strategy.operands[i], each) for i, each in enumerate(local)}
     shapes = {Value("operand", i): meta.shape for i, meta in enumerate(rule.call.operands)}
@@ -341,11 +341,11 @@ def unsound(
 def _pairs(rule: OpRule, extras: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
     """Yield the pairs that shard factors on two axes of 2 ranks; with `extras`, those where plug-ins occur."""
     for outer in rule.strategies(2, placements=extras):
-        if outer.factor is None:
+        if not outer.factors:
             continue
         # What is compatible with the outer axis alone may be sharded too: a minor factor whose major one that shards.
         for inner in rule.strategies(2, shard_counts([(outer, 2)]), extras):
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
             plugged = not extras or bool(plugins_among(occurring))
-            if inner.factor is not None and plugged and hold_together(rule, (outer, inner), (2, 2), extras):
+            if inner.factors and plugged and hold_together(rule, (outer, inner), (2, 2), extras):
                 yield outer, inner

@@ -108,7 +108,7 @@ class _Node:
         ]
         self.annotations = [sharding.refined(mesh) for sharding in annotations if sharding is not None]
         self.factors: dict[str, int] = {
-            a: strategy.factor for a, strategy in self.strategies.items() if strategy.factor is not None
+            a: strategy.factors[0] for a, strategy in self.strategies.items() if strategy.factors
         }
         self._majors = rule.majors if rule and len(set(self.factors.values())) > 1 else {}
 

@@ -65,10 +65,11 @@ def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding
     for axis, size in mesh.axes:
         sharded = sharded_factors(choice, mesh, without=axis)
         if choice[axis] not in rule.strategies(size, sharded, plugins_of(current)):
-            factor = rule.factors[choice[axis].factor or 0]
+            number = next(iter(choice[axis].factors), 0)
+            factor = rule.factors[number]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
-                f"{size * sharded.of(choice[axis].factor)} by this op; shard it by fewer axes"
+                f"{size * sharded.of(number)} by this op; shard it by fewer axes"
             )
     _check_order(rule, choice, operands, results)
     return choice
@@ -98,16 +99,15 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
     """Raise ShardingError if several sub-axes of one axis shard a factor unevenly; see `splits_evenly`."""
     sharded, seen = sharded_factors(choice, fine), set()
     for axis, strategy in choice.items():
-        if axis in mesh.sizes or strategy.factor is None:
-            continue
-        factor, count = rule.factors[strategy.factor], sharded.of(strategy.factor)
-        part = (strategy.factor, fine.root_axis(axis))
-        if part in seen and factor.size % count:
-            raise ShardingError(
-                f"sub-axes of '{part[1]}' shard factor '{factor.name}' of size {factor.size} in {count} shards that "
-                "are not even; only the complete axis may"
-            )
-        seen.add(part)
+        for number in strategy.factors if axis not in mesh.sizes else ():
+            factor, count = rule.factors[number], sharded.of(number)
+            part = (number, fine.root_axis(axis))
+            if part in seen and factor.size % count:
+                raise ShardingError(
+                    f"sub-axes of '{part[1]}' shard factor '{factor.name}' of size {factor.size} in {count} shards "
+                    "that are not even; only the complete axis may"
+                )
+            seen.add(part)
 
 
 def _match_axis(
@@ -161,11 +161,13 @@ def _check_order(
     for sharding, dims in placed:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
             axes = sharding.dim_axes(dim) if sharding else ()
-            factors = list(dict.fromkeys(choice[axis].factor for axis in axes)) if len(axes) > 1 else []
-            if len(factors) > 1:
-                _check_majors(rule, choice, axes, dims[dim] if dims else ())
-            for factor in factors:
-                nested = tuple(axis for axis in axes if choice[axis].factor == factor)
+            if len(axes) < 2 or not dims:
+                continue
+            sharded = [_factor_of(choice[axis], dims[dim]) for axis in axes]
+            if len(set(sharded)) > 1:
+                _check_majors(rule, axes, dims[dim], sharded)
+            for factor in dict.fromkeys(sharded):
+                nested = tuple(axis for axis, own in zip(axes, sharded, strict=True) if own == factor)
                 if factor is not None and orders.setdefault(factor, nested) != nested:
                     raise ShardingError(
                         f"factor '{rule.factors[factor].name}' is nested as {list(nested)} here and as "
@@ -173,9 +175,18 @@ def _check_order(
                     )
 
 
-def _check_majors(rule: OpRule, choice: Choice, axes: tuple[str, ...], factors: tuple[int, ...]) -> None:
-    """Raise ShardingError unless `axes`, which shard a dimension made of `factors`, shard the major ones first."""
-    at = [factors.index(choice[axis].factor) for axis in axes if choice[axis].factor in factors]  # type: ignore
+def _factor_of(strategy: Strategy, made_of: tuple[int, ...]) -> int | None:
+    """Return which of the factors of a dimension `strategy` shards; None if it shards none of them."""
+    return next((factor for factor in made_of if factor in strategy.factors), None)
+
+
+def _check_majors(rule: OpRule, axes: tuple[str, ...], factors: tuple[int, ...], sharded: Sequence[int | None]) -> None:
+    """Raise ShardingError unless `axes`, which shard a dimension made of `factors`, shard the major ones first.
+
+    Args:
+        sharded: which of `factors` each axis shards.
+    """
+    at = [factors.index(factor) for factor in sharded if factor is not None]
     if at != sorted(at):
         names = " ".join(rule.factors[factor].name for factor in factors)
         raise ShardingError(

@@ -114,8 +114,8 @@ def lay_out(
                 return None
             reductions.append(Reduced(value, meta, where[value].op or "", labels[value]))
             where[value] = R
-        if strategy.rewrite == "expand" and strategy.factor is not None:
-            nested = inner.expansion_layout(strategy.factor, count, within, strategy.operands)
+        if strategy.rewrite == "expand":
+            nested = inner.expansion_layout(strategy.factors[0], count, within, strategy.operands)
             reductions += [attrs.evolve(r, dims=_named(r.dims, outer)) for r in nested.reductions] if nested else []
         strategies.append(strategy)
         for result, placement in enumerate(strategy.results):

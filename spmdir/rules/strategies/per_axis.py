@@ -61,7 +61,7 @@ def factor_strategy(
     operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
     if factor.rewrite == "expand":
         layout = layouts(index, count, sharded, operands)
-        return Strategy(operands, layout.results, index, "expand", factor_placement) if layout else None
+        return Strategy(operands, layout.results, (index,), "expand", factor_placement) if layout else None
     results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
     additive, number = rule.additive
     reduced = next((p for p in results if isinstance(p, Partial)), None)
@@ -74,7 +74,7 @@ def factor_strategy(
         return None
     if reduced:
         operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple(p for p in results if p), index, factor.rewrite, factor_placement)
+    return Strategy(operands, tuple(p for p in results if p), (index,), factor.rewrite, factor_placement)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:

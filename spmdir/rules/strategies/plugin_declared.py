@@ -24,9 +24,8 @@ def declared_strategies(
     for placement in lifting:
         for strategy in placement.lift(rule, known):
             _check(rule, placement, strategy)
-            if _suits_dtypes(rule, strategy) and (
-                strategy.factor is None or _shardable(rule, strategy, strategy.factor, count, sharded)
-            ):
+            shardable = (_shardable(rule, strategy, factor, count, sharded) for factor in strategy.factors)
+            if _suits_dtypes(rule, strategy) and all(shardable):
                 yield strategy
 
 
@@ -78,7 +77,7 @@ def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
         kept = (next((Shard(d) for d, made_of in enumerate(dims or ()) if index in made_of), R)
                 for dims in rule.result_dims)  # fmt: skip
         results = tuple(result if lacks else p for lacks, p in zip(lacking, kept, strict=True))
-        yield Strategy(shard_operands(rule, index), results, index, rewrite, placement)
+        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, placement)
 
 
 def pointwise(rule: RuleInstance, placement: Placement) -> Strategy:

@@ -17,14 +17,15 @@ class Strategy:
     Attributes:
         operands: the placement of each tensor operand, flat.
         results: the placement of each result that this gives; R for an absent one.
-        factor: the factor that is sharded, if one is.
+        factors: the factors that are sharded; those of a strategy that follows from a rule are one or none.
         rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
-        factor_placement: how the factor is sharded where a plug-in takes the place of S; its `dim` is 0. None for S.
+        factor_placement: how the first factor is sharded where a plug-in takes the place of S; its `dim` is 0. None for
+            S.
     """
 
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
-    factor: int | None = None
+    factors: tuple[int, ...] = ()
     rewrite: str | None = None
     factor_placement: Placement | None = None
 
@@ -49,9 +50,9 @@ class ShardCounts:
     all_axes: Mapping[int, int] = {}
     by_plugins: Mapping[int, int] = {}
 
-    def of(self, factor: int | None) -> int:
+    def of(self, factor: int) -> int:
         """Return the number of shards of `factor`; 1 where it is not sharded."""
-        return self.all_axes.get(factor, 1) if factor is not None else 1
+        return self.all_axes.get(factor, 1)
 
     def over(self, other: ShardCounts) -> ShardCounts:
         """Return these counts, with those of `other` for factors that these do not shard."""
@@ -79,10 +80,10 @@ UNSHARDED = ShardCounts()
 
 
 class FactorSharding(Protocol):
-    """A strategy, of a rule or of the search: the factor that it shards, and by which placement."""
+    """A strategy, of a rule or of the search: the factors that it shards, and by which placement."""
 
     @property
-    def factor(self) -> int | None: ...
+    def factors(self) -> tuple[int, ...]: ...
 
     @property
     def factor_placement(self) -> Placement | None: ...
@@ -93,8 +94,8 @@ def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCount
     every: dict[int, int] = {}
     plugins: dict[int, int] = {}
     for strategy, count in strategies:
-        if strategy.factor is not None and count > 1:
-            every[strategy.factor] = every.get(strategy.factor, 1) * count
+        for factor in strategy.factors if count > 1 else ():
+            every[factor] = every.get(factor, 1) * count
             if strategy.factor_placement is not None:
-                plugins[strategy.factor] = plugins.get(strategy.factor, 1) * count
+                plugins[factor] = plugins.get(factor, 1) * count
     return ShardCounts(every, plugins) if every else UNSHARDED

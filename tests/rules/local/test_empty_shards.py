@@ -35,14 +35,14 @@ def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
     rule = case.rule
     for row in rule.strategies(2):
         for other in rule.strategies(2) if row.rewrite == "local" else ():
-            count = 0 if other.factor in (None, row.factor) else rule.factors[other.factor].size + 1
+            count = 0 if other.factors in ((), row.factors) else rule.factors[other.factors[0]].size + 1
             if 0 < count <= MOST_RANKS and hold_together(rule, [row, other], (2, count)):
                 yield [("x", row), ("y", other)], Mesh({"x": 2, "y": count})
 
 
 def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
     """Yield what is wrong with the local form that localize makes for the ranks whose shards are empty."""
-    axes = {row.factor: (axis,) for axis, row in rows if row.factor is not None}
+    axes = {factor: (axis,) for axis, row in rows for factor in row.factors}
     placed = ([(mesh.sizes[axis], row.operands[index]) for axis, row in rows] for index in range(len(case.operands)))
     held = [distribute(tensor, placements) for tensor, placements in zip(case.operands, placed, strict=True)]
     for rank in mesh.group(mesh.world_size - 1, mesh.axis_names[:1]):  # one that has none, whatever is beside it

@@ -349,7 +349,7 @@ def factor(rule: OpRule, size: int) -> int:
 def test_flattening_takes_the_stretches_that_other_axes_leave():
     rule = rule_of("aten.view", "6x8xf32", size=(48,))
     batch = factor(rule, 6)
-    (outer,) = (row for row in rule.strategies(2) if row.factor == batch)
+    (outer,) = (row for row in rule.strategies(2) if row.factors == (batch,))
     extras = plugins("Stretches(0, 6)", "Stretches(0, 3)", "Taken(0, 1)")
     rows = rule.strategies(2, shard_counts([(outer, 2)]), extras)
     assert "(S(1)) -> (Stretches(0, 3))" in map(str, rows)
@@ -360,9 +360,9 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Taken sequences leave no equal stretches to a further axis.
     (dealt,) = (row for row in rule.strategies(2, placements=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
-    assert dealt.factor == batch and dealt.factor_placement == Taken(0, 1)
+    assert dealt.factors == (batch,) and dealt.factor_placement == Taken(0, 1)
     further = rule.strategies(2, shard_counts([(dealt, 2)]), extras)
-    assert [str(row) for row in further if row.factor is not None] == []
+    assert [str(row) for row in further if row.factors] == []
 
 
 def test_what_asks_for_its_place_goes_with_lifted_strategies_only_of_what_it_does_not_ask_about():
@@ -387,7 +387,7 @@ def test_an_op_that_stays_unsharded_on_one_axis_is_not_expanded_for_another():
     rows = rule.strategies(2, placements=plugins("Squares"))
     kept = next(row for row in rows if str(row) == "(S(1)) -> (Squares)")
     beside = rule.strategies(2, shard_counts([(kept, 2)]), plugins("Squares"))
-    assert {str(row) for row in beside if row.factor is not None} == {
+    assert {str(row) for row in beside if row.factors} == {
         "(S(0)) -> (S(0))", "(S(1)) -> (Squares)", "(S(2)) -> (Squares)",
     }  # fmt: skip
 
@@ -403,7 +403,7 @@ def test_factors_whose_sizes_arguments_say_stay_unsharded():
         for outer in rule.strategies(2):
             rows = rule.strategies(2, shard_counts([(outer, 2)]), plugins("Taken(0, 1)"))
             told = {at for at, one in enumerate(rule.factors) if one.name in ("i", "j", "g", "e")}
-            assert told and not told & {row.factor for row in rows}, op
+            assert told and not told & {factor for row in rows for factor in row.factors}, op
 
 
 SAMPLES = [
@@ -461,11 +461,9 @@ def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     number: int, extras: tuple[Placement, ...], counts: tuple[int, int], data: st.DataObject
 ):
     case = prepared(number)
-    outer = data.draw(
-        st.sampled_from([row for row in strategies_of(case.rule, counts[0], extras) if row.factor is not None])
-    )
+    outer = data.draw(st.sampled_from([row for row in strategies_of(case.rule, counts[0], extras) if row.factors]))
     inner = case.rule.strategies(counts[1], shard_counts([(outer, counts[0])]), extras)
-    pairs = [way for row in inner if row.factor is not None for way in ((outer, row), (row, outer))]
+    pairs = [way for row in inner if row.factors for way in ((outer, row), (row, outer))]
     assume(
         pairs := [
             rows for rows in pairs if hold_together(case.rule, rows, counts, extras) and _fits(case, rows, counts)

@@ -216,7 +216,7 @@ def test_the_major_factor_of_a_compound_dimension_is_sharded_evenly_only():
 
 def test_a_factor_that_other_axes_shard_must_be_even_among_all_ranks():
     rule = rule_of("aten.view", "8x3xf32", size=(24,))
-    factor = rule.strategies(2)[1].factor
+    (factor,) = rule.strategies(2)[1].factors
     assert factor is not None
     assert "(S(0)) -> (S(0))" in rows(rule, 2, ShardCounts({factor: 4}))
     assert "(S(0)) -> (S(0))" not in rows(rule, 2, ShardCounts({factor: 8}))
