@@ -5,8 +5,8 @@ with one f32 scale for what it sends to a rank, and adds up what it gets in f32:
 declared inexact, so it occurs only where it is asked for.
 
 A partial value x is sent as q = round(x / s) with s = max |x| / 127, so each of its elements is off by at most s / 2,
-and the sum over n ranks by at most n · m / 254, where m is the largest absolute value that a rank holds. `error` is
-that for one rank, with one part in a thousand for the rounding of s and of the division.
+and the sum over ranks by at most the sum of their max |x| / 254. `error` says that, with one part in a thousand for the
+rounding of s and of the division.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import attrs
 
 from spmdir.core.dtype import BF16, F16, F32, F64, DType
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement
+from spmdir.core.placement.error import Error
 from spmdir.core.placement.standard import Partial
 
 
@@ -27,7 +28,7 @@ class Quantised(PartialPlacement):
     """A partial sum; gathers and scatters of it send one byte an element."""
 
     text: ClassVar[str] = "Quantised"
-    error: ClassVar[float] = 1.001 / 254
+    error: ClassVar[Error] = Error(1.001 / 254)
 
     @property
     def kind(self) -> str:

@@ -55,7 +55,7 @@ class CommReport:
         by_kind: kind of collective → its share.
         by_axis: mesh axes of the group, in mesh order → their share; a sub-axis counts as its axis.
         lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
-            resharded several ways counts once, with the way that needs most.
+            resharded several ways counts once, with the way that needs most. None if that of one is not known.
         seconds: modelled time, one collective after the other.
         reshards: still in the program, so not counted; run lower-reshard.
         objective: what propagate minimised, where it is known: bytes of reshards, and of compute and memory as it
@@ -66,7 +66,7 @@ class CommReport:
     wire_bytes: float
     by_kind: dict[str, Share]
     by_axis: dict[tuple[str, ...], Share]
-    lower_bound: float
+    lower_bound: float | None
     seconds: float
     reshards: int = 0
     objective: float | None = attrs.field(default=None, eq=False)
@@ -79,7 +79,7 @@ class CommReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
-        lines.append(f"lower bound for these reshards {size_text(self.lower_bound)}{ratio}")
+        lines.append(f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}")
         if self.objective is not None:
             lines.append(f"objective of propagate {size_text(self.objective)}, compute and memory included")
         if self.reshards:
@@ -95,6 +95,11 @@ def size_text(count: float) -> str:
     """Bytes with the unit that leaves one to three digits before the point."""
     power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def bound_text(bound: float | None) -> str:
+    """Return a lower bound with its unit, or that there is none."""
+    return "unknown" if bound is None else size_text(bound)
 
 
 def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
@@ -134,7 +139,8 @@ def comm_report(
     machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
-    total, bound, reshards, objective = Share(), 0.0, 0, None
+    total, reshards, objective = Share(), 0, None
+    bounds: list[float | None] = []
     for function in ir.functions(module):
         objective = objective if objective is not None else objective_of(function)
         for op in function.body.block.ops:
@@ -145,7 +151,7 @@ def comm_report(
                 kind, used = op.name.removeprefix("spmd."), op.axes
                 sizes = Sizes(mesh.group_size(used), 0, 0, op.sent(mesh))
                 spent = cost(NEIGHBOURS, sizes, node_count(used, mesh), machine)
-                bound += spent.wire_bytes
+                bounds.append(spent.wire_bytes)
             elif isinstance(op, Collective):
                 step, meta = op.step(mesh), meta_of(op.operands[0].type)
                 shape = global_shape(op.operands[0], mesh)
@@ -161,14 +167,14 @@ def comm_report(
             axes = tuple(axis for axis in mesh.axis_names if axis in whole)
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share
-        bound += math.fsum(_bounds(function, mesh))
+        bounds += _bounds(function, mesh)
     order = {axis: index for index, axis in enumerate(mesh.axis_names)}
     return CommReport(
         total.count,
         total.wire_bytes,
         dict(sorted(by_kind.items())),
         dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
-        bound,
+        None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
         total.seconds,
         reshards,
         objective,
@@ -187,7 +193,7 @@ def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     return run_passes(sized, rest(pipeline, sized).before("localize"))
 
 
-def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
+def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
     """For each value that collectives start from, the lower bound of that of its forms which needs most."""
     from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.collectives import Collective, WaitOp
@@ -206,4 +212,5 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float]:
         meta, source = meta_of(value.type), sharding_of(value)
         if meta is not None and source is not None:
             shape, itemsize = global_shape(value, mesh), meta.dtype.itemsize
-            yield max(lower_bound(shape, itemsize, source, target, mesh) for target in targets)
+            found = [lower_bound(shape, itemsize, source, target, mesh) for target in targets]
+            yield None if None in found else max(bound for bound in found if bound is not None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spmdir.core.placement.base import PartialPlacement, Placement, edge_between
+from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
+from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.cost import edge_traffic
+from spmdir.reshard.cost import edge_collectives
 
 _FREE = {("replicated", "replicated"), ("shard", "partial")}
 """Traits before and after between which nothing is ever sent: a shard may stand among identities."""
@@ -24,6 +25,7 @@ def axis_price(
     local_bytes: float,
     count: int,
     collectives: Sequence[CollectiveSpec] = PLANNED,
+    local: TensorMeta | None = None,
 ) -> float:
     """Return the wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
 
@@ -33,12 +35,13 @@ def axis_price(
     Args:
         local_bytes: those of the tensor on a rank with this axis replicated and the other axes as they are.
         collectives: the ones that may be used.
+        local: what a rank has of the tensor then, for edges whose bytes depend on the shape; without it these cost
+            NaN.
     """
     if source == target:
         return 0.0
     if edge := edge_between(source, target):
-        scale = 1.0 if edge.itemsize is None else edge.itemsize / ITEMSIZE
-        return _wire(edge_traffic(edge), source, target, local_bytes * scale, count)
+        return _edge_price(edge, source, target, local_bytes, count, local)
     if "open" in (source.trait, target.trait):
         return math.inf
     if not _needs_replicated(source, target):
@@ -46,12 +49,35 @@ def axis_price(
             return 0.0
         legal = [spec for spec in collectives if (spec.before, spec.after) == (source.trait, target.trait)]
         if legal:
-            return min(_wire(spec.traffic or Traffic(), source, target, local_bytes, count) for spec in legal)
+            sizes = _sizes(source, target, local_bytes, count)
+            return min((spec.traffic or Traffic()).wire(sizes) for spec in legal)
     if R in (source, target):
         return math.inf
-    return axis_price(source, R, local_bytes, count, collectives) + axis_price(
-        R, target, local_bytes, count, collectives
+    return axis_price(source, R, local_bytes, count, collectives, local) + axis_price(
+        R, target, local_bytes, count, collectives, local
     )
+
+
+def depends_on_shape(source: Placement, target: Placement) -> bool:
+    """Return whether the price between two placements is that of edges whose bytes depend on the shape."""
+    edges = [edge_between(source, target)]
+    if edges == [None]:
+        edges = [edge_between(source, R), edge_between(R, target)]
+    return any(edge is not None and edge.bytes is not None for edge in edges)
+
+
+def _edge_price(
+    edge: Edge, source: Placement, target: Placement, local_bytes: float, count: int, local: TensorMeta | None
+) -> float:
+    if edge.bytes is None:
+        sizes = _sizes(source, target, local_bytes, count)
+        return sum(traffic.wire(sizes) for traffic, sizes in edge_collectives(edge, sizes, (), ITEMSIZE))
+    if local is None:
+        return math.nan
+    shape = list(local.shape)
+    if source.dim is not None and source.dim < len(shape):
+        shape[source.dim] = -(-shape[source.dim] // count)
+    return sum(edge.sent(shape, local.dtype.itemsize, count))
 
 
 def _needs_replicated(source: Placement, target: Placement) -> bool:
@@ -60,8 +86,8 @@ def _needs_replicated(source: Placement, target: Placement) -> bool:
     return alone or edge_between(source, R) is not None
 
 
-def _wire(traffic: Traffic, source: Placement, target: Placement, local_bytes: float, count: int) -> float:
+def _sizes(source: Placement, target: Placement, local_bytes: float, count: int) -> Sizes:
     shard = local_bytes / count
     before = shard if source.trait == "shard" else local_bytes
     after = shard if target.trait == "shard" else local_bytes
-    return traffic.wire(Sizes(count, before, after, shard / count))
+    return Sizes(count, before, after, shard / count)

@@ -21,28 +21,31 @@ from spmdir.reshard.overlaps import Overlaps, overlaps
 
 
 @functools.cache
-def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh) -> float:
+def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh) -> float | None:
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
-    the shardings take uneven chunks apart by sub-axes, no bound but 0 is known, nor where a placement is neither
-    replicated nor a shard nor a partial value. Elements that an inexact placement sends smaller count as what it sends.
+    the shardings take uneven chunks apart by sub-axes, none is known, which is None, nor where a placement is neither
+    replicated nor a shard nor a partial value, or declares bytes that depend on the shape. Elements that an inexact
+    placement sends smaller count as what it sends.
     """
     if source == target:
         return 0.0
     placements = [placement for _, placement in (*source.entries, *target.entries)]
     if any(placement.trait == "other" for placement in placements):
-        return 0.0
-    inexact = (placement for placement in placements if placement.error)
-    sizes = [edge.itemsize for placement in inexact for edge in placement.edges() if edge.itemsize is not None]
+        return None
+    edges = [(placement, edge) for placement in placements for edge in placement.edges()]
+    if any(edge.bytes is not None for _, edge in edges):
+        return None
+    sizes = [edge.itemsize for placement, edge in edges if placement.error and edge.itemsize is not None]
     itemsize = min([itemsize, *sizes])
     try:
         fine = refinement(mesh, source, target)
     except ShardingError:
-        return 0.0
+        return None
     if fine is not mesh:
         if not all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
-            return 0.0
+            return None
         return lower_bound(shape, itemsize, source.refined(fine), target.refined(fine), fine)
     partial, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
     sharded, wanted = _sharded(source), _sharded(target)

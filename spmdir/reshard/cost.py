@@ -28,7 +28,12 @@ NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
     """Bytes of the largest local chunk of a tensor of global `shape` with elements of `itemsize` bytes."""
-    return itemsize * math.prod(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
+    return itemsize * math.prod(local_shape(sharding, shape, mesh))
+
+
+def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
+    """Return the longest that a rank has of each dimension of a tensor of global `shape`."""
+    return tuple(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
 
 
 @attrs.frozen
@@ -39,25 +44,66 @@ class Cost:
     seconds: float
 
 
+Collectives = Sequence[tuple[Traffic, Sizes]]
+"""The collectives of a step, one after the other: what each costs, and what it handles."""
+
+
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = H100X8) -> Cost:
     """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
-    traffic, sent = step_traffic(step, itemsize, mesh)
-    return cost(traffic, step_sizes(step, shape, sent, mesh), node_count(step.axes, mesh), topology)
+    nodes = node_count(step.axes, mesh)
+    costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
+    wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
+    edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
+    if edge is not None and edge.seconds is not None and count > 1:
+        seconds = edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count)
+    return Cost(wire, seconds)
 
 
-def step_traffic(step: Step, itemsize: float, mesh: Mesh) -> tuple[Traffic, float]:
-    """Return the cost of the collective of `step`, and the bytes that it sends for an element of `itemsize` bytes."""
-    traffic = step.spec.traffic
-    if traffic is not None or not step.axes:
-        return traffic or Traffic(), itemsize
+def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Collectives:
+    """Return what `step` costs as, on a tensor of global `shape` with elements of `itemsize` bytes."""
+    edge = declared_edge(step, mesh)
+    if edge is None:
+        return [(step.spec.traffic or Traffic(), step_sizes(step, shape, itemsize, mesh))]
+    sizes = step_sizes(step, shape, itemsize, mesh)
+    return edge_collectives(edge, sizes, local_shape(step.source, shape, mesh), itemsize)
+
+
+def declared_edge(step: Step, mesh: Mesh) -> Edge | None:
+    """Return the edge that says what `step` costs; None if its collective does."""
+    if step.spec.traffic is not None or not step.axes:
+        return None
     edge = edge_between(*step.ends(mesh))
     assert edge is not None  # or the step would not be legal
-    return edge_traffic(edge), itemsize if edge.itemsize is None else edge.itemsize
+    return edge
 
 
-def edge_traffic(edge: Edge) -> Traffic:
-    """Return the cost of the collective that an edge of a placement says it costs as."""
-    return (collective(edge.by).traffic if edge.by is not None else None) or Traffic()
+def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: float) -> Collectives:
+    """Return what an edge costs as.
+
+    Args:
+        sizes: what it handles if it sends elements of `itemsize` bytes.
+        shape: the local shape before.
+    """
+    traffics = [collective(name).traffic or Traffic() for name in edge.collectives]
+    if edge.bytes is not None:
+        sent = edge.sent(shape, itemsize, sizes.group)
+        return [
+            (attrs.evolve(traffic, wire=_moved, copied=_nothing), attrs.evolve(sizes, moved=number))
+            for traffic, number in zip(traffics, sent, strict=True)
+        ]
+    if edge.itemsize is not None:
+        scale = edge.itemsize / itemsize
+        source, target, chunk = sizes.source * scale, sizes.target * scale, sizes.chunk * scale
+        sizes = attrs.evolve(sizes, source=source, target=target, chunk=chunk)
+    return [(traffic, sizes) for traffic in traffics]
+
+
+def _moved(sizes: Sizes) -> float:
+    return sizes.moved
+
+
+def _nothing(sizes: Sizes) -> float:
+    return 0.0
 
 
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
@@ -84,7 +130,9 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
     """Return whether some rank sends something for `step` on a tensor of global `shape`: whether it is no local op."""
     if step.spec.loads is not None:
         return any(step.spec.loads(step.source, step.target, mesh, tuple(shape)))
-    return mesh.group_size(step.axes) > 1 and step_traffic(step, 1, mesh)[0].crossing is not None
+    edge = declared_edge(step, mesh)
+    traffics = [step.spec.traffic] if edge is None else [collective(name).traffic for name in edge.collectives]
+    return mesh.group_size(step.axes) > 1 and any(traffic and traffic.crossing is not None for traffic in traffics)
 
 
 def node_count(axes: Sequence[str], mesh: Mesh) -> int:
@@ -102,8 +150,9 @@ def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, to
     It is quick to find, for what each rank gives each other one is not. Bytes are those of the lower bound, or, in the
     one round of an exchange, all partials of what some rank needs.
     """
-    wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh)
-    traffic, _ = step_traffic(step, itemsize, mesh)
+    wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh) or 0.0
+    traffic = step.spec.traffic
+    assert traffic is not None  # an edge finds out nothing rank by rank
     if traffic.rounds == 1:
         wire = max(wire, itemsize * least_received(step.source, step.target, mesh, shape))
     sizes = attrs.evolve(_sizes(step, shape, itemsize, mesh), moved=wire, crossing=0.0)

@@ -37,13 +37,13 @@ class Plan:
     Attributes:
         steps: in order; empty when the shardings are the same.
         wire_bytes: bytes that the busiest rank sends, ring model.
-        lower_bound: bytes that the busiest rank must send or receive whatever the algorithm.
+        lower_bound: bytes that the busiest rank must send or receive whatever the algorithm; None if no bound is known.
         seconds: modelled time.
     """
 
     steps: tuple[Step, ...]
     wire_bytes: float
-    lower_bound: float
+    lower_bound: float | None
     seconds: float
 
     def __str__(self) -> str:

@@ -238,7 +238,7 @@ def _distance(here: Sharding, target: Sharding) -> int:
 
 def _lower_bound(reshard: Reshard, here: Sharding) -> PlanCost:
     """Return the least cost from `here` to the target: the lower bound in one step over the fastest links."""
-    wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh)
+    wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh) or 0.0
     if not wire:
         return (0, 0.0, float(here != reshard.target))
     topology = reshard.topology

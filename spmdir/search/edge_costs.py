@@ -15,7 +15,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.axis_price import axis_price, depends_on_shape
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.topology import FLAT
 from spmdir.search.problem import NodeStrategy
@@ -55,9 +55,23 @@ class Catalogue:
         shard = [p.trait == "shard" for p in self.placements]
         return [[int(before and not after) for after in shard] for before in shard]
 
+    @cached_property
+    def shaped(self) -> list[list[int]]:
+        """Return, by source placement, the targets to which the price depends on the shape."""
+        def targets(source: Placement) -> list[int]:
+            some = self.placements if source in plugins else plugins
+            found = (target for target in some if target != source and depends_on_shape(source, target))
+            return [self.index[target] for target in found]
+
+        plugins = self.placements[len(EVERYWHERE) :]
+        return [targets(source) if plugins else [] for source in self.placements]
+
     @cache  # noqa: B019  # catalogues live as long as the process
     def prices(self, count: int, collectives: tuple[CollectiveSpec, ...]) -> list[list[float]]:
-        """Return, by source and target placement, the wire bytes of a reshard on `count` ranks a byte."""
+        """Return, by source and target placement, the wire bytes of a reshard on `count` ranks a byte.
+
+        Those that depend on the shape are NaN.
+        """
         return [[axis_price(a, b, 1.0, count, collectives) for b in self.placements] for a in self.placements]
 
 
@@ -75,7 +89,7 @@ class EdgeCosts:
     """
 
     def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[NodeStrategy]]):
-        self.shared, self.mesh, self.others = shared, mesh, others
+        self.shared, self.mesh, self.count, self.others = shared, mesh, count, others
         self.catalogue = catalogue(shared.plugin_placements)
         self.width = len(self.catalogue.placements)
         self.price = self.catalogue.prices(count, shared.collectives)
@@ -125,8 +139,26 @@ class EdgeCosts:
                 for sizes in self.sizes[value]
                 for p, g in zip(prices, gathers, strict=True)
             ]
+            for target in self.catalogue.shaped[made]:
+                for index, sizes in enumerate(self.sizes[value]):
+                    price = self._shaped_price(value, made, target, sizes[gathers[target]])
+                    per_request[index * self.width + target] = price
             self.known[value][made] = per_request
         return per_request
+
+    def _shaped_price(self, value: int, made: int, target: int, size: float) -> float:
+        """Return the bytes to take a value of `size` bytes to a placement where these depend on the shape."""
+        node, position = self.shared.producer[value]
+        weight, placements = self.shared.value_weight[value], self.catalogue.placements
+        shape = list(self.shared.values[value].shape)
+        for axis, strategies in self.others.items():
+            dim = strategies[node].results[position].dim
+            if dim is not None and dim < len(shape):
+                shape[dim] = -(-shape[dim] // self.mesh.sizes[axis])
+        local = attrs.evolve(self.shared.values[value], shape=tuple(shape))
+        source, wanted = placements[made], placements[target]
+        price = axis_price(source, wanted, size / weight, self.count, self.shared.collectives, local)
+        return (price + START_BYTES) * weight
 
     def replicate_bound(self, value: int, per_request: Sequence[float], requests: Collection[int]) -> float:
         """Return the bytes to replicate a value, after which every request is free."""

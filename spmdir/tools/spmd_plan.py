@@ -15,7 +15,7 @@ from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.passes.pipeline import Pipeline
-from spmdir.report.communication import size_text
+from spmdir.report.communication import bound_text, size_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step
@@ -50,7 +50,7 @@ def _main(argv: Sequence[str]) -> int:
     print(f"<{source}> -> <{target}>")
     print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")
     _show("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
-    print(f"lower bound  {size_text(plan.lower_bound)}")
+    print(f"lower bound  {bound_text(plan.lower_bound)}")
     if not options.no_dtensor and importlib.util.find_spec("torch"):
         from spmdir.tools.dtensor_plans import dtensor_plans
 
@@ -128,7 +128,7 @@ def _show(
     itemsize: int,
     mesh: Mesh,
     topology: Topology,
-    bound: float,
+    bound: float | None,
 ) -> None:
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
     rows = [

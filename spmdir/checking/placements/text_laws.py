@@ -12,6 +12,7 @@ from spmdir.checking.placements.instances import instances
 from spmdir.checking.placements.law import Example, Law, once
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.error import Error
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.sharding import Sharding, parse_sharding
 
@@ -37,8 +38,8 @@ def _declaration(placement: Placement, example: Example) -> str | None:
         return f"`dim` is {placement.dim!r}; expected a dimension, counted from 0"
     if isinstance(placement, PartialPlacement) and placement.reduce not in REDUCTIONS:
         return f"`reduce` is {placement.reduce!r}; expected one of {', '.join(REDUCTIONS)}"
-    if not (isinstance(placement.error, (int, float)) and 0 <= placement.error < math.inf):
-        return f"`error` is {placement.error!r}; expected a number that is not negative, 0 for what is exact"
+    if not isinstance(placement.error, Error):
+        return f"`error` is {placement.error!r}; expected an Error, as in Error(1 / 256), or UNKNOWN"
     return None
 
 
@@ -79,7 +80,7 @@ def _ends(placement: Placement) -> Iterator[Example]:
 
 
 def _edge(placement: Placement, example: Example) -> str | None:
-    from spmdir.reshard.collectives import collectives
+    from spmdir.reshard.collectives import collective, collectives
 
     edge = list(placement.edges())[int(example.about.split()[1])]
     ends = [end for end in (edge.source, edge.target) if end is not None]
@@ -91,8 +92,11 @@ def _edge(placement: Placement, example: Example) -> str | None:
         except SpmdirError as error:
             return f"its end is '{ends[0]}': {error.message}"
     names = [spec.name for spec in collectives() if spec.traffic is not None]
-    if edge.by is not None and edge.by not in names:
-        return f"it costs as '{edge.by}'; expected None or one of {', '.join(names)}"
+    for name in edge.collectives:
+        if name not in names:
+            return f"it costs as '{name}'; expected None or some of {', '.join(names)}"
+        if collective(name).loads is not None and edge.bytes is None:
+            return f"it costs as '{name}', which finds out what is sent rank by rank; give the edge `bytes`"
     if edge.itemsize is not None and not 0 < edge.itemsize < math.inf:
         return f"its elements have {edge.itemsize} bytes on the wire; expected a number above 0"
     return None if callable(edge.lower) else f"`lower` is {edge.lower!r}; expected a function of (tensor, group)"

@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 import attrs
 
 from spmdir.core.dtype import DType
-from spmdir.core.errors import ParseError, ShardingError, wrong_argument
+from spmdir.core.errors import ParseError, ShardingError, shown, wrong_argument
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
 from spmdir.core.limits import ENUMERATED
+from spmdir.core.placement.edge import Edge
+from spmdir.core.placement.error import EXACT, Error
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
@@ -46,27 +48,6 @@ Noise = Callable[[Any], Any]
 """tensor → random values of its shape, type and device, of the size of its values."""
 
 
-@attrs.frozen(eq=False)
-class Edge:
-    """A step that a placement declares, along the axes of a group, to or from another placement.
-
-    Attributes:
-        lower: (what a rank holds, group) → what it holds afterwards, in torch ops and the collectives of
-            `spmdir.lowering.group.Group`.
-        target: the text of the placement that it goes to, or the trait "shard" for any that shards a dimension.
-        source: the same, for the placement that it comes from. Exactly one of both is set; the other is the declaring
-            placement.
-        by: the collective that it costs as, a kind in `spmdir.reshard.collectives`; None if nothing is sent.
-        itemsize: bytes of an element on the wire; by default those of the tensor.
-    """
-
-    lower: Callable[[Any, Any], Any]
-    target: str | None = None
-    source: str | None = None
-    by: str | None = None
-    itemsize: float | None = None
-
-
 class Placement:
     """How a tensor is laid out over the ranks of one mesh axis.
 
@@ -77,14 +58,13 @@ class Placement:
             the compiler).
         dim: the sharded tensor dimension, for the trait "shard".
         op: the reduction of the partial values, for the trait "partial".
-        error: how far what its steps make may be off, for each rank of the group, as a part of the largest absolute
-            value that a rank holds; 0 if it is exact but for rounding.
+        error: how far what its steps make may be off; see `spmdir.core.placement.error`.
         splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
     """
 
     text: ClassVar[str]
     trait: ClassVar[str] = "other"
-    error: ClassVar[float] = 0.0
+    error: ClassVar[Error] = EXACT
     splits: ClassVar[bool] = False
     dim: int | None = None
     op: str | None = None
@@ -97,6 +77,7 @@ class Placement:
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "text" in vars(cls):
+            _check_error(cls)
             _register(cls)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
@@ -399,6 +380,16 @@ def edge_between(source: Placement, target: Placement) -> Edge | None:
 
 def _fits(end: str, placement: Placement) -> bool:
     return placement.trait == end if end in TRAITS else parse_placement(end) == placement
+
+
+def _check_error(kind: type[Placement]) -> None:
+    found = kind.error
+    if not isinstance(found, (Error, property)):
+        raise ShardingError(
+            f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(found)}; expected an Error, as in "
+            f"`error = Error({found if isinstance(found, float) else 1 / 256})`: the largest error for each rank, as a "
+            "part of the largest absolute element that it holds"
+        )
 
 
 def _register(kind: type[Placement]) -> None:

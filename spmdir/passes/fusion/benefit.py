@@ -12,7 +12,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at
-from spmdir.reshard.cost import local_bytes, sends_anything, step_sizes, step_traffic
+from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_sizes
 from spmdir.reshard.steps import Step
 
 
@@ -82,12 +82,12 @@ def change(before: RewriteCost, after: RewriteCost) -> RewriteCost:
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> RewriteCost:
     """Return the cost of a collective: shards along a dimension other than the first have to be packed."""
-    traffic, itemsize = step_traffic(step, meta.dtype.itemsize, mesh)
-    sizes = step_sizes(step, meta.shape, itemsize, mesh)
+    sizes = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
     if sizes.group == 1:
         return RewriteCost(0.0, 0, 0.0, 1)
+    wire = sum(t.wire(s) for t, s in step_collectives(step, meta.shape, meta.dtype.itemsize, mesh))
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
-    return RewriteCost(traffic.wire(sizes), int(sends_anything(step, meta.shape, mesh)), packed, 1)
+    return RewriteCost(wire, int(sends_anything(step, meta.shape, mesh)), packed, 1)
 
 
 @lru_cache(maxsize=65536)
