@@ -14,10 +14,12 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.checking.rules import check_rules as check_rules
     from spmdir.core.errors import SpmdirError as SpmdirError
     from spmdir.core.mesh import Mesh as Mesh
-    from spmdir.core.placement.base import Edge as Edge
     from spmdir.core.placement.base import PartialPlacement as PartialPlacement
     from spmdir.core.placement.base import Placement as Placement
     from spmdir.core.placement.base import ShardPlacement as ShardPlacement
+    from spmdir.core.placement.edge import Edge as Edge
+    from spmdir.core.placement.error import UNKNOWN as UNKNOWN
+    from spmdir.core.placement.error import Error as Error
     from spmdir.core.placement.joint import JointPlacement as JointPlacement
     from spmdir.core.placement.standard import P as P
     from spmdir.core.placement.standard import R as R
@@ -50,7 +52,9 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
 
 _HOMES = {
     "CommReport": "spmdir.report.communication",
-    "Edge": "spmdir.core.placement.base",
+    "Edge": "spmdir.core.placement.edge",
+    "Error": "spmdir.core.placement.error",
+    "UNKNOWN": "spmdir.core.placement.error",
     "JointPlacement": "spmdir.core.placement.joint",
     "Mesh": "spmdir.core.mesh",
     "P": "spmdir.core.placement.standard",

@@ -21,7 +21,9 @@ from spmdir.reshard.overlaps import Overlaps, overlaps
 
 
 @functools.cache
-def lower_bound(shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh) -> float | None:
+def lower_bound(
+    shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh
+) -> float | None:
     """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where

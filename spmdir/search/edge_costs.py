@@ -58,6 +58,7 @@ class Catalogue:
     @cached_property
     def shaped(self) -> list[list[int]]:
         """Return, by source placement, the targets to which the price depends on the shape."""
+
         def targets(source: Placement) -> list[int]:
             some = self.placements if source in plugins else plugins
             found = (target for target in some if target != source and depends_on_shape(source, target))

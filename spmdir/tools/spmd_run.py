@@ -149,8 +149,8 @@ def random_inputs(
 def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
     """Return inexact placement → the error that it may make, summed over the values with that placement.
 
-    It is relative to what ranks hold. Where n partial values hide a value at random, the largest of them may be n times
-    the value, and together they may be 2 n - 1 times as large.
+    It is relative to what ranks hold, and infinite where no bound is known. Where n partial values hide a value at
+    random, the largest of them may be n times the value, and together they may be 2 n - 1 times as large.
     """
     from spmdir.passes.finish import localized
 
@@ -160,14 +160,19 @@ def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
 
 def _errors(module: ModuleOp) -> dict[str, float]:
     from spmdir.dialects import ir
-    from spmdir.dialects.values import sharding_of
+    from spmdir.dialects.values import global_shape, sharding_of
+    from spmdir.reshard.cost import local_shape
 
     mesh, function = ir.mesh(module), ir.main_function(module)
     values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
     found: dict[str, float] = {}
-    for axis, placement in (entry for sharding in map(sharding_of, values) if sharding for entry in sharding.entries):
-        if placement.error:
-            found[str(placement)] = found.get(str(placement), 0.0) + placement.error * (2 * mesh.sizes[axis] - 1)
+    for value, sharding in ((value, sharding) for value in values if (sharding := sharding_of(value))):
+        for axis, placement in sharding.entries:
+            if placement.error:
+                count, shape = mesh.sizes[axis], local_shape(sharding, global_shape(value, mesh), mesh)
+                bound = placement.error.bound(shape, count)
+                most = math.inf if bound is None else bound * (2 * count - 1)
+                found[str(placement)] = found.get(str(placement), 0.0) + most
     return found
 
 

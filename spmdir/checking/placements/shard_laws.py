@@ -83,9 +83,7 @@ def _splits(placement: Any, example: Example) -> str | None:
         placement.collect([shard.clone() for shard in half], inner)
         for half, inner in zip((shards[:2], shards[2:]), inners, strict=True)
     ]
-    return difference(
-        placement.collect(halves, shape), placement.collect(shards, shape), rounding(placement, 4, tensor)
-    )
+    return difference(placement.collect(halves, shape), placement.collect(shards, shape), rounding(4, tensor))
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:

@@ -9,7 +9,7 @@ from itertools import islice
 import attrs
 import torch
 
-from spmdir.checking.placements.comparison import difference, rounding
+from spmdir.checking.placements.comparison import difference, inexact_difference, rounding
 from spmdir.checking.placements.examples import DTYPES, FLOATS, even_sizes, layouts, ordinary, takes
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.simulated_steps import Move
@@ -121,11 +121,13 @@ def _same(placement: Placement, example: Example) -> str | None:
         shape = example.target.local_shape(example.shape, example.mesh, example.mesh.coordinate(rank))
         if tuple(shard.shape) != shape or shard.dtype != tensor.dtype:
             return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {tensor.dtype}"
-    exact = example.values == "special"
-    limit = (
-        0.0 if exact else rounding(placement, example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))
-    )
-    return difference(collect(found, example.target, example.mesh, example.shape), tensor, limit)
+    whole = collect(found, example.target, example.mesh, example.shape)
+    if example.values == "special":
+        return difference(whole, tensor, 0.0)
+    limit = rounding(example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))
+    if not (error := placement.error):
+        return difference(whole, tensor, limit)
+    return inexact_difference(whole, tensor, error, example.mesh.world_size, held, limit)
 
 
 def _cost(placement: Placement, example: Example) -> str | None:

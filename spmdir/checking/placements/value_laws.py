@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spmdir.checking.placements.comparison import difference, rounding
+from spmdir.checking.placements.comparison import difference, inexact_difference, rounding
 from spmdir.checking.placements.examples import specials, tensors
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.placement.base import Placement
@@ -42,10 +42,14 @@ def _values(placement: Placement) -> Iterator[Example]:
 
 def _inverse(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    found = placement.collect(placement.distribute(tensor.clone(), example.ranks, example.noise()), tuple(tensor.shape))
+    shards = placement.distribute(tensor.clone(), example.ranks, example.noise())
+    found = placement.collect(shards, tuple(tensor.shape))
     if placement.trait != "partial" and not placement.error:
         return difference(found, tensor, 0)
-    return difference(found, tensor, rounding(placement, example.ranks, tensor))
+    limit = rounding(example.ranks, tensor)
+    if not placement.error:
+        return difference(found, tensor, limit)
+    return inexact_difference(found, tensor, placement.error, example.ranks, shards, limit)
 
 
 VALUE_LAWS = (

@@ -13,8 +13,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
 
-import attrs
-
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ParseError, ShardingError, shown, wrong_argument
 from spmdir.core.intervals import Ranges, Run, length, summed_runs

@@ -70,8 +70,8 @@ class Edge:
         each = found if isinstance(found, tuple) else (found,)
         if len(each) != len(self.collectives) or not all(_is_amount(number) for number in each):
             raise ShardingError(
-                f"`bytes` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on for each "
-                f"of {', '.join(self.collectives)}",
+                f"`bytes` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on for "
+                f"each of {', '.join(self.collectives)}",
                 place(self.bytes),
             )
         return each

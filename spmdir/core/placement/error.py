@@ -13,7 +13,10 @@ from spmdir.core.placement.evaluated import evaluated, place
 NORMS = {"max": "largest absolute element", "l2": "root of the sum of the squares of the elements"}
 """The norms in which errors are bounded, and what each is of a tensor."""
 
-ENDS = {"shards": "the sum of the norms of what the ranks hold before the step", "result": "the norm of the exact value"}
+ENDS = {
+    "shards": "the sum of the norms of what the ranks hold before the step",
+    "result": "the norm of the exact value",
+}
 """What an error is relative to."""
 
 Factor = float | Callable[[tuple[int, ...], int], float]

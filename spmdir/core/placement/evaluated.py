@@ -21,7 +21,9 @@ def evaluated(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         given = ", ".join(map(str, arguments))
-        raise ShardingError(f"`{name}` fails for ({given}): {type(error).__name__}: {error}", place(function)) from error
+        raise ShardingError(
+            f"`{name}` fails for ({given}): {type(error).__name__}: {error}", place(function)
+        ) from error
 
 
 def place(function: Any) -> Location | None:

@@ -165,7 +165,7 @@ WRONG = {
     "Unreadable": _with(DEALT, "def __str__(self):\n    return f'Unreadable<{self.dim}>'", "text"),
     "HalfText": _instead(DEALT, ", {block})", ")", "examples"),
     "Traitor": _field(DEALT, "trait: ClassVar[str] = 'partial'", "declaration"),
-    "NanError": _field(DEALT, "error: ClassVar[float] = math.nan", "declaration"),
+    "NanError": _field(DEALT, "error = property(lambda self: math.nan)", "declaration"),
     "NoReduction": _field(TOTAL, "reduce = 'mean'", "declaration"),
     "NoIdentity": _field(TOTAL, "identity = 1.0", "identity"),
     "OtherReduction": _field(TOTAL, "reduce = 'max'", "inverse"),
