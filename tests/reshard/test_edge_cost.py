@@ -115,9 +115,7 @@ def test_an_edge_that_says_its_bytes_twice_or_of_no_collective_is_an_error() -> 
 
 
 def test_an_error_that_is_a_number_is_rejected_when_its_class_is_made() -> None:
-    with pytest.raises(
-        ShardingError, match=r"Rough is 0.1; expected an Error, as in `error = Error\(0.1\)`"
-    ):
+    with pytest.raises(ShardingError, match=r"Rough is 0.1; expected an Error, as in `error = Error\(0.1\)`"):
 
         class Rough(PartialPlacement):
             text: ClassVar[str] = "Rough"
