@@ -35,6 +35,7 @@ SAME_NAME = {
     "parser": "of symbolic sizes in core; of rules in rules",
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
     "replacement": "of collectives by rewrites in passes; of ops by expansions in rules",
+    "ring": "the ops of rings in dialects; how they are emitted in lowering",
     "values": "of the IR in dialects; of torch in torch_interop; random ones in checking",
 }
 """Names that several files of spmdir have, and what each of the files is."""

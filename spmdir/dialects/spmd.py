@@ -23,6 +23,7 @@ from spmdir.dialects.collectives import COLLECTIVES, WaitOp
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.ring import RING_CLASSES
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
 from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
@@ -64,6 +65,7 @@ Spmd = Dialect(
         UnbucketOp,
         HaloOp,
         HaloReduceOp,
+        *RING_CLASSES.values(),
     ],
     [MeshAttr, ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
 )

@@ -29,6 +29,7 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.ring import ChooseOp, RotateOp, StateOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
@@ -37,9 +38,12 @@ from spmdir.dialects.values import global_shape, sharding_of, signature_name
 from spmdir.lowering.collectives import start
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
+from spmdir.lowering.inline import Kind
+from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Positions
 from spmdir.lowering.result_types import check_results
+from spmdir.lowering.ring import erase_unused, rotate, state
 from spmdir.lowering.site import Site, Started, here
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -115,6 +119,11 @@ class _Emitter:
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_names: dict[Positions | int, str] = {}
         self.values: dict[SSAValue, fx.Node | Started] = {}
+        self.origin: dict[fx.Node, SSAValue] = {}
+        self.shapes = NodeShapes(
+            lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
+        )
+        self.rejected: list[fx.Node] = []
         self.meta: dict[str, Any] = {}
         self.checked: set[object] = set()
         self._device: Any = None
@@ -123,6 +132,7 @@ class _Emitter:
         for index, argument in enumerate(self.function.args):
             name = name_of(argument) or signature_name(self.function, "arg_attrs", index) or f"input_{index}"
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
+            self.origin[placeholder] = argument
             placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
         for op in self.function.body.block.ops:
             if isinstance(op, CallOp):
@@ -133,6 +143,7 @@ class _Emitter:
                 except SpmdirError as error:
                     raise error.about(op.name, location_of(op)) from None
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
+        erase_unused(self.graph, self.rejected)
         self.graph.lint()
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
@@ -163,6 +174,8 @@ class _Emitter:
         self.meta = _meta(op)
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
+            if isinstance(node, fx.Node):
+                self.origin.setdefault(node, result)
             fresh = isinstance(node, fx.Node) and node is self.graph._root.prev
             if fresh and (name := name_of(result)) is not None:
                 node._rename(_identifier(name))
@@ -271,6 +284,34 @@ class _Emitter:
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
         return [HALO_EMITTERS[op.name](self.call, line, x, dtype, op)]
 
+    def emit_rotate(self, op: Any) -> Sequence[Any]:
+        meta = meta_of(op.operands[0].type)
+        assert meta is not None
+        x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
+        return [rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)]
+
+    def emit_choose(self, op: ValueOp) -> Sequence[Any]:
+        when = op.argument["when"]
+        assert isinstance(when, Local)  # verified
+        new, old = map(self.node, op.operands)
+        chosen, rejected = (new, old) if self.evaluate(when) else (old, new)
+        self.rejected.append(rejected)
+        return [chosen]
+
+    def emit_state(self, op: Any) -> Sequence[Any]:
+        nodes, given = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
+        told = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
+        return state(self.call, op, nodes, given, told)
+
+    def node_meta(self, node: fx.Node) -> TensorMeta | None:
+        """Return what `local_meta` says of the value that `node` is; None if it is none."""
+        return self.local_meta(self.origin[node]) if node in self.origin else None
+
+    def kind(self, value: SSAValue) -> Kind:
+        """Return shape and element type of this rank's tensor, inside local forms too."""
+        meta = self.local_meta(value)
+        return self.shapes.of(self.node(value)) if meta is None else (meta.shape, TORCH_DTYPES[meta.dtype])
+
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]
         assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
@@ -307,6 +348,9 @@ _EMITTERS = (
     (AtenOp, _Emitter.emit_aten),
     (Collective, _Emitter.emit_collective),
     (HaloExchangeOp, _Emitter.emit_halo),
+    (RotateOp, _Emitter.emit_rotate),
+    (ChooseOp, _Emitter.emit_choose),
+    (StateOp, _Emitter.emit_state),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
     (BucketOp, _Emitter.emit_bucket),

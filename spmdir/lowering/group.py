@@ -59,6 +59,14 @@ class Group:
         """Return the tensor of rank `source`; `x` of the others gives shape and element type."""
         return x if self.size == 1 else self._moved(functional.broadcast.default, x, source)
 
+    def rotate(self, x: Tensor, steps: int = 1) -> Tensor:
+        """Send `x` to the rank `steps` places on, and return that of the rank as many before; all have one shape."""
+        if steps % self.size == 0:
+            return x
+        target, source = ((self.index + by) % self.size for by in (steps, -steps))
+        sends, receives = ([int(rank == other) for rank in range(self.size)] for other in (target, source))
+        return self._moved(functional.all_to_all_single.default, x.unsqueeze(0), receives, sends).squeeze(0)
+
     def split(self, x: Tensor) -> Tensor:
         """Return the chunks of `x` under the target of the edge, by rank: [size, *block], zero-padded to the longest.
 

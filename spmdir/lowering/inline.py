@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.fx import Node
 
 from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.placement.base import PartialPlacement, edge_between
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.core.placement.standard import Placement
 from spmdir.lowering.group import Group
 from spmdir.lowering.plugin_lines import failing_line, first_line
@@ -84,27 +86,60 @@ class AfterCode:
         return (self.placement,)
 
 
-Code = EdgeCode | BeforeCode | AfterCode
+@attrs.frozen(cache_hash=True)
+class StateCode:
+    """A method of a joint placement on the parts of states: `identity`, `combine`, whose states follow one another, or
+    `finish`."""
+
+    placement: JointPlacement
+    method: str
+
+    def __call__(self, *parts: torch.Tensor) -> Any:
+        if self.method == "combine":
+            half = len(self.placement.parts)
+            return self.placement.combine(parts[:half], parts[half:])
+        if self.method == "finish":
+            return self.placement.finish(parts)
+        return self.placement.identity(*parts)
+
+    def __str__(self) -> str:
+        return f"`{self.method}` of {type(self.placement).__name__}"
+
+    @property
+    def declaring(self) -> tuple[Placement, ...]:
+        return (self.placement,)
+
+
+Code = EdgeCode | BeforeCode | AfterCode | StateCode
 
 
 def inline(emit: Emit, code: Code, x: Node, given: Kind) -> tuple[Node, Kind]:
-    """The nodes of `code` on `x`, which is of the kind `given`; the last one and the kind of its value.
+    """Return the result of `code` on `x`, which is of the kind `given`, and its kind; see `inline_all`."""
+    (result,) = inline_all(emit, code, [x], [given])
+    return result
+
+
+def inline_all(emit: Emit, code: Code, values: Sequence[Node], given: Sequence[Kind]) -> list[tuple[Node, Kind]]:
+    """Emit the nodes of `code` on `values`, which are of the kinds `given`; return its results and their kinds.
 
     Raises:
         SpmdirError: the code fails, asks for values, or returns no tensor; at its place in the plug-in.
     """
-    program, kind = _traced(code, given)
+    program, kinds = _traced(code, tuple(given))
     copies: dict[Node, Any] = {}
+    operands = iter(values)
+    x = values[0]
     for node in program.graph.nodes:
         if node.op == "placeholder":
+            operand = next(operands)
             # Views in the code have been traced on a contiguous tensor.
-            copies[node] = emit(aten.contiguous.default, x) if node.users and not _returned(node) else x
+            copies[node] = emit(aten.contiguous.default, operand) if node.users and not _returned(node) else operand
         elif node.op == "get_attr":
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
         elif node.target in _SAME:
             copies[node] = copies[node.args[0]]
         elif node.op == "output":
-            return copies[node.args[0]], kind
+            return list(zip((copies[result] for result in _results(node)), kinds, strict=True))
         else:
             args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
             if isinstance(kwargs.get("device"), torch.device):
@@ -117,15 +152,21 @@ def _returned(node: Node) -> bool:
     return all(user.op == "output" for user in node.users)
 
 
+def _results(output: Node) -> tuple[Any, ...]:
+    """Return what a traced program returns, one or several."""
+    (returned,) = output.args
+    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
 @lru_cache(maxsize=1024)
-def _traced(code: Code, given: Kind) -> tuple[fx.GraphModule, Kind]:
+def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[Kind, ...]]:
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
-    shape, dtype = given
     try:
         with torch.no_grad(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             # Functional, since the operand may have other uses and exported programs change nothing in place.
-            program = make_fx(torch.func.functionalize(code))(torch.empty(shape, dtype=dtype))
+            tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
+            program = make_fx(torch.func.functionalize(code))(*tensors)
     except SpmdirError as error:
         raise SpmdirError(f"{code} fails: {error.message}", error.location or _place(code, error)) from None
     except _NEEDS_VALUES as error:
@@ -137,15 +178,26 @@ def _traced(code: Code, given: Kind) -> tuple[fx.GraphModule, Kind]:
     except Exception as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         raise SpmdirError(
-            f"{code} fails on a tensor of shape {[*shape]} and {dtype}: {type(error).__name__}: {first_line(error)}",
-            _place(code, error),
+            f"{code} fails on {_kinds_text(given)}: {type(error).__name__}: {first_line(error)}", _place(code, error)
         ) from error
     _drop_updates(program.graph)
-    (result,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
-    value = result.meta.get("val") if isinstance(result, Node) else None
-    if not isinstance(value, torch.Tensor):
-        raise SpmdirError(f"{code} returns {type(result).__name__}; expected a tensor", _place(code, None))
-    return program, (tuple(value.shape), value.dtype)
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    values = [result.meta.get("val") if isinstance(result, Node) else None for result in _results(output)]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        found = type(output.args[0]).__name__
+        raise SpmdirError(f"{code} returns {found}; expected {_EXPECTED[type(code)]}", _place(code, None))
+    return program, tuple((tuple(value.shape), value.dtype) for value in values)  # type: ignore
+
+
+_EXPECTED: dict[type, str] = dict.fromkeys((EdgeCode, BeforeCode, AfterCode), "a tensor") | {
+    StateCode: "a tensor for each part"
+}
+"""Class of code → what it has to return."""
+
+
+def _kinds_text(kinds: Sequence[Kind]) -> str:
+    texts = [f"shape {[*shape]} and {dtype}" for shape, dtype in kinds]
+    return f"a tensor of {texts[0]}" if len(texts) == 1 else f"tensors of {', of '.join(texts)}"
 
 
 def _drop_updates(graph: fx.Graph) -> None:
@@ -154,6 +206,14 @@ def _drop_updates(graph: fx.Graph) -> None:
         if node.target is aten.copy_.default and node.args[0].op == "placeholder":
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def require_kinds(code: Code, found: Sequence[Kind], expected: Sequence[Kind]) -> None:
+    """Raise SpmdirError unless `code` gives as many tensors as it has to, of the kinds that it has to."""
+    if len(found) != len(expected):
+        raise SpmdirError(f"{code} gives {len(found)} tensors; expected {len(expected)}", _place(code, None))
+    for one, wanted in zip(found, expected, strict=True):
+        require_kind(code, one, wanted)
 
 
 def require_kind(code: Code, found: Kind, expected: Kind) -> None:

@@ -47,7 +47,8 @@ class Share:
 class CommReport:
     """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
 
-    Halo exchanges of windows (halo, halo_reduce) are in the program, and so in the report, after localize.
+    Halo exchanges of windows (halo, halo_reduce) and rotations (rotate) are in the program, and so in the report, after
+    localize.
 
     Attributes:
         count: the number of collectives.
@@ -131,6 +132,7 @@ def comm_report(
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.halo import HaloExchangeOp
     from spmdir.dialects.reshard_ops import ReshardOp
+    from spmdir.dialects.ring import RotateOp
     from spmdir.dialects.values import global_shape
     from spmdir.passes.propagation.objective import objective_of
 
@@ -145,7 +147,7 @@ def comm_report(
         objective = objective if objective is not None else objective_of(function)
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
-            if isinstance(op, HaloExchangeOp):
+            if isinstance(op, (HaloExchangeOp, RotateOp)):
                 if not op.sent(mesh):
                     continue
                 kind, used = op.name.removeprefix("spmd."), op.axes

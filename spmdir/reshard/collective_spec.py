@@ -76,7 +76,7 @@ class Sizes:
         source: local bytes before.
         target: local bytes after.
         chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and halo_reduce,
-            those of both halos.
+            those of both halos; for rotate, all.
         dim, to_dim: as in Step.
         moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
             nodes; over all rounds. What crosses in other steps follows from what they send.

@@ -23,7 +23,7 @@ from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import H100X8, Topology
 
 NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
-"""The cost of `spmd.halo` and `spmd.halo_reduce`, which do not occur in reshards."""
+"""The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`, which do not occur in reshards."""
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:

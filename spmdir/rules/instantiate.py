@@ -11,7 +11,7 @@ from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.functions import SINGLE
 from spmdir.rules.language.promotion import expected_dtype, result_dtype
 from spmdir.rules.language.scope import Scope
-from spmdir.rules.language.syntax_tree import Function, Rule, Statement, walk
+from spmdir.rules.language.syntax_tree import Function, Rule, Statement, statements, walk
 from spmdir.rules.op_rule import OpRule, Rules
 from spmdir.rules.shapes.call_reader import scope_of
 from spmdir.rules.shapes.factor import Factor
@@ -82,7 +82,7 @@ def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
             elif clause.kind == "aligned":
                 said[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
-                alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in clause.body)
+                alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in statements(clause.body))
                 said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind

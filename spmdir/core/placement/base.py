@@ -358,15 +358,21 @@ def parse_placement(text: str) -> Placement:
     if not isinstance(text, str):
         raise wrong_argument("text", text, "a placement, as in 'S(0)'")
     head = head_of(text)
-    if head not in _TYPES and head in SHIPPED:
-        import_module(SHIPPED[head])
-    if head not in _TYPES:
+    kind = placement_class(head)
+    if kind is None:
         known = dict.fromkeys([*SHIPPED, *_TYPES])
         raise ParseError(
             f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(known)}, "
             "or that of a plug-in (--load-plugin file.py)"
         )
-    return read_placement(_TYPES[head], text)
+    return read_placement(kind, text)
+
+
+def placement_class(name: str) -> type[Placement] | None:
+    """Return the class whose texts begin with `name`, which a plug-in has declared or spmdir ships; None if none do."""
+    if name not in _TYPES and name in SHIPPED:
+        import_module(SHIPPED[name])
+    return _TYPES.get(name)
 
 
 def edge_between(source: Placement, target: Placement) -> Edge | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from spmdir.core.errors import ShardingError, wrong_argument
-from spmdir.core.placement.base import Placement
+from spmdir.core.placement.base import Placement, placement_class
 from spmdir.core.placement.text import print_placement
 
 State = Sequence[Any]
@@ -53,3 +53,19 @@ class JointPlacement(Placement):
     def finish(self, state: State) -> Sequence[Any]:
         """Return the results of the op, of the state of all ranks: by default its parts as they are."""
         return state
+
+
+def joint_placement(name: str) -> JointPlacement:
+    """Return part 0 of the joint placement whose texts begin with `name`, on which its methods are called.
+
+    Raises:
+        ShardingError: there is none, or it has further fields without defaults.
+    """
+    kind = placement_class(name)
+    if kind is None or not issubclass(kind, JointPlacement):
+        found = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
+        raise ShardingError(f"{found}; expected the name of a JointPlacement, whose class is declared before")
+    try:
+        return kind(0)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise ShardingError(f"'{name}' is called with part 0 alone: {error}; give its other fields defaults") from None

@@ -11,6 +11,7 @@ from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.promotion import DERIVED
 from spmdir.rules.language.syntax_tree import (
+    STATE_METHODS,
     Expression,
     Function,
     Name,
@@ -18,8 +19,11 @@ from spmdir.rules.language.syntax_tree import (
     Pattern,
     Rule,
     RuleClause,
+    StateCall,
+    Statement,
     Term,
     parts,
+    statements,
     walk,
 )
 
@@ -77,7 +81,7 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
     Raises:
         ParseError: one such call. SpmdirErrors: several.
     """
-    values = [value for clause in rule.clauses for statement in clause.body for value in statement.values]
+    values = [value for clause in rule.clauses for statement in statements(clause.body) for value in statement.values]
     errors: list[SpmdirError] = []
     for call in (call for value in values for call in _calls(value)):
         try:
@@ -205,12 +209,37 @@ def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     }
     for expression in expressions:
         yield from _expression(expression, names, factors)
-    for statement in clause.body:
+    yield from _body(clause.body, names, factors, clause.kind == "local")
+
+
+def _body(body: tuple[Statement, ...], names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
+    """Yield the problems of the statements of a rewrite; `names` get their targets."""
+    for statement in body:
         for value in statement.values:
             yield from _expression(value, names, factors)
         if statement.condition:
             yield from _expression(statement.condition.expression, names, factors)
+        if statement.ring is not None:
+            yield from _ring(statement, names, factors, is_local)
         names |= set(statement.targets)
+
+
+def _ring(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
+    if not is_local:
+        yield "a ring in an `expand`; expected it in a `local` form, which is one of ranks", ring.location
+    if ring.ring not in factors:
+        yield _unknown("factor", str(ring.ring), sorted(factors)), ring.location
+    for name in ring.targets:
+        if name not in names:
+            yield _unknown("name", name, sorted(names)), ring.location
+    if not ring.body:
+        yield f"`ring {ring.ring}` has no body; expected statements that are indented further", ring.location
+    for inner in statements(ring.body):
+        if not inner.targets:
+            yield "`return` inside a ring; expected it behind the ring, indented as the ring is", inner.location
+        if inner.ring is not None:
+            yield "a ring inside a ring; expected one after the other", inner.location
+    yield from _body(ring.body, names, factors, is_local)
 
 
 def _accepts(function: Callable[..., object], count: int) -> bool:
@@ -233,6 +262,8 @@ def _expression(expression: Expression, names: set[str], factors: set[str]) -> I
         for name in expression.arguments:
             if name.lstrip("^") not in names | factors | {"result"}:
                 yield _unknown("name", name, sorted(names | factors)), expression.location
+    if isinstance(expression, StateCall) and expression.method not in STATE_METHODS:
+        yield _unknown("method", expression.method, STATE_METHODS), expression.location
     for part in parts(expression):
         yield from _expression(part, names, factors)
 

@@ -28,13 +28,16 @@ from spmdir.rules.language.syntax_tree import (
     Rule,
     RuleClause,
     Sequence,
+    StateCall,
     Statement,
     Term,
+    nested,
 )
 
 FRIENDLY = {
     "OP": "an op name such as aten.mm", "NAME": "a name", "FUNCTION": "a function", "VARIADIC": "dimensions such as *b",
-    "SEPARATE": "~argument", "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
+    "METHOD": "a method such as Attended.combine", "SEPARATE": "~argument",
+    "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
     "NUMBER": "a number", "STRING": "a string", "COMPARE": "a comparison", "PLUS": "'+'", "MINUS": "'-'", "STAR": "'*'",
     "SLASH": "'/'", "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
     "SEMICOLON": "';'", "EQUAL": "'='", "ARROW": "'->'", "_NEWLINE": "a new line", "$END": "the end of the rule",
@@ -143,10 +146,17 @@ class _Builder(Transformer[Token, Rule]):
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
         location = value.location if isinstance(value, OpCall) else self.at(targets[0])
-        return Statement(tuple(map(str, (t for t in targets if t))), (value,), condition, location)
+        named = tuple(map(str, (t for t in targets if t)))
+        return Statement(named, (value,), condition, location, self.at(targets[0]).column)
 
     def give(self, items: list[Any]) -> Statement:
-        return Statement((), tuple(i for i in items if i is not None), None, Location(self.file, self.offset + 1, 1))
+        at = self.at(items[0])
+        return Statement((), tuple(i for i in items[1:] if i is not None), None, at, at.column)
+
+    def ring(self, items: list[Token]) -> Statement:
+        keyword, over, *names = items
+        at = self.at(keyword)
+        return Statement(tuple(map(str, names)), (), None, at, at.column, str(over))
 
     def call(self, items: list[Any]) -> OpCall:
         return OpCall(str(items[0]), tuple(i for i in items[1:] if i), self.at(items[0]))
@@ -177,8 +187,13 @@ class _Builder(Transformer[Token, Rule]):
     def list(self, items: list[Any]) -> Sequence:
         return Sequence(tuple(i for i in items if i is not None))
 
-    def parenthesis(self, items: list[Expression]) -> Expression:
-        return items[0]
+    def parenthesis(self, items: list[Any]) -> Expression:
+        values = tuple(i for i in items if i is not None)
+        return values[0] if len(values) == 1 else Sequence(values)
+
+    def state_call(self, items: list[Any]) -> StateCall:
+        placement, _, method = str(items[0])[:-1].partition(".")
+        return StateCall(placement, method, tuple(i for i in items[1:] if i is not None), self.at(items[0]))
 
     def conjunction(self, items: list[Expression]) -> Expression:
         self.count(len(items) - 1)
@@ -209,6 +224,7 @@ class _Builder(Transformer[Token, Rule]):
                 raise ParseError(
                     "a statement belongs to no rewrite; expected `expand …` or `local …` before it", line.location
                 )
+        clauses = [attrs.evolve(clause, body=nested(clause.body)) for clause in clauses]
         at = self.at(op)
         outcomes = tuple(Result(p, d, p[0].location if p else at) for p, d in results)
         return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), at)

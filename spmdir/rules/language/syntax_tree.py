@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal as OneOf
 
 import attrs
@@ -92,7 +92,30 @@ class OpCall:
     location: Location
 
 
-Expression = Constant | Name | Function | Binary | Sequence | OpCall
+@attrs.frozen
+class StateCall:
+    """A method of a joint placement on states, `Attended.combine(state, (out, lse))`; a state is a tuple of tensors.
+
+    Attributes:
+        placement: the name of the placement.
+        method: a key of STATE_METHODS.
+    """
+
+    placement: str
+    method: str
+    arguments: tuple[Expression, ...]
+    location: Location
+
+
+STATE_METHODS = {
+    "identity": "the tensors that the parts are like",
+    "combine": "two states",
+    "finish": "one state",
+}
+"""Method of a joint placement → what it takes."""
+
+
+Expression = Constant | Name | Function | Binary | Sequence | OpCall | StateCall
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
@@ -103,6 +126,8 @@ def parts(expression: Expression) -> tuple[Expression, ...]:
         return expression.items
     if isinstance(expression, OpCall):
         return tuple(value for _, value in expression.arguments)
+    if isinstance(expression, StateCall):
+        return expression.arguments
     return ()
 
 
@@ -123,12 +148,40 @@ class Condition:
 
 @attrs.frozen
 class Statement:
-    """`a, b = op(…)`, or `return x, y` when there are no targets."""
+    """`a, b = op(…)`; `return x, y`, without targets; or `ring k: a b` with a body, whose targets rotate.
+
+    Attributes:
+        column: where it begins in its line.
+        ring: the factor along which the ranks are in a ring.
+        body: what is done at each step of the ring.
+    """
 
     targets: tuple[str, ...]
     values: tuple[Expression, ...]
     condition: Condition | None
     location: Location
+    column: int = attrs.field(default=1, eq=False)
+    ring: str | None = None
+    body: tuple[Statement, ...] = ()
+
+
+def statements(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Yield the statements of `body` and those inside its rings, in order."""
+    for statement in body:
+        yield statement
+        yield from statements(statement.body)
+
+
+def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Return statements with those that stand further right behind a ring as the body of the ring."""
+    found: list[Statement] = []
+    for statement in flat:
+        last = found[-1] if found else None
+        if last is not None and last.ring is not None and statement.column > last.column:
+            found[-1] = attrs.evolve(last, body=(*last.body, statement))
+        else:
+            found.append(statement)
+    return tuple(attrs.evolve(s, body=nested(s.body)) if s.body else s for s in found)
 
 
 PASSING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdir.core.errors import RuleError
 from spmdir.rules.instance import RuleInstance
-from spmdir.rules.language.syntax_tree import Function, walk
+from spmdir.rules.language.syntax_tree import Function, statements, walk
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -72,7 +72,7 @@ def local_form_reads(rule: RuleInstance, index: int, other: int) -> bool:
     return any(
         _asks(rule, function, other)
         for clause in clauses[-1:]
-        for statement in clause.body
+        for statement in statements(clause.body)
         for value in statement.values
         for function in walk(value)
         if isinstance(function, Function)

@@ -1,0 +1,189 @@
+"""Ops of rings: local tensors that go from rank to rank, and the states that joint placements combine.
+
+They occur only in local forms, so after localize: their types are those of one rank.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from xdsl.irdl import irdl_op_definition, traits_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.core.call import Local
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.verification import is_local
+
+
+class LocalFormOp(ValueOp):
+    """Base of the ops that stand only in local forms."""
+
+    traits = traits_def(Pure())
+
+    def check(self, mesh: Mesh | None) -> None:
+        super().check(mesh)
+        if mesh is None or not is_local(self.parent_op()):
+            raise ShardingError("is about the tensors of one rank; only a function after localize has such ops")
+        self.check_form(mesh)
+
+    def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless operands, arguments and results are what the op takes and gives."""
+        raise NotImplementedError
+
+    def require(self, operands: int, results: int) -> None:
+        """Raise VerifyException unless the op has as many operands and results."""
+        if (len(self.operands), len(self.results)) != (operands, results):
+            raise VerifyException(
+                f"takes {len(self.operands)} tensors and gives {len(self.results)}; expected {operands} and {results}"
+            )
+
+    def expect(self, metas: tuple[TensorMeta | None, ...]) -> None:
+        """Raise VerifyException unless the results have the types `metas`, as far as sizes are known on both sides."""
+        for found, expected in zip(self.metas, metas, strict=True):
+            if found is None or expected is None or not _agree(found, expected):
+                raise VerifyException(f"gives {found}; expected {expected}")
+
+    @property
+    def given(self) -> tuple[TensorMeta | None, ...]:
+        """Return the types of the operands."""
+        return tuple(meta_of(operand.type) for operand in self.operands)
+
+
+def _agree(found: TensorMeta, expected: TensorMeta) -> bool:
+    sizes = zip(found.shape, expected.shape, strict=False)
+    same = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
+    return found.dtype == expected.dtype and found.rank == expected.rank and same
+
+
+@irdl_op_definition
+class RotateOp(LocalFormOp):
+    """`rotate %x on [cp] steps 1`: each rank's tensor goes `steps` ranks on along the axes, major first, and round.
+
+    All ranks of a group have tensors of one shape. Without `steps` it is one. Where other axes shard the tensor
+    unevenly, `largest` lists the sizes on the rank with the largest.
+    """
+
+    name = "spmd.rotate"
+    PARENTHESISED: ClassVar[bool] = False
+    CLAUSES: ClassVar = (("on", "axes"), ("steps", "steps"))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the mesh axes along which the ranks are in a ring, major first."""
+        return tuple(map(str, self.argument["axes"]))  # type: ignore  # verified
+
+    @property
+    def steps(self) -> int:
+        """Return how many ranks on a tensor goes."""
+        return self.argument.get("steps", 1)  # type: ignore  # verified
+
+    def sent(self, mesh: Mesh) -> int:
+        """Return the bytes that the busiest rank sends."""
+        meta, count = meta_of(self.operands[0].type), mesh.group_size(self.axes)
+        assert meta is not None  # verified
+        sizes: tuple[int, ...] = self.argument.get("largest", meta.shape)  # type: ignore  # verified
+        return math.prod(sizes) * meta.dtype.itemsize if self.steps % count else 0
+
+    def check_form(self, mesh: Mesh) -> None:
+        self.require(1, 1)
+        argument = self.argument
+        axes, steps = argument.get("axes"), argument.get("steps", 1)
+        if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
+            raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
+        for axis in axes:
+            mesh.require(str(axis))
+        if type(steps) is not int or steps < 1:
+            raise VerifyException(f"goes {steps!r} steps; expected a number from 1 on")
+        self.expect(self.given)
+        meta, largest = self.metas[0], argument.get("largest")
+        assert meta is not None  # it is the operand's
+        sized = isinstance(largest, tuple) and all(type(size) is int and size >= 0 for size in largest)
+        if (DYNAMIC in meta.shape or largest is not None) and not (sized and len(largest) == meta.rank):  # type: ignore
+            raise VerifyException(f"has the largest sizes {largest!r}; expected {meta.rank} numbers")
+
+
+@irdl_op_definition
+class ChooseOp(LocalFormOp):
+    """`choose(%new, %old) {when = reaches(…)}`: the first where the rank's own number is not 0, else the second.
+
+    What a rank does not choose it does not compute.
+    """
+
+    name = "spmd.choose"
+
+    def check_form(self, mesh: Mesh) -> None:
+        self.require(2, 1)
+        if not isinstance(self.argument.get("when"), Local):
+            raise VerifyException(
+                f"chooses by {self.argument.get('when')!r}; expected a rank's own number, as in `size(8, cp)`"
+            )
+        self.expect(self.given[1:])
+
+
+class StateOp(LocalFormOp):
+    """Base of the ops on states of a joint placement, whose name `by` says."""
+
+    METHOD: ClassVar[str]
+
+    @property
+    def placement(self) -> JointPlacement:
+        """Return the joint placement."""
+        return joint_placement(str(self.argument["by"]))
+
+    def check_form(self, mesh: Mesh) -> None:
+        by = self.argument.get("by")
+        if not isinstance(by, str):
+            raise VerifyException('expected the name of a joint placement, as in `{by = "Attended"}`')
+        self.check_state(len(joint_placement(by).parts))
+
+    def check_state(self, parts: int) -> None:
+        """Raise VerifyException unless the op is one of states of as many parts."""
+        raise NotImplementedError
+
+
+@irdl_op_definition
+class IdentityOp(StateOp):
+    """`identity(%a, %b) {by = "Attended"}`: the state that leaves others as they are, its parts like the operands."""
+
+    name = "spmd.identity"
+    METHOD: ClassVar[str] = "identity"
+
+    def check_state(self, parts: int) -> None:
+        self.require(parts, parts)
+        self.expect(self.given)
+
+
+@irdl_op_definition
+class CombineOp(StateOp):
+    """`combine(%a, %b, %c, %d) {by = "Attended"}`: the state of two, whose parts follow one another."""
+
+    name = "spmd.combine"
+    METHOD: ClassVar[str] = "combine"
+
+    def check_state(self, parts: int) -> None:
+        self.require(2 * parts, parts)
+        self.expect(self.given[:parts])
+
+
+@irdl_op_definition
+class FinishOp(StateOp):
+    """`finish(%a, %b) {by = "Attended"}`: the results of the op, of the state of all ranks."""
+
+    name = "spmd.finish"
+    METHOD: ClassVar[str] = "finish"
+
+    def check_state(self, parts: int) -> None:
+        self.require(parts, len(self.results))
+
+
+RING_CLASSES: dict[str, type[LocalFormOp]] = {
+    op.name: op for op in (RotateOp, ChooseOp, IdentityOp, CombineOp, FinishOp)
+}
+"""Name of an op → its class."""

@@ -1,0 +1,76 @@
+"""The ops of rings as graph nodes: rotations, states of joint placements, and what a rank chooses.
+
+A rotation is one all_to_all in which each rank sends to one other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.fx import Graph, Node
+
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.ring import RotateOp, StateOp
+from spmdir.lowering.inline import Kind, StateCode, inline_all, require_kinds
+from spmdir.lowering.process_groups import GroupName
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.site import WAIT, functional
+from spmdir.lowering.wire import packed
+from spmdir.torch_interop.schemas import is_random
+
+
+def rotate(emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotateOp) -> Node:
+    """Return the tensor of the rank `op.steps` before `rank` in its ring; `x` goes as many on."""
+    axes = tuple(axis for axis in op.axes if mesh.sizes.get(axis) != 1)
+    order = mesh.group(rank, axes)
+    at, steps = order.index(rank), op.steps % len(order)
+    if not steps:
+        return x
+    members, fine = sorted(order), mesh.refine(axes)
+    parts = {part for axis in axes for part in fine.parts(axis)}
+    group = group_name(fine.merge(axis for axis in fine.axis_names if axis in parts))
+    target, source = order[(at + steps) % len(order)], order[at - steps]
+    sends, receives = ([int(member == other) for member in members] for other in (target, source))
+    sent, unpack = packed(emit, emit(aten.unsqueeze.default, x, 0), dtype)
+    started = emit(functional.all_to_all_single.default, emit(aten.contiguous.default, sent), receives, sends, group)
+    return emit(aten.squeeze.dim, unpack(emit(WAIT, started)), 0)
+
+
+def state(
+    emit: Emit, op: StateOp, values: Sequence[Node], given: Sequence[Kind], told: Sequence[Kind | None]
+) -> list[Node]:
+    """Return the results of `op` on `values`, which are of the kinds `given`.
+
+    Args:
+        told: the kinds of the results; None where the IR does not tell, as these are those of the first operands.
+
+    Raises:
+        SpmdirError: the method fails, or gives other tensors; at its place in the plug-in.
+    """
+    code = StateCode(op.placement, op.METHOD)
+    results = inline_all(emit, code, values, given)
+    kinds = [kind for _, kind in results]
+    known = kinds if op.METHOD == "finish" else given
+    require_kinds(code, kinds, [kind or like for kind, like in itertools.zip_longest(told, known[: len(told)])])
+    return [node for node, _ in results]
+
+
+def erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Erase those of `nodes` that nothing uses, and what is used for them alone.
+
+    Collectives, which all ranks issue, inputs and random ops stay.
+    """
+    pending, erased = [*nodes], set[Node]()
+    while pending:
+        node = pending.pop()
+        if node in erased or node.users or node.op != "call_function" or _stays(node):
+            continue
+        pending += node.all_input_nodes
+        graph.erase_node(node)
+        erased.add(node)
+
+
+def _stays(node: Node) -> bool:
+    return getattr(node.target, "namespace", None) == functional.name or is_random(node.target)
