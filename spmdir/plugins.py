@@ -31,7 +31,8 @@ from spmdir.reshard.collectives import register_collectives
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
-    from spmdir.rules.rule_set import Record, RuleSet
+    from spmdir.rules.language.records import Records
+    from spmdir.rules.rule_set import RuleSet
 
 GROUP = "spmdir.plugins"
 """The entry-point group by which installed packages offer plug-ins: name → module."""
@@ -66,6 +67,7 @@ class Plugin:
         name: the path or the name by which it was loaded.
         digest: of all of its text; ranks compare it.
         rules: op → its rules, which replace those that come with spmdir.
+        strategies: op → the strategies that stand beside these, in the same files.
         rewrites: files of rewrites for fuse-collectives.
         passes: pass name → class.
         module: of a plug-in in Python.
@@ -73,13 +75,19 @@ class Plugin:
 
     name: str
     digest: str
-    rules: Mapping[str, tuple[Record, ...]] = attrs.field(factory=dict, eq=False)
+    rules: Records = attrs.field(factory=dict, eq=False)
+    strategies: Records = attrs.field(factory=dict, eq=False)
     rewrites: tuple[TextFile, ...] = attrs.field(default=(), eq=False)
     passes: Mapping[str, type[ModulePass]] = attrs.field(factory=dict, eq=False)
     module: ModuleType | None = attrs.field(default=None, eq=False)
 
     def __repr__(self) -> str:
-        brought = {"rules of": self.rules, "rewrites": [file.path for file in self.rewrites], "passes": self.passes}
+        brought = {
+            "rules of": self.rules,
+            "strategies of": self.strategies,
+            "rewrites": [file.path for file in self.rewrites],
+            "passes": self.passes,
+        }
         said = "; ".join(f"{what} {', '.join(names)}" for what, names in brought.items() if names)
         return f"<Plugin '{self.name}': {said}>" if said else f"<Plugin '{self.name}'>"
 
@@ -132,10 +140,13 @@ def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Pl
 
 def extended_rules(plugins: Sequence[Plugin]) -> RuleSet:
     """Return the rules in force, extended by those of `plugins`."""
-    from spmdir.rules.rule_set import RuleSet, default  # 50 ms, and tools that only read and print need no rules
+    from spmdir.rules.rule_set import default  # 50 ms, and tools that only read and print need no rules
 
-    added = {name: records for plugin in plugins for name, records in plugin.rules.items()}
-    return RuleSet({**default().records, **added}) if added else default()
+    rules = default()
+    for plugin in plugins:
+        if plugin.rules or plugin.strategies:
+            rules = rules.extended(plugin.rules, plugin.strategies)
+    return rules
 
 
 def installed_plugins() -> tuple[Plugin, ...]:
@@ -166,12 +177,13 @@ def _home(name: str) -> str:
 
 
 def _of_rules(path: str) -> Plugin:
-    from spmdir.rules.rule_set import RuleSet, default, read
+    from spmdir.rules.language.records import read, read_strategies
+    from spmdir.rules.rule_set import default
 
     text = read_text_file(path, f"rules from '{path}'")
-    added = read(text, path)
-    RuleSet({**default().records, **added}).check(added)
-    return Plugin(path, _digest(text), rules=added)
+    rules, strategies = read(text, path), read_strategies(text, path)
+    default().extended(rules, strategies).check(rules, strategies)
+    return Plugin(path, _digest(text), rules, strategies)
 
 
 def _of_rewrites(path: str) -> Plugin:
@@ -192,10 +204,14 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     files = load_plugins([str(folder / file) for file in getattr(module, FILES, ())])
     passes = {kind.name: kind for kind in _passes(name, module)}
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
+    strategies: Records = {}
+    for file in files:
+        strategies = {**strategies, **{op: (*strategies.get(op, ()), *new) for op, new in file.strategies.items()}}
     return Plugin(
         name,
         _digest(*_sources(module), *(file.digest for file in files)),
         {op: records for file in files for op, records in file.rules.items()},
+        strategies,
         tuple(text for file in files for text in file.rewrites),
         passes,
         module,

@@ -126,7 +126,7 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
             location_of(op),
         )
     if "local" in rewrites:
-        _replace(op, rule, factor_axes(op, rule, choice, mesh), mesh, names)
+        _replace(op, rule, choice, mesh, names)
     elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
         sizes = local_sizes(meta.shape, sharding, mesh)
         arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
@@ -149,9 +149,9 @@ def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[i
     return {factor: mesh.merge(nested) for factor, nested in axes.items()}
 
 
-def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh, names: Names) -> None:
+def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
     """Put the local form of `op` in its place."""
-    forms = []
+    axes, forms = factor_axes(op, rule, choice, mesh), []
     for rank in _ranks_alike(op, rule, axes, mesh):
         coordinate = mesh.coordinate(rank)
         operands = tuple(
@@ -159,7 +159,9 @@ def _replace(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: 
             for meta, sharding in zip(rule.call.operands, map(sharding_of, op.operands), strict=True)
             if sharding is not None
         )
-        forms.append(rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at)))
+        forms.append(
+            rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at), choice.values())
+        )
     form = forms[0]
     assert form is not None  # a strategy asked for it
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}

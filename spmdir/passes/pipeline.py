@@ -165,7 +165,9 @@ class Pipeline:
     @functools.cached_property
     def _extended(self) -> RuleSet | None:
         """Return the rules with those of the plug-ins, made once since a RuleSet memoises; None without any."""
-        return extended_rules(self.plugins) if any(plugin.rules for plugin in self.plugins) else None
+        return (
+            extended_rules(self.plugins) if any(plugin.rules or plugin.strategies for plugin in self.plugins) else None
+        )
 
     @functools.cached_property
     def _plugin_rewrites(self) -> tuple[Rewrite, ...]:

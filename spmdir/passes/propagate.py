@@ -143,8 +143,16 @@ class OpStrategies:
         fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
         inner = self._inner(factor) if expands else self._halos(factor)
-        placement = strategy.factor_placement
-        return NodeStrategy(strategy.operands, strategy.results, strategy.factors, inner, expands, fraction, placement)
+        return NodeStrategy(
+            strategy.operands,
+            strategy.results,
+            strategy.factors,
+            inner,
+            expands,
+            fraction,
+            strategy.factor_placement,
+            strategy.text,
+        )
 
     def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
         """Return whether the strategy shards a factor over more ranks than it has elements."""

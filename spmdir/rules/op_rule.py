@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
+from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.replacement import expand, localize
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
@@ -21,6 +22,7 @@ from spmdir.rules.strategies.plugin_declared import combining, declared_strategi
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
+from spmdir.rules.strategies.text_strategies import text_strategies
 
 
 class Rules(Ops, Protocol):
@@ -29,6 +31,10 @@ class Rules(Ops, Protocol):
     @property
     def clock(self) -> AbstractContextManager[None]:
         """Counts the time spent on listing strategies."""
+        ...
+
+    def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
+        """Return the strategies of op `name` that are written as text, with those of the placements `kinds`."""
         ...
 
     def instantiate(self, call: Call) -> OpRule | None:
@@ -76,9 +82,10 @@ class OpRule(RuleInstance):
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy]:
         """Yield the strategies; where a minor factor is sharded before its major ones are, those that finish these."""
         unfinished = self._unfinished(sharded)
+        texts = self.rules.text_strategies(self.name, plugins.declaring)
         if not plugins:
             own = (replicated(self), *factor_strategies(self, count, sharded, self.expansion_layout))
-            every = (*own, *partial_strategies(self))
+            every = (*own, *partial_strategies(self), *text_strategies(self, count, sharded, texts, ()))
             yield from (s for s in every if not unfinished or unfinished == self._finished_by(s, count))
             return
         known = self.strategies(count, sharded)
@@ -87,6 +94,7 @@ class OpRule(RuleInstance):
             yield from lifted_strategies(self, count, sharded, plugins.shards, self.expansion_layout)
             yield from partial_strategies(self, plugins.partials)
             yield from declared_strategies(self, count, sharded, known, plugins.lifting)
+            yield from text_strategies(self, count, sharded, texts, plugins.shards)
 
     def _finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
         """Return what `_unfinished` may say for `strategy` to finish it."""
@@ -148,6 +156,7 @@ class OpRule(RuleInstance):
         axes: Mapping[int, tuple[str, ...]],
         operands: tuple[TensorMeta, ...] | None = None,
         value: Callable[[Local], int] | None = None,
+        strategies: Iterable[Strategy] = (),
     ) -> Expansion | None:
         """Return the ops, on local tensors, that replace this one when `axes` (major first) shard factors.
 
@@ -156,7 +165,9 @@ class OpRule(RuleInstance):
         Args:
             operands: the types of the local operands, from which local shapes follow; by default the global ones.
             value: gives a rank's integers; by default those of a rank that has everything.
+            strategies: those in use, of which one that is written as text brings the local form.
         """
+        texts = {factor: one.text for one in strategies if one.text for factor in one.factors}
         return localize(
-            self, self.rules, axes, operands or self.call.operands, value or (lambda local: local.unsharded)
+            self, self.rules, axes, operands or self.call.operands, value or (lambda local: local.unsharded), texts
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -15,28 +14,23 @@ from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
+from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import applies, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
-from spmdir.rules.language.syntax_tree import Rule
+from spmdir.rules.language.records import Record, Records, merged, read, read_strategies
+from spmdir.rules.language.strategy_checks import check_strategy
+from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.window_geometry import HALO_OPS
+from spmdir.rules.strategies.placement_texts import texts_of
 
 SHOWN_NAMES = 5
 """How many names of ops the repr of a rule set shows."""
 
 PACKAGED = Path(__file__).parent / "aten"
-
-
-@attrs.frozen
-class Record:
-    """The text of one rule that is not parsed yet."""
-
-    file: str
-    line: int
-    text: str
 
 
 @attrs.define
@@ -60,12 +54,16 @@ class RuleSet:
     """Op name → the records of its alternatives, in order; caches what it parses and instantiates.
 
     Attributes:
+        records: the rules.
+        declared: op → the strategies that stand beside the rules of loaded files.
         clock: the time spent on parsing rules, instantiating them and listing their strategies.
     """
 
-    records: Mapping[str, tuple[Record, ...]]
+    records: Records
+    declared: Records = attrs.field(factory=dict)
     _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
     _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
+    _texts: dict[tuple[str, tuple[type[Placement], ...]], tuple[TextStrategy, ...]] = attrs.field(factory=dict)
     clock: Clock = attrs.field(factory=Clock)
 
     def __repr__(self) -> str:
@@ -96,6 +94,25 @@ class RuleSet:
     def lookup(self, name: str) -> Rule | None:
         """Return the first rule of op `name`, or None."""
         return next(iter(self.alternatives(name)), None)
+
+    def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
+        """Return the strategies of op `name` that are written as text: those of loaded files, then those of `kinds`.
+
+        Raises:
+            ParseError, SpmdirErrors: one is malformed, or does not fit the op; located.
+        """
+        key = (name, kinds)
+        if key not in self._texts:
+            records = (*self.declared.get(name, ()), *(r for kind in kinds for r in texts_of(kind).get(name, ())))
+            self._texts[key] = tuple(dict.fromkeys(self._strategy(record) for record in records))
+        return self._texts[key]
+
+    def _strategy(self, record: Record) -> TextStrategy:
+        from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
+
+        strategy = parse_strategy(record.text, record.file, record.line)
+        check_strategy(strategy, self, MAPS)
+        return strategy
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
         """Return (name, whether it is a tensor) of the parameters of op `name`."""
@@ -162,8 +179,12 @@ class RuleSet:
     def __exit__(self, *_: object) -> None:
         _ACTIVE.set(_ACTIVE.get()[:-1])
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise all that is wrong with the rules of the ops `names`, together."""
+    def extended(self, rules: Records, strategies: Records) -> RuleSet:
+        """Return this set with `rules`, which replace those of the same ops, and beside them `strategies`."""
+        return RuleSet({**self.records, **rules}, merged(self.declared, strategies))
+
+    def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
+        """Raise all that is wrong with the rules of the ops `names` and with `strategies`, together."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
             name = record.text.partition("(")[0]
@@ -175,17 +196,25 @@ class RuleSet:
                 errors += error.errors
             except ParseError as error:
                 errors.append(error)
+        for record in (record for records in (strategies or {}).values() for record in records):
+            try:
+                self._strategy(record)
+            except SpmdirErrors as error:
+                errors += error.errors
+            except ParseError as error:
+                errors.append(error)
         raise_all(errors)
 
     def with_file(self, path: str | Path) -> RuleSet:
-        """Return this set with the rules of a file, which replace those of the same ops.
+        """Return this set with the rules of a file, which replace those of the same ops, and with its strategies.
 
         Raises:
             ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
         """
-        added = read(read_text_file(path, f"rules from {path}"), str(path))
-        extended = RuleSet({**self.records, **added})
-        extended.check(added)
+        text = read_text_file(path, f"rules from {path}")
+        rules, strategies = read(text, str(path)), read_strategies(text, str(path))
+        extended = self.extended(rules, strategies)
+        extended.check(rules, strategies)
         return extended
 
 
@@ -195,34 +224,6 @@ def _checked(record: Record) -> Rule:
     rule = parse_rule(record.text, record.file, record.line)
     check(rule, MAPS)
     return rule
-
-
-HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
-
-
-def split_records(text: str) -> list[tuple[int, str, str | None]]:
-    """Return (first line, record, op name or None if the record begins like no rule) of every record in a .rules
-    file."""
-    records: list[tuple[int, list[str], str | None]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            if records:
-                records[-1][1].append("")
-        elif line[0] in " \t" and records:
-            records[-1][1].append(line)
-        else:
-            head = HEAD.match(line)
-            records.append((number, [line], head.group(1) if head else None))
-    return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]
-
-
-def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
-    """Return op name → records of a .rules text; a line that begins no rule is recorded under its own text."""
-    records: dict[str, tuple[Record, ...]] = {}
-    for line, record, name in split_records(text):
-        key = name or record
-        records[key] = (*records.get(key, ()), Record(file, line, record))
-    return records
 
 
 _ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())

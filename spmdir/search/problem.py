@@ -19,6 +19,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
+from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -34,6 +35,7 @@ class NodeStrategy:
         expands: the op is replaced by several, as its rule says.
         fraction: the fraction of the node's work that the busiest rank does.
         factor_placement: how the factor is sharded, if not by S; see `Strategy.factor_placement`.
+        text: the text that declares the strategy; see `Strategy.text`.
     """
 
     operands: tuple[Placement, ...]
@@ -43,6 +45,7 @@ class NodeStrategy:
     expands: bool = False
     fraction: float = 1.0
     factor_placement: Placement | None = None
+    text: TextStrategy | None = None
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ import pytest
 from spmdir.passes import PASSES
 from spmdir.passes.options import load_pass, pass_options
 from spmdir.rules.language.checks import KEYWORDS
-from spmdir.rules.rule_set import split_records
+from spmdir.rules.language.records import split_records
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -6,7 +6,7 @@ from typing import Any
 
 from spmdir.core.call import TensorMeta
 from spmdir.rules import OpRule, RuleSet
-from spmdir.rules.rule_set import read
+from spmdir.rules.language.records import read
 
 
 def tensor(text: str) -> TensorMeta:

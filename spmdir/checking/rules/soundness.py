@@ -147,7 +147,8 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     for axis, strategy in chosen:
         for factor in strategy.factors:
             axes[factor] = (*axes.get(factor, ()), axis)
-    form = rule.local_form(axes) if any(strategy.rewrite == "local" for _, strategy in chosen) else None
+    used = [strategy for _, strategy in chosen]
+    form = rule.local_form(axes, strategies=used) if any(one.rewrite == "local" for one in used) else None
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []

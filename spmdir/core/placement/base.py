@@ -58,12 +58,14 @@ class Placement:
         op: the reduction of the partial values, for the trait "partial".
         error: how far what its steps make may be off; see `spmdir.core.placement.error`.
         splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
+        rules: strategies of ops in which it occurs, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
     """
 
     text: ClassVar[str]
     trait: ClassVar[str] = "other"
     error: ClassVar[Error] = EXACT
     splits: ClassVar[bool] = False
+    rules: ClassVar[str] = ""
     dim: int | None = None
     op: str | None = None
 
@@ -357,6 +359,15 @@ def parse_placement(text: str) -> Placement:
     """
     if not isinstance(text, str):
         raise wrong_argument("text", text, "a placement, as in 'S(0)'")
+    return read_placement(placement_type(text), text)
+
+
+def placement_type(text: str) -> type[Placement]:
+    """Return the class of the placement that `text`, or its name alone, spells.
+
+    Raises:
+        ParseError: there is none of that name.
+    """
     head = head_of(text)
     kind = placement_class(head)
     if kind is None:
@@ -365,7 +376,7 @@ def parse_placement(text: str) -> Placement:
             f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(known)}, "
             "or that of a plug-in (--load-plugin file.py)"
         )
-    return read_placement(kind, text)
+    return kind
 
 
 def placement_class(name: str) -> type[Placement] | None:

@@ -90,6 +90,13 @@ def _fields(kind: Any) -> tuple[Any, ...]:
 
 
 @cache
+def field_types(kind: Any) -> Mapping[str, Any]:
+    """Return each field of a placement's text, in order → its type."""
+    types = typing.get_type_hints(kind)
+    return {name: types[name] for name in _field_texts(kind)}
+
+
+@cache
 def _field_texts(kind: Any) -> Mapping[str, FieldText]:
     """Field → how it is written.
 

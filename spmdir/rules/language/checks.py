@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from spmdir.core.dtype import DTYPES
@@ -82,6 +82,11 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
         ParseError: one such call. SpmdirErrors: several.
     """
     values = [value for clause in rule.clauses for statement in statements(clause.body) for value in statement.values]
+    raise_all(call_errors(values, signatures))
+
+
+def call_errors(values: Iterable[Expression], signatures: Signatures) -> list[SpmdirError]:
+    """Return an error for each call in `values` of an op without a rule, or with parameters that its rule lacks."""
     errors: list[SpmdirError] = []
     for call in (call for value in values for call in _calls(value)):
         try:
@@ -94,7 +99,7 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
             errors.append(ParseError(message, call.location))
         unknown = [name for name, _ in call.arguments if name is not None and name not in known]
         errors += [ParseError(_unknown("parameter", name, known), call.location) for name in unknown]
-    raise_all(errors)
+    return errors
 
 
 def _calls(expression: Expression) -> Iterator[OpCall]:
@@ -163,7 +168,7 @@ def _unknown(what: str, name: str, known: object) -> str:
     return f"unknown {what} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
 
 
-def _factors(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
+def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
     """Return what a clause may call the factors of `pattern` → the term they come from."""
     found: dict[str, Term] = {}
     for term in pattern or ():
@@ -192,7 +197,7 @@ def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     else:
         known: list[str] = []
         for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
-            known += [f for f in _factors(pattern, maps) if f not in known]
+            known += [f for f in factor_names(pattern, maps) if f not in known]
         for name in clause.names:
             if name not in known and name.lstrip("^~") not in literals:
                 yield _unknown("factor", name, known + literals), clause.location
@@ -204,21 +209,21 @@ def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     expressions: list[Expression] = [clause.value] if clause.value else []
     expressions += [clause.condition.expression] if clause.condition else []
     names = {p.name for p in rule.parameters}
-    factors = {f for p in rule.parameters for f in _factors(p.pattern, maps)} | {
-        f for r in rule.results for f in _factors(r.pattern, maps)
+    factors = {f for p in rule.parameters for f in factor_names(p.pattern, maps)} | {
+        f for r in rule.results for f in factor_names(r.pattern, maps)
     }
     for expression in expressions:
-        yield from _expression(expression, names, factors)
-    yield from _body(clause.body, names, factors, clause.kind == "local")
+        yield from expression_problems(expression, names, factors)
+    yield from body_problems(clause.body, names, factors, clause.kind == "local")
 
 
-def _body(body: tuple[Statement, ...], names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
+def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
     """Yield the problems of the statements of a rewrite; `names` get their targets."""
     for statement in body:
         for value in statement.values:
-            yield from _expression(value, names, factors)
+            yield from expression_problems(value, names, factors)
         if statement.condition:
-            yield from _expression(statement.condition.expression, names, factors)
+            yield from expression_problems(statement.condition.expression, names, factors)
         if statement.ring is not None:
             yield from _ring(statement, names, factors, is_local)
         names |= set(statement.targets)
@@ -239,7 +244,7 @@ def _ring(ring: Statement, names: set[str], factors: set[str], is_local: bool) -
             yield "`return` inside a ring; expected it behind the ring, indented as the ring is", inner.location
         if inner.ring is not None:
             yield "a ring inside a ring; expected one after the other", inner.location
-    yield from _body(ring.body, names, factors, is_local)
+    yield from body_problems(ring.body, names, factors, is_local)
 
 
 def _accepts(function: Callable[..., object], count: int) -> bool:
@@ -251,7 +256,8 @@ def _accepts(function: Callable[..., object], count: int) -> bool:
     return True
 
 
-def _expression(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
+def expression_problems(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
+    """Yield what `expression` names or calls that is not there."""
     if isinstance(expression, Name) and expression.name not in names and expression.name not in DTYPES:
         yield _unknown("name", expression.name, sorted(names)), expression.location
     if isinstance(expression, Function):
@@ -265,7 +271,7 @@ def _expression(expression: Expression, names: set[str], factors: set[str]) -> I
     if isinstance(expression, StateCall) and expression.method not in STATE_METHODS:
         yield _unknown("method", expression.method, STATE_METHODS), expression.location
     for part in parts(expression):
-        yield from _expression(part, names, factors)
+        yield from expression_problems(part, names, factors)
 
 
 def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
@@ -275,9 +281,9 @@ def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
     sources: dict[str, Term] = {}
     unread = {name for clause in rule.of_kind("ignores") for name in clause.names}
     for parameter in (p for p in rule.tensors if p.name not in unread):
-        for name, term in _factors(parameter.pattern, maps).items():
+        for name, term in factor_names(parameter.pattern, maps).items():
             sources.setdefault(name, term)
-    kept = [_factors(result.pattern, maps) for result in rule.results]
+    kept = [factor_names(result.pattern, maps) for result in rule.results]
     for name, term in sources.items():
         if name[0] != "~" and name not in combined and not all(name in result for result in kept):
             yield (
@@ -300,7 +306,7 @@ def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
                 term.location,
             )
     for result in rule.results:
-        for name, term in _factors(result.pattern, maps).items():
+        for name, term in factor_names(result.pattern, maps).items():
             local = any(name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides"))
             if name not in sources and name[0] not in "~*" and not local:
                 yield (

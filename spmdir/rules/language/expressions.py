@@ -21,8 +21,12 @@ def _ratio(left: Any, right: Any) -> float:
     return left / right if right else math.inf
 
 
+def _remainder(left: Any, right: Any) -> float:
+    return left % right if right else math.inf
+
+
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _ratio, "==": operator.eq,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _ratio, "%": _remainder, "==": operator.eq,
     "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
     "and": lambda a, b: a and b,
 }  # fmt: skip

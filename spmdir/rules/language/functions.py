@@ -65,6 +65,24 @@ def given(scope: Scope, name: str) -> bool:
     return bool(scope.binding.operands(name))
 
 
+def length(scope: Scope, name: str) -> int:
+    """length(xs): how many tensors or numbers the list xs has."""
+    return len(_listed(scope, name))
+
+
+def equal(scope: Scope, name: str) -> bool:
+    """equal(xs): the tensors of the list xs have one shape, or its numbers are the same."""
+    return len(set(_listed(scope, name))) == 1
+
+
+def _listed(scope: Scope, name: str) -> tuple[Any, ...]:
+    """Return the shapes of the tensors of a list, or the numbers of an argument."""
+    numbers = scope.argument(name)
+    if numbers is not None:
+        return numbers if isinstance(numbers, tuple) else (numbers,)
+    return tuple(scope.operands[i].shape for i in scope.binding.operands(name))
+
+
 def rank(scope: Scope, name: str) -> int:
     """rank(x): how many dimensions it has."""
     return scope.meta(name).rank
@@ -178,6 +196,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones": ones,
     # Tensors.
     "given": given,
+    "length": length,
+    "equal": equal,
     "rank": rank,
     "shape": shape,
     "elements": elements,

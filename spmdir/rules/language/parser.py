@@ -24,6 +24,7 @@ from spmdir.rules.language.syntax_tree import (
     OpCall,
     Parameter,
     Pattern,
+    PlacementTerm,
     Result,
     Rule,
     RuleClause,
@@ -31,6 +32,7 @@ from spmdir.rules.language.syntax_tree import (
     StateCall,
     Statement,
     Term,
+    TextStrategy,
     nested,
 )
 
@@ -39,7 +41,8 @@ FRIENDLY = {
     "METHOD": "a method such as Attended.combine", "SEPARATE": "~argument",
     "REDUCTION": "sum, max, min, product, any or all", "OPTIONAL": "'?'", "ONE": "'1'",
     "NUMBER": "a number", "STRING": "a string", "COMPARE": "a comparison", "PLUS": "'+'", "MINUS": "'-'", "STAR": "'*'",
-    "SLASH": "'/'", "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
+    "SLASH": "'/'", "PERCENT": "'%'", "REPEATED": "'…'",
+    "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
     "SEMICOLON": "';'", "EQUAL": "'='", "ARROW": "'->'", "_NEWLINE": "a new line", "$END": "the end of the rule",
 }  # fmt: skip
 """Terminal of the grammar → how a message calls it; keywords stand for themselves."""
@@ -47,12 +50,12 @@ FRIENDLY = {
 CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
 
 
-class _Builder(Transformer[Token, Rule]):
-    """Parse tree → Rule, inner nodes first."""
+class _Builder(Transformer[Token, "Rule | TextStrategy"]):
+    """Parse tree → Rule or TextStrategy, inner nodes first."""
 
-    def __init__(self, file: str, first_line: int):
+    def __init__(self, text: str, file: str, first_line: int):
         super().__init__()
-        self.file, self.offset = file, first_line - 1
+        self.text, self.file, self.offset = text, file, first_line - 1
         self.operators = 0
 
     def at(self, token: Token) -> Location:
@@ -136,6 +139,31 @@ class _Builder(Transformer[Token, Rule]):
 
     def when_clause(self, items: list[Any]) -> RuleClause:
         return RuleClause("when", (), self.at(items[0]), value=items[1])
+
+    def requirement(self, items: list[Any]) -> RuleClause:
+        return self.when_clause(items)
+
+    def placement(self, items: list[Any]) -> PlacementTerm:
+        head, *fields = items
+        name = str(head).removesuffix("(")
+        return PlacementTerm(name, tuple(field for field in fields if field is not None), False, self.at(head))
+
+    def placed(self, items: list[Any]) -> PlacementTerm:
+        return attrs.evolve(items[0], repeated=items[1] is not None)
+
+    def placements(self, items: list[Any]) -> tuple[PlacementTerm, ...]:
+        return tuple(item for item in items if item is not None)
+
+    def strategy(self, items: list[Any]) -> TextStrategy:
+        op, operands, _, results, *lines = items
+        conditions = tuple(line.value for line in lines if isinstance(line, RuleClause) and line.value is not None)
+        body = tuple(line for line in lines if isinstance(line, Statement))
+        local = next((line for line in lines if isinstance(line, Token)), None)
+        if body and (local is None or lines.index(body[0]) < lines.index(local)):
+            raise ParseError("a statement belongs to no local form; expected `local` before it", body[0].location)
+        if local is not None and not any(not statement.targets for statement in body):
+            raise ParseError("`local` returns nothing; end it with a `return …` line", self.at(local))
+        return TextStrategy(str(op), self.text, self.at(op), operands, results, conditions, nested(body))
 
     def replicated_clause(self, items: list[Any]) -> RuleClause:
         return RuleClause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
@@ -232,7 +260,7 @@ class _Builder(Transformer[Token, Rule]):
 
 @functools.cache
 def _grammar() -> Lark:
-    return load_grammar(Path(__file__).with_name("rules.lark"), "rule")
+    return load_grammar(Path(__file__).with_name("rules.lark"), "record")
 
 
 def _friendly(terminals: set[str]) -> str:
@@ -241,11 +269,24 @@ def _friendly(terminals: set[str]) -> str:
 
 
 def parse_rule(text: str, file: str, first_line: int) -> Rule:
-    """Return one record of a .rules file → its Rule; `first_line` is the 1-based line where the record begins.
+    """Return the rule that one record of a .rules file is; `first_line` is the 1-based line where the record begins.
 
     Raises:
         ParseError: located; the text is not a rule.
     """
+    found = _parse(text, file, first_line)
+    assert isinstance(found, Rule)  # records are told apart by how they begin
+    return found
+
+
+def parse_strategy(text: str, file: str, first_line: int) -> TextStrategy:
+    """Return the strategy that one record of a .rules file is; see `parse_rule`."""
+    found = _parse(text, file, first_line)
+    assert isinstance(found, TextStrategy)
+    return found
+
+
+def _parse(text: str, file: str, first_line: int) -> Rule | TextStrategy:
     check_nesting(text, file, first_line)
     try:
         tree = _grammar().parse(text)
@@ -264,7 +305,7 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
     from lark.exceptions import VisitError
 
     try:
-        return _Builder(file, first_line).transform(tree)
+        return _Builder(text, file, first_line).transform(tree)
     except VisitError as error:
         if isinstance(error.orig_exc, SpmdirError):
             raise error.orig_exc from None

@@ -184,6 +184,51 @@ def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(attrs.evolve(s, body=nested(s.body)) if s.body else s for s in found)
 
 
+@attrs.frozen
+class PlacementTerm:
+    """One placement in a strategy written as text.
+
+    Attributes:
+        name: of the placement, or "shard" for any that shards.
+        fields: its fields, or the dimension of `shard`; the dimension is a number or the name of a factor or argument.
+        repeated: it is for every tensor of a list.
+    """
+
+    name: str
+    fields: tuple[Expression, ...]
+    repeated: bool
+    location: Location
+
+    @property
+    def is_any_shard(self) -> bool:
+        return self.name == ANY_SHARD
+
+
+ANY_SHARD = "shard"
+"""The name, in a strategy, of S and of every placement of the program that shards, the same throughout."""
+
+
+@attrs.frozen(cache_hash=True)
+class TextStrategy:
+    """A strategy of one op, written as text: `aten.chunk: (Strided(dim, chunks)) -> (S(dim)…)`.
+
+    Attributes:
+        op: the op's name, as in Call.name.
+        text: all of its text, by which, and by its place, two are equal.
+        operands, results: the placements of the tensors that fill the op's parameters, in order, and of its results.
+        conditions: what must hold of a call.
+        body: the statements of its local form; without one, ranks run the op on what they have.
+    """
+
+    op: str
+    text: str
+    location: Location
+    operands: tuple[PlacementTerm, ...] = attrs.field(eq=False)
+    results: tuple[PlacementTerm, ...] = attrs.field(eq=False)
+    conditions: tuple[Expression, ...] = attrs.field(eq=False)
+    body: tuple[Statement, ...] = attrs.field(eq=False)
+
+
 PASSING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
 """The kinds of clauses that let a partial value pass."""
 

@@ -51,11 +51,17 @@ class Emitter:
             if not holds(statement.condition, self._scope()):
                 continue
             if not statement.targets:
-                return tuple(self.value(v) for v in statement.values)
+                return self._returned_values(statement.values)
             (made,) = statement.values
             values = self.call(made) if isinstance(made, OpCall) else (self.value(made),)
             self.names.update(zip(statement.targets, values, strict=False))
         raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
+
+    def _returned_values(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the values of a `return`; for an op that gives a list, the list or all results of the call."""
+        if not self.owner.rule.result_list or len(values) != 1:
+            return tuple(self.value(v) for v in values)
+        return self.call(values[0]) if isinstance(values[0], OpCall) else self.value(values[0])
 
     def _scope(self) -> Scope:
         return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)

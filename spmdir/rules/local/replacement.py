@@ -10,7 +10,7 @@ from spmdir.core.call import Local
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import holds
-from spmdir.rules.language.syntax_tree import RuleClause
+from spmdir.rules.language.syntax_tree import RuleClause, TextStrategy
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
 
@@ -29,13 +29,18 @@ def localize(
     axes: Mapping[int, tuple[str, ...]],
     operands: tuple[TensorMeta, ...],
     value: Callable[[Local], int],
+    texts: Mapping[int, TextStrategy],
 ) -> Expansion | None:
     """Return the ops on one rank's tensors that replace `owner` when `axes` shard its factors.
 
     None if none of these factors needs a local form.
+
+    Args:
+        texts: factor → the strategy, written as text, by which it is sharded.
     """
-    needing = [f for f in axes if axes[f] and owner.factors[f].rewrite == "local"]
-    if not needing:
+    bodies = [text.body for text in texts.values() if text.body]
+    needing = [f for f in axes if axes[f] and owner.factors[f].rewrite == "local" and f not in texts]
+    if not needing and not bodies:
         return None
 
     def meant(reference: str) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ def localize(
 
     scope = attrs.evolve(owner.scope, factors=factors, dims=dims, inner=inner)
     emitter = Emitter(owner, ops, scope, value, operands, axes)
-    results = emitter.run(_clause(owner, "local", needing[0]).body)
+    results = emitter.run(bodies[0] if bodies else _clause(owner, "local", needing[0]).body)
     return Expansion(tuple(emitter.made), results)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from spmdir.core.errors import RuleError
 from spmdir.rules.instance import RuleInstance
-from spmdir.rules.language.syntax_tree import Function, statements, walk
+from spmdir.rules.language.syntax_tree import Function, Statement, TextStrategy, statements, walk
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -38,12 +40,48 @@ def compatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     factor = rule.factors[index]
     if factor.size <= 1 or factor.kind == "unsharded":
         return False
-    others = [rule.factors[f].clause for f in sharded.all_axes if f != index]
+    others = [rule.factors[f].clause for f in sharded.all_axes if f != index and f not in sharded.by_texts]
     if factor.rewrite and any(clause not in (None, factor.clause) for clause in others):
         return False
     if factor.alone and factor.clause in others:
         return False
+    if sharded.by_texts and not _beside_texts(rule, index, sharded):
+        return False
     return all(sum(index in factors for factors in dims) <= 1 for dims in rule.all_dims)
+
+
+def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
+    """Return whether the factor can be sharded as the rule says beside strategies that are written as text."""
+    texts, factor = sharded.by_texts, rule.factors[index]
+    if index in texts or not rule.neighbours(index).isdisjoint(texts) or factor.rewrite == "expand":
+        return False
+    if factor.rewrite is None:
+        return True
+    return not any(text.body or local_form_reads(rule, index, f) for f, text in texts.items())
+
+
+def beside_others(rule: RuleInstance, factors: Collection[int], text: TextStrategy, sharded: ShardCounts) -> bool:
+    """Return whether `text`, which shards `factors`, is right beside what other axes shard.
+
+    They must be other factors, of other dimensions. At most one axis replaces the op, by a form that does not depend on
+    how the others shard what they shard.
+    """
+    for other in sharded.all_axes:
+        if other in factors or not rule.neighbours(other).isdisjoint(factors):
+            return False
+        declared, rewrite = sharded.by_texts.get(other), rule.factors[other].rewrite
+        if declared is not None:
+            if text.body and declared.body:
+                return False
+            rewrite = "local" if declared.body else None
+            reads = any(body_reads(rule, declared.body, factor) for factor in factors)
+        else:
+            reads = rewrite == "local" and any(local_form_reads(rule, other, factor) for factor in factors)
+        if rewrite == "expand" or (rewrite and text.body) or reads:
+            return False
+        if other in sharded.by_plugins and body_reads(rule, text.body, other):
+            return False
+    return True
 
 
 def _compatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
@@ -69,10 +107,14 @@ def local_form_reads(rule: RuleInstance, index: int, other: int) -> bool:
     if rule.layout.windows:
         return True
     clauses = [c for c in rule.active("local") if any(index in rule.layout.refer(name) for name in c.names)]
+    return any(body_reads(rule, clause.body, other) for clause in clauses[-1:])
+
+
+def body_reads(rule: RuleInstance, body: Iterable[Statement], factor: int) -> bool:
+    """Return whether a function in the statements of a local form may depend on the lengths of shards of `factor`."""
     return any(
-        _asks(rule, function, other)
-        for clause in clauses[-1:]
-        for statement in statements(clause.body)
+        _asks(rule, function, factor)
+        for statement in statements(body)
         for value in statement.values
         for function in walk(value)
         if isinstance(function, Function)

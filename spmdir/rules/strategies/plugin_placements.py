@@ -8,6 +8,7 @@ import attrs
 
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement
 from spmdir.core.placement.standard import Placement, plugins
+from spmdir.rules.strategies.placement_texts import texts_of
 
 
 @attrs.frozen(cache_hash=True)
@@ -18,14 +19,16 @@ class PluginPlacements:
         shards: those that shard a dimension, each with `dim` 0 for whatever dimension.
         partials: those that are partial.
         lifting: those that may add strategies of their own.
+        declaring: the classes that come with strategies as text.
     """
 
     shards: tuple[ShardPlacement, ...] = ()
     partials: tuple[PartialPlacement, ...] = ()
     lifting: tuple[Placement, ...] = ()
+    declaring: tuple[type[Placement], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.shards or self.partials or self.lifting)
+        return bool(self.shards or self.partials or self.lifting or self.declaring)
 
 
 NO_PLUGINS = PluginPlacements()
@@ -39,6 +42,7 @@ def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
         tuple(p for p in found if isinstance(p, ShardPlacement)),
         tuple(p for p in found if isinstance(p, PartialPlacement)),
         tuple(p for p in found if type(p).lift is not Placement.lift),
+        tuple(kind for kind in dict.fromkeys(map(type, found)) if texts_of(kind)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import attrs
 
 from spmdir.core.placement.standard import Placement
+from spmdir.rules.language.syntax_tree import TextStrategy
 
 
 @attrs.frozen
@@ -21,6 +22,7 @@ class Strategy:
         rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
         factor_placement: how the first factor is sharded where a plug-in takes the place of S; its `dim` is 0. None for
             S.
+        text: the text that declares it, if it is none that follows from the rule.
     """
 
     operands: tuple[Placement, ...]
@@ -28,6 +30,7 @@ class Strategy:
     factors: tuple[int, ...] = ()
     rewrite: str | None = None
     factor_placement: Placement | None = None
+    text: TextStrategy | None = None
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
         """Return this strategy with `new` for results placed by `old`."""
@@ -45,10 +48,12 @@ class ShardCounts:
     Attributes:
         all_axes: factor → the number of its shards, for factors that are sharded at all.
         by_plugins: factor → the number of shards by those of the axes that shard it by a plug-in placement.
+        by_texts: factor → the strategy, written as text, that shards it.
     """
 
     all_axes: Mapping[int, int] = {}
     by_plugins: Mapping[int, int] = {}
+    by_texts: Mapping[int, TextStrategy] = {}
 
     def of(self, factor: int) -> int:
         """Return the number of shards of `factor`; 1 where it is not sharded."""
@@ -56,11 +61,16 @@ class ShardCounts:
 
     def over(self, other: ShardCounts) -> ShardCounts:
         """Return these counts, with those of `other` for factors that these do not shard."""
-        return ShardCounts({**other.all_axes, **self.all_axes}, {**other.by_plugins, **self.by_plugins})
+        return ShardCounts(
+            {**other.all_axes, **self.all_axes},
+            {**other.by_plugins, **self.by_plugins},
+            {**other.by_texts, **self.by_texts},
+        )
 
     def without_plugins_of(self, factors: Iterable[int]) -> ShardCounts:
         """Return these counts with `factors` sharded as if by S alone."""
-        return ShardCounts(self.all_axes, {f: n for f, n in self.by_plugins.items() if f not in factors})
+        plugins = {factor: n for factor, n in self.by_plugins.items() if factor not in factors}
+        return ShardCounts(self.all_axes, plugins, self.by_texts)
 
     def seen_from(self, outer: Mapping[int, int]) -> ShardCounts:
         """Return the counts for an op whose factors are those of this one by `outer`."""
@@ -70,9 +80,10 @@ class ShardCounts:
         )
 
     @property
-    def key(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    def key(self) -> object:
         """Equal for equal counts."""
-        return tuple(sorted(self.all_axes.items())), tuple(sorted(self.by_plugins.items()))
+        by_texts = frozenset(self.by_texts.items()) if self.by_texts else ()
+        return tuple(sorted(self.all_axes.items())), tuple(sorted(self.by_plugins.items())), by_texts
 
 
 UNSHARDED = ShardCounts()
@@ -88,14 +99,20 @@ class FactorSharding(Protocol):
     @property
     def factor_placement(self) -> Placement | None: ...
 
+    @property
+    def text(self) -> TextStrategy | None: ...
+
 
 def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCounts:
     """Return the counts for (strategy, number of ranks) of each mesh axis."""
     every: dict[int, int] = {}
     plugins: dict[int, int] = {}
+    texts: dict[int, TextStrategy] = {}
     for strategy, count in strategies:
         for factor in strategy.factors if count > 1 else ():
             every[factor] = every.get(factor, 1) * count
             if strategy.factor_placement is not None:
                 plugins[factor] = plugins.get(factor, 1) * count
-    return ShardCounts(every, plugins) if every else UNSHARDED
+            if strategy.text is not None:
+                texts[factor] = strategy.text
+    return ShardCounts(every, plugins, texts) if every else UNSHARDED

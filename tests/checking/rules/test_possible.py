@@ -11,7 +11,7 @@ from spmdir.checking.rules.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import Partial, R
 from spmdir.rules import RuleSet, default
-from spmdir.rules.rule_set import read
+from spmdir.rules.language.records import read
 
 
 def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:

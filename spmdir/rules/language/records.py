@@ -1,0 +1,64 @@
+"""The records of a .rules text: rules and strategies that are not parsed yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+RULE_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
+STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
+
+
+@attrs.frozen
+class Record:
+    """The text of one rule or strategy that is not parsed yet."""
+
+    file: str
+    line: int
+    text: str
+
+
+Records = Mapping[str, tuple[Record, ...]]
+"""Op name → its records, in order."""
+
+
+def split_records(text: str) -> list[tuple[int, str, str | None]]:
+    """Return (first line, record, op name or None if the record begins like no rule) of every record in a .rules
+    file."""
+    records: list[tuple[int, list[str], str | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            if records:
+                records[-1][1].append("")
+        elif line[0] in " \t" and records:
+            records[-1][1].append(line)
+        else:
+            head = RULE_HEAD.match(line)
+            records.append((number, [line], head.group(1) if head else None))
+    return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]
+
+
+def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
+    """Return op name → the rules of a .rules text; a line that begins nothing is recorded under its own text."""
+    records: dict[str, tuple[Record, ...]] = {}
+    for line, record, name in split_records(text):
+        if not STRATEGY_HEAD.match(record):
+            key = name or record
+            records[key] = (*records.get(key, ()), Record(file, line, record))
+    return records
+
+
+def read_strategies(text: str, file: str, first_line: int = 1) -> dict[str, tuple[Record, ...]]:
+    """Return op name → the strategies of a .rules text that begins on `first_line` of the file."""
+    records: dict[str, tuple[Record, ...]] = {}
+    for line, record, _ in split_records(text):
+        if head := STRATEGY_HEAD.match(record):
+            records[head[1]] = (*records.get(head[1], ()), Record(file, line + first_line - 1, record))
+    return records
+
+
+def merged(records: Records, more: Records) -> dict[str, tuple[Record, ...]]:
+    """Return the records of both, those of `records` first."""
+    return {op: tuple(dict.fromkeys((*records.get(op, ()), *more.get(op, ())))) for op in {**records, **more}}

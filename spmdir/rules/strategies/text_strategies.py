@@ -1,0 +1,156 @@
+"""Strategies written as text on one call: their placements with numbers for names, and the factors that they shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from spmdir.core.errors import RuleError, SpmdirError
+from spmdir.core.placement.base import ShardPlacement, placement_type, runs_of
+from spmdir.core.placement.standard import Placement, R, Shard
+from spmdir.core.placement.text import field_types
+from spmdir.core.tensor import TensorMeta
+from spmdir.rules.instance import RuleInstance
+from spmdir.rules.language.expressions import evaluate
+from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, TextStrategy
+from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.strategies.divisibility import beside_others
+from spmdir.rules.strategies.plugin_placements import at
+from spmdir.rules.strategies.plugin_shards import suits
+from spmdir.rules.strategies.strategy import ShardCounts, Strategy
+
+
+class NotOfThisCall(Exception):
+    """Why a strategy is not one of a call, though it fits the op."""
+
+
+def text_strategies(
+    rule: RuleInstance,
+    count: int,
+    sharded: ShardCounts,
+    texts: Iterable[TextStrategy],
+    shards: Sequence[ShardPlacement],
+) -> Iterator[Strategy]:
+    """Yield the strategies of `texts` on this call for an axis of `count` ranks.
+
+    Args:
+        sharded: how other axes shard factors.
+        shards: the plug-ins that `shard(…)` may stand for beside S.
+
+    Raises:
+        RuleError: a dimension is none of the tensor's; located.
+    """
+    for text in texts:
+        for placement in (Shard(0), *shards) if _has_any_shard(text) else (None,):
+            try:
+                yield _strategy(rule, count, sharded, text, placement)
+            except NotOfThisCall:
+                continue
+
+
+def _has_any_shard(text: TextStrategy) -> bool:
+    return any(term.is_any_shard for term in (*text.operands, *text.results))
+
+
+def _strategy(
+    rule: RuleInstance, count: int, sharded: ShardCounts, text: TextStrategy, placement: ShardPlacement | None
+) -> Strategy:
+    for condition in text.conditions:
+        if not evaluate(condition, rule.scope):
+            raise NotOfThisCall("its `when` does not hold")
+    reader = _Reader(rule, count, placement)
+    operands: list[Placement] = [R] * len(rule.call.operands)
+    for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
+        for i in rule.binding.operands(parameter.name):
+            operands[i] = reader.placement(term, rule.call.operands[i], rule.operand_dims[i])
+    terms = text.results * len(rule.call.results) if rule.rule.result_list else text.results
+    results = [
+        R if meta is None else reader.placement(term, meta, dims or ())
+        for term, meta, dims in zip(terms, rule.call.results, rule.result_dims, strict=True)
+    ]
+    factors = tuple(reader.factors)
+    if text.body:
+        reader.check_nonempty()
+    if not beside_others(rule, factors, text, sharded):
+        raise NotOfThisCall("another axis shards the op in a way that it does not go with")
+    rewrite = "local" if text.body else None
+    return Strategy(tuple(operands), tuple(results), factors, rewrite, next(iter(reader.factors.values()), None), text)
+
+
+class _Reader:
+    """Reads the placements of one strategy on one call.
+
+    Attributes:
+        factors: those that are sharded → by which placement, of dimension 0.
+    """
+
+    def __init__(self, rule: RuleInstance, count: int, any_shard: ShardPlacement | None):
+        self.rule, self.count, self.any_shard = rule, count, any_shard
+        self.factors: dict[int, Placement] = {}
+
+    def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
+        placement = self._read(term, meta, dims)
+        if not placement.supports(meta.dtype):
+            raise NotOfThisCall(f"{placement} does not support {meta.dtype}")
+        try:
+            placement.check(meta.shape, self.count)
+        except SpmdirError as error:
+            raise NotOfThisCall(error.message) from None
+        if isinstance(placement, ShardPlacement):
+            made_of = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
+            if meta.shape[placement.dim] <= 1:
+                raise NotOfThisCall(f"dimension {placement.dim} has {meta.shape[placement.dim]} elements")
+            for factor in made_of:
+                if self.factors.setdefault(factor, at(placement, 0)) != at(placement, 0) and len(made_of) == 1:
+                    raise NotOfThisCall(f"factor '{self.rule.factors[factor].name}' is sharded in two ways")
+        return placement
+
+    def check_nonempty(self) -> None:
+        """Raise NotOfThisCall where a rank would have nothing of a dimension, for which local forms are not made."""
+        for factor, placement in self.factors.items():
+            assert isinstance(placement, ShardPlacement)
+            size = self.rule.factors[factor].size
+            if not suits(placement, size, self.count) or any(
+                not own for _, _, own in runs_of(placement, size, self.count)
+            ):
+                raise NotOfThisCall(f"a rank has nothing of '{self.rule.factors[factor].name}'")
+
+    def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
+        if term.is_any_shard:
+            assert self.any_shard is not None
+            return at(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
+        kind = placement_type(term.name)
+        values = {}
+        for (name, of), field in zip(field_types(kind).items(), term.fields, strict=False):
+            is_dim = name == "dim" and issubclass(kind, ShardPlacement)
+            values[name] = self._dimension(term, field, meta, dims) if is_dim else self._value(term, field, of)
+        try:
+            return kind(**values)
+        except (TypeError, ValueError) as error:
+            raise NotOfThisCall(str(error.args[0] if error.args else error)) from None
+        except SpmdirError as error:
+            raise RuleError(error.message, term.location) from None
+
+    def _dimension(self, term: PlacementTerm, field: Expression, meta: TensorMeta, dims: Dims) -> int:
+        """Return the dimension that `field` means: that of a factor, or a number, which may be negative."""
+        factor = self.rule.layout.named.get(field.name) if isinstance(field, Name) else None
+        if factor is not None:
+            found = [dim for dim, made_of in enumerate(dims) if factor in made_of]
+            if not found:
+                raise RuleError(f"no dimension of {list(meta.shape)} is '{field.name}'", term.location)  # type: ignore
+            return found[0]
+        value = evaluate(field, self.rule.scope)
+        value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise NotOfThisCall(f"its dimension is {value}, which is not one")
+        if not -meta.rank <= value < meta.rank:
+            raise RuleError(f"dimension {value} of a tensor of rank {meta.rank}", term.location)
+        return value % meta.rank
+
+    def _value(self, term: PlacementTerm, field: Expression, of: type) -> object:
+        """Return the value of a field of type `of`."""
+        if of is str and isinstance(field, Name):
+            return self.rule.binding.arguments.get(field.name, field.name)
+        value = evaluate(field, self.rule.scope)
+        if of is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value
