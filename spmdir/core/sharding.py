@@ -11,6 +11,7 @@ import attrs
 
 from spmdir.core.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.core.brackets import split_entries
+from spmdir.core.dtype import F32, DType
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_type, shown
 from spmdir.core.intervals import Ranges, joined, length, select
 from spmdir.core.mesh import Mesh
@@ -19,10 +20,12 @@ from spmdir.core.placement.base import (
     Placement,
     ShardPlacement,
     check_partition,
+    own_type,
     parse_placement,
     shard_lengths,
 )
 from spmdir.core.placement.standard import R, plugins
+from spmdir.core.tensor import TensorMeta
 
 _REPLICATED = type(R)
 """Has one value, so asking for the class will do, and is quick."""
@@ -181,20 +184,31 @@ class Sharding:
         axes = self.dim_axes(dim)
         return shard_ranges(self.dim_placements(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
 
-    def local_shape(self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the local shape of a tensor with global `shape` on the rank at `coordinate`."""
-        shape = tuple(shape)
+    def local_type(self, meta: TensorMeta, mesh: Mesh, coordinate: Mapping[str, int]) -> TensorMeta:
+        """Return the shape and element type of what the rank at `coordinate` holds of a tensor of type `meta`."""
+        shape, dtype = meta.shape, meta.dtype
         for axis, placement in self.entries:
-            shape = placement.local_shape(shape, mesh.sizes[axis], coordinate[axis])
-        return shape
+            shape, dtype = own_type(placement, shape, dtype, mesh.sizes[axis], coordinate[axis])
+        return TensorMeta(shape, dtype)
 
-    def local_shapes(self, shape: Iterable[int], mesh: Mesh) -> frozenset[tuple[int, ...]]:
-        """Return the local shapes of a tensor with global `shape` on all ranks, each once."""
-        shapes = frozenset([tuple(shape)])
+    def local_types(self, meta: TensorMeta, mesh: Mesh) -> frozenset[TensorMeta]:
+        """Return what `local_type` gives on all ranks, each once."""
+        types = frozenset([(meta.shape, meta.dtype)])
         for axis, placement in self.entries:
             count = mesh.sizes[axis]
-            shapes = frozenset(itertools.chain.from_iterable(placement.local_shapes(local, count) for local in shapes))
-        return shapes
+            types = frozenset(itertools.chain.from_iterable(placement.local_types(*local, count) for local in types))
+        return frozenset(TensorMeta(*local) for local in types)
+
+    @cached_property
+    def has_own_type(self) -> bool:
+        """Return whether what ranks hold is more than shards of the tensor: some placement says what."""
+        return any(placement.has_own_type for _, placement in self.entries)
+
+    def local_shape(
+        self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int], dtype: DType = F32
+    ) -> tuple[int, ...]:
+        """Return the shape that `local_type` gives; `dtype` matters where it depends on the element type alone."""
+        return self.local_type(TensorMeta(tuple(shape), dtype), mesh, coordinate).shape
 
     def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
         """Return the local sizes of dimension `dim` with `size` elements, each once."""
@@ -214,7 +228,7 @@ class Sharding:
             count = mesh.sizes[axis]
             for shape in shapes:
                 _check_layout(placement, shape, count)
-            shapes = {local for shape in shapes for local in placement.local_shapes(shape, count)}
+            shapes = {local for shape in shapes for local, _ in placement.local_types(shape, F32, count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""

@@ -91,6 +91,22 @@ def _read_type(type_: Attribute) -> TensorMeta | None:
     return TensorMeta(tuple(type_.get_shape()), _DTYPES[type_.element_type])
 
 
+Of = tuple[Any, ...]
+"""The global type of a value, where that of a rank does not tell it: sizes, then an element type if that is another."""
+
+
+def of_type(meta: TensorMeta, local: TensorMeta) -> Of:
+    """Return what `of` says of a tensor of type `meta` of which a rank holds `local`."""
+    return meta.shape if meta.dtype == local.dtype else (*meta.shape, meta.dtype)
+
+
+def global_meta(of: Of | None, local: TensorMeta) -> TensorMeta:
+    """Return the inverse of `of_type`; None stands for the type of a rank."""
+    if of is None:
+        return local
+    return TensorMeta(of[:-1], of[-1]) if of and isinstance(of[-1], DType) else TensorMeta(of, local.dtype)
+
+
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
     """Return the sizes of a tensor type, symbolic ones as they are written."""
     assert isinstance(type_, TensorType)
@@ -211,13 +227,13 @@ class StructureAttr(Data[Structure]):
 
 
 @irdl_attr_definition
-class ShapesAttr(Data[tuple[tuple[int, ...] | None, ...]]):
-    """`#spmd.shapes<{of = [[10, 4], none]}>`: global shapes of values whose shards differ between ranks."""
+class ShapesAttr(Data[tuple[Of | None, ...]]):
+    """`#spmd.shapes<{of = [[10, 4], none]}>`: global types of values that those of a rank do not tell."""
 
     name = "spmd.shapes"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[int, ...] | None, ...]:
+    def parse_parameter(cls, parser: AttrParser) -> tuple[Of | None, ...]:
         text, start = take_balanced(parser)
         try:
             shapes: Any = dict(parse_arguments(text[1:-1]))["of"]

@@ -19,7 +19,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_shape, sharding_of
+from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, Clause, CollectiveSpec
 from spmdir.reshard.collectives import SHIPPED, collective, collectives
@@ -41,14 +41,13 @@ class SpmdOp(ValueOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         source, target = self.operands[0], self.results[0]
-        before, after = meta_of(source.type), meta_of(target.type)
+        before, after = global_type(source, mesh), global_type(target, mesh)
         if before is None or after is None:
             raise VerifyException("works on tensors alone")
         if before.dtype != after.dtype:
             raise VerifyException(f"changes the element type from {before.dtype} to {after.dtype}")
-        shape, given = global_shape(source, mesh), global_shape(target, mesh)
-        if shape != given:
-            raise VerifyException(f"changes the global shape from {list(shape)} to {list(given)}")
+        if before.shape != after.shape:
+            raise VerifyException(f"changes the global shape from {list(before.shape)} to {list(after.shape)}")
 
     @property
     def source(self) -> Sharding | None:

@@ -13,6 +13,7 @@ from spmdir.dialects.attributes import (
     DYNAMIC,
     ShapesAttr,
     ShardingAttr,
+    global_meta,
     meta_of,
     print_type,
     type_of,
@@ -44,7 +45,10 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
             given = function_attrs(function, which, index)
             for key, attribute in given.items():
-                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta_of(type_), is_local(function))
+                meta, of = meta_of(type_), given.get("spmd.of")
+                if meta is not None and isinstance(of, ShapesAttr) and len(of.data) == 1:
+                    meta = global_meta(of.data[0], meta)
+                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
 

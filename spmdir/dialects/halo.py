@@ -17,7 +17,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_shape, sharding_of
+from spmdir.dialects.values import global_type, sharding_of
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 """Name of a fill → the elements beyond the first and the last chunk."""
@@ -134,7 +134,9 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     """
     sharding = sharding_of(value)
     if sharding is not None:
-        return sharding.local_shape(global_shape(value, mesh), mesh, mesh.coordinate(0))
+        whole = global_type(value, mesh)
+        assert whole is not None  # a tensor
+        return sharding.local_type(whole, mesh, mesh.coordinate(0)).shape
     meta = meta_of(value.type)
     shape = meta.shape if meta else ()
     reduces = [use.operation for use in value.uses if isinstance(use.operation, HaloReduceOp)]

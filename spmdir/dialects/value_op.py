@@ -31,6 +31,7 @@ from spmdir.dialects.attributes import (
     ShapesAttr,
     ShardingsAttr,
     StructureAttr,
+    global_meta,
     meta_of,
     print_type,
     shardings_attr,
@@ -181,7 +182,7 @@ class ValueOp(IRDLOperation):
                 check_shards(meta, shape, sharding, mesh)
             if sharding is None:
                 continue
-            check_sharding(sharding, mesh, meta_of(result.type), local)
+            check_sharding(sharding, mesh, meta and global_meta(shape, meta), local)
             if not self.MAY_BE_OPEN:
                 check_decided(sharding)
 

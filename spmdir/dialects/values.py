@@ -10,10 +10,12 @@ from xdsl.ir import Attribute, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     ShapesAttr,
     ShardingAttr,
     ShardingsAttr,
+    global_meta,
     meta_of,
     sharding_attr,
 )
@@ -34,13 +36,19 @@ def sharding_of(value: Any) -> Sharding | None:
 
 
 def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
-    """Return the global shape of a value, before and after localize."""
+    """Return the global shape of a value, before and after localize; that of a missing result is empty."""
+    meta = global_type(value, mesh)
+    return () if meta is None else meta.shape
+
+
+def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
+    """Return the global shape and the element type of a value, before and after localize; None if it is no tensor."""
     meta = meta_of(value.type)
     if meta is None:
-        return ()
+        return None
     owner = value.owner
     if not is_local(owner.parent_op()):
-        return meta.shape
+        return meta
     if isinstance(owner, ValueOp):
         given = owner.of.data[value.index] if owner.of else None
     else:
@@ -48,8 +56,10 @@ def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
         given = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
     sharding = sharding_of(value)
     if given is not None or sharding is None or mesh is None:
-        return given or meta.shape
-    return tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape))
+        return global_meta(given, meta)
+    return TensorMeta(
+        tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape)), meta.dtype
+    )
 
 
 def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
+    global_meta,
     print_type,
     type_of,
 )
@@ -33,17 +35,39 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
             f"{print_type(type_of(meta))} has a size that differs between ranks; expected its "
             "global shape, as in `of [7, 8]`"
         )
-    if not isinstance(shape, tuple) or len(shape) != meta.rank or any(type(n) is not int or n < 0 for n in shape):
+    sizes = shape[:-1] if isinstance(shape, tuple) and shape and isinstance(shape[-1], DType) else shape
+    if not isinstance(sizes, tuple) or any(type(n) is not int or n < 0 for n in sizes):
+        raise ShardingError(f"is of a global tensor, found {shape}; expected its sizes, as in `of [7, 8]`")
+    if len(sizes) != meta.rank and not sharding.has_own_type:
         raise ShardingError(
-            f"is of a global tensor of {meta.rank} dimensions, found the shape {shape}; "
+            f"is of a global tensor of {meta.rank} dimensions, found the shape {list(sizes)}; "
             f"expected {meta.rank} sizes, as in `of [7, 8]`"
         )
-    sharding.check_shape(mesh, shape)
-    shapes = sharding.local_shapes(shape, mesh)
-    expected = [sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*shapes, strict=True)]
-    found = ["?" if size == DYNAMIC else size for size in meta.shape]
-    if found != expected:
-        raise ShardingError(f"the shards of {list(shape)} <{sharding}> have the shape {expected}, found {found}")
+    whole = global_meta(shape, meta)
+    sharding.check_shape(mesh, whole.shape)
+    expected = common_type(sharding, whole, mesh)
+    if meta != expected:
+        raise ShardingError(
+            f"the shards of {print_type(type_of(whole))} <{sharding}> are {print_type(type_of(expected))}, found "
+            f"{print_type(type_of(meta))}"
+        )
+
+
+def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
+    """Return the type that what ranks hold of a tensor of type `meta` has in common; sizes that differ are DYNAMIC.
+
+    Raises:
+        ShardingError: ranks hold different element types, or numbers of dimensions.
+    """
+    types = sharding.local_types(meta, mesh)
+    if len({(local.rank, local.dtype) for local in types}) > 1:
+        found = ", ".join(sorted(f"tensor<{local}>" for local in types))
+        raise ShardingError(
+            f"ranks hold {found} of tensor<{meta}> <{sharding}>; expected one element type and number of dimensions"
+        )
+    sizes = zip(*(local.shape for local in types), strict=True)
+    dtype = next(iter(types)).dtype
+    return TensorMeta(tuple(column[0] if len(set(column)) == 1 else DYNAMIC for column in sizes), dtype)
 
 
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:

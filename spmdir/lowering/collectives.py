@@ -32,6 +32,7 @@ from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.moved_axes import permuted_axes
 from spmdir.reshard.multi_axis_steps import senders
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
@@ -142,16 +143,18 @@ def _convert(site: Site, x: Node) -> Started:
     moved = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved[0]], site.target[moved[0]]
     axes = [axis for axis in moved if site.mesh.sizes[axis] > 1]
+    after = site.local_type(site.target)
+    made = (after.shape, TORCH_DTYPES[after.dtype])
     group = Group(
         site.group(axes) if axes else "",
         site.mesh.group_size(moved),
         site.mesh.index(site.rank, moved),
-        site.local(site.target),
+        *made,
         None if target.dim is None else site.partition(site.target, target.dim, moved),
     )
     code = EdgeCode(source, target, group)
     result, kind = inline(site.emit, code, x, (site.local(site.source), site.torch_dtype))
-    require_kind(code, kind, (site.local(site.target), site.torch_dtype))
+    require_kind(code, kind, made)
     return Started(x, False, lambda _: result)
 
 

@@ -34,7 +34,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_shape, sharding_of, signature_name
+from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
 from spmdir.lowering.collectives import start
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
@@ -162,9 +162,9 @@ class _Emitter:
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
-        return self.sharding(value).local_shape(
-            global_shape(value, self.mesh), self.mesh, self.mesh.coordinate(self.rank)
-        )
+        meta = global_type(value, self.mesh)
+        assert meta is not None  # a tensor
+        return self.sharding(value).local_type(meta, self.mesh, self.mesh.coordinate(self.rank)).shape
 
     def sharding(self, value: SSAValue) -> Sharding:
         held = None if self.ignore_shardings else sharding_of(value)
@@ -264,14 +264,14 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
-        operand, meta = op.operands[0], meta_of(op.operands[0].type)
+        operand, meta = op.operands[0], global_type(op.operands[0], self.mesh)
         assert meta is not None
         source, target = self.sharding(operand), self.sharding(op.results[0])
         mesh = refinement(self.mesh, source, target, op.axes)
         argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
         site = Site(
             self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
-            global_shape(operand, self.mesh), meta.dtype, argument,
+            meta, argument,
         )  # fmt: skip
         x = self.node(operand)
         started = here(x) if self.ignore_shardings else start(op.spec, site, x)

@@ -25,7 +25,7 @@ class Group:
         name: of their process group; not used where there is one rank.
         size: how many ranks there are.
         index: the number of this rank among them, in mesh order.
-        shape: the local shape on this rank after the edge.
+        shape, dtype: of the local tensor on this rank after the edge.
         partition: how the target of the edge shards a dimension among them; None if it shards none.
     """
 
@@ -33,6 +33,7 @@ class Group:
     size: int
     index: int
     shape: tuple[int, ...]
+    dtype: torch.dtype
     partition: DimPartition | None = None
 
     def all_gather(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.lowering.partition import DimPartition, partition_of
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
@@ -53,8 +54,7 @@ class Site:
     """One collective from the point of view of one rank.
 
     Attributes:
-        shape: the global shape of the tensor.
-        dtype: its element type.
+        meta: the global shape and the element type of the tensor.
         source, target: the shardings of operand and result.
         argument: the op's literal arguments.
     """
@@ -65,8 +65,7 @@ class Site:
     rank: int
     source: Sharding
     target: Sharding
-    shape: tuple[int, ...]
-    dtype: DType
+    meta: TensorMeta
     argument: Mapping[str, Any]
 
     @cached_property
@@ -96,6 +95,16 @@ class Site:
         return self.argument["dim"]
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the global shape of the tensor."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Return the element type of the operand on this rank."""
+        return self.local_type(self.source).dtype
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         return TORCH_DTYPES[self.dtype]
 
@@ -103,9 +112,13 @@ class Site:
     def ranks(self) -> int:
         return len(self.shape)
 
+    def local_type(self, sharding: Sharding) -> TensorMeta:
+        """Return the shape and element type of what this rank has under `sharding`."""
+        return sharding.local_type(self.meta, self.mesh, self.mesh.coordinate(self.rank))
+
     def local(self, sharding: Sharding) -> tuple[int, ...]:
         """Return the local shape on this rank under `sharding`."""
-        return sharding.local_shape(self.shape, self.mesh, self.mesh.coordinate(self.rank))
+        return self.local_type(sharding).shape
 
     def partition(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> DimPartition:
         """Return how `axes`, by default those that the op names, partition `dim` under `sharding`."""

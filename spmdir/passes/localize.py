@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
@@ -29,7 +28,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
-from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, ShapesAttr, meta_of, type_of
+from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, type_of
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
@@ -37,7 +36,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.dialects.verification import is_local
+from spmdir.dialects.verification import common_type, is_local
 from spmdir.passes.local_programs.local_forms import NOTE, note
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.trusted import trust
@@ -45,8 +44,6 @@ from spmdir.passes.preconditions import flat_functions, reject_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
 from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,21 @@ def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Loc
     return Local("size", size, axes, placements=() if all(isinstance(p, Shard) for p in placements) else placements)
 
 
-def local_sizes(shape: Shape, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
-    """Return `local_size` of every dimension of a tensor with global `shape`."""
-    return tuple(local_size(dim, size, sharding, mesh) for dim, size in enumerate(shape))
+def local_sizes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
+    """Return the local lengths of the dimensions of a tensor of type `meta`: an int where all ranks agree.
+
+    Raises:
+        UnsupportedError: ranks hold something else than their shards, of sizes that differ.
+    """
+    if not sharding.has_own_type:
+        return tuple(local_size(dim, size, sharding, mesh) for dim, size in enumerate(meta.shape))
+    sizes = common_type(sharding, meta, mesh).shape
+    if DYNAMIC in sizes:
+        raise UnsupportedError(
+            f"takes the sizes of its result, which differ between the ranks of <{sharding}> and are no shards; "
+            "expected a sharding such as S(0): give it to a spmd.constraint on the result"
+        )
+    return sizes
 
 
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
@@ -89,7 +98,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
             continue
         rule, choice = strategies_of(op, mesh, rules) if isinstance(op, AtenOp) else (None, {})
         of = tuple(_localize_value(result, mesh) for result in op.results)
-        if any(of):
+        if any(entry is not None for entry in of):
             op.properties["of"] = ShapesAttr(of)
         if rule is not None:
             _adjust(op, rule, choice, mesh, names)
@@ -128,7 +137,10 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
     if "local" in rewrites:
         _replace(op, rule, choice, mesh, names)
     elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
-        sizes = local_sizes(meta.shape, sharding, mesh)
+        try:
+            sizes = local_sizes(meta, sharding, mesh)
+        except UnsupportedError as error:
+            raise error.about(op.name, location_of(op)) from None
         arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
         op.properties["arguments"] = ArgumentsAttr(tuple(sorted(arguments.items())))
 
@@ -155,7 +167,7 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
     for rank in _ranks_alike(op, rule, axes, mesh):
         coordinate = mesh.coordinate(rank)
         operands = tuple(
-            attrs.evolve(meta, shape=sharding.local_shape(meta.shape, mesh, coordinate))
+            sharding.local_type(meta, mesh, coordinate)
             for meta, sharding in zip(rule.call.operands, map(sharding_of, op.operands), strict=True)
             if sharding is not None
         )
@@ -249,7 +261,7 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
     shardings[value.index] = op.shardings[index]  # type: ignore[attr-defined]
     owner.set_shardings(shardings)
     if op.of and op.of.data[index] is not None:
-        of: list[Shape | None] = list(owner.of.data) if owner.of else [None] * len(owner.results)
+        of: list[Of | None] = list(owner.of.data) if owner.of else [None] * len(owner.results)
         of[value.index] = op.of.data[index]  # type: ignore[attr-defined]
         owner.properties["of"] = ShapesAttr(tuple(of))
     _retype(value, op.results[index].type)
@@ -265,27 +277,27 @@ def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
     return TensorMeta(tuple(sizes[0] if len(set(sizes)) == 1 else DYNAMIC for sizes in shapes), first.dtype)
 
 
-def _localize_value(value: SSAValue, mesh: Mesh) -> Shape | None:
-    """Give a value its local type; its global shape if the type alone does not tell it."""
+def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
+    """Give a value its local type; return its global type if the local one does not tell it."""
     meta, sharding = meta_of(value.type), sharding_of(value)
     traits = {placement.trait for _, placement in sharding.entries} if sharding else set()
     if meta is None or sharding is None or traits <= {"partial"}:
         return None
     if "other" in traits:
-        shapes = sharding.local_shapes(meta.shape, mesh)
-        sizes = tuple(lengths[0] if len(set(lengths)) == 1 else DYNAMIC for lengths in zip(*shapes, strict=True))
+        local = common_type(sharding, meta, mesh)
     else:
-        sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta.shape, sharding, mesh))
-    _retype(value, type_of(TensorMeta(sizes, meta.dtype)))
-    return meta.shape if DYNAMIC in sizes or "other" in traits else None
+        sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta, sharding, mesh))
+        local = TensorMeta(sizes, meta.dtype)
+    _retype(value, type_of(local))
+    return of_type(meta, local) if DYNAMIC in local.shape or "other" in traits else None
 
 
 def _retype(value: SSAValue, type_: Attribute) -> None:
     value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its name
 
 
-def _set_argument_shapes(function: FuncOp, of: list[Shape | None]) -> None:
-    if not any(of):
+def _set_argument_shapes(function: FuncOp, of: list[Of | None]) -> None:
+    if all(entry is None for entry in of):
         return
     attributes = []
     for index, shape in enumerate(of):

@@ -128,12 +128,11 @@ def comm_report(
         >>> spmdir.comm_report(module, "h100x8").wire_bytes
     """
     from spmdir.dialects import ir
-    from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.halo import HaloExchangeOp
     from spmdir.dialects.reshard_ops import ReshardOp
     from spmdir.dialects.ring import RotateOp
-    from spmdir.dialects.values import global_shape
+    from spmdir.dialects.values import global_type
     from spmdir.passes.propagation.objective import objective_of
 
     pipeline = as_pipeline(pipeline)
@@ -155,12 +154,11 @@ def comm_report(
                 spent = cost(NEIGHBOURS, sizes, node_count(used, mesh), machine)
                 bounds.append(spent.wire_bytes)
             elif isinstance(op, Collective):
-                step, meta = op.step(mesh), meta_of(op.operands[0].type)
-                shape = global_shape(op.operands[0], mesh)
-                if meta is None or not sends_anything(step, shape, mesh):
+                step, meta = op.step(mesh), global_type(op.operands[0], mesh)
+                if meta is None or not sends_anything(step, meta.shape, mesh):
                     continue
                 kind, used = step.kind, step.axes
-                spent = step_cost(step, shape, meta.dtype.itemsize, mesh, machine)
+                spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, machine)
             else:
                 continue
             share = Share(1, spent.wire_bytes, spent.seconds)
@@ -197,9 +195,8 @@ def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
     """For each value that collectives start from, the lower bound of that of its forms which needs most."""
-    from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.collectives import Collective, WaitOp
-    from spmdir.dialects.values import global_shape, sharding_of
+    from spmdir.dialects.values import global_type, sharding_of
 
     origins: dict[SSAValue, SSAValue] = {}
     forms: dict[SSAValue, list[Sharding]] = {}
@@ -211,8 +208,7 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
         if any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses):
             forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
     for value, targets in forms.items():
-        meta, source = meta_of(value.type), sharding_of(value)
+        meta, source = global_type(value, mesh), sharding_of(value)
         if meta is not None and source is not None:
-            shape, itemsize = global_shape(value, mesh), meta.dtype.itemsize
-            found = [lower_bound(shape, itemsize, source, target, mesh) for target in targets]
+            found = [lower_bound(meta.shape, meta.dtype.itemsize, source, target, mesh) for target in targets]
             yield None if None in found else max(bound for bound in found if bound is not None)

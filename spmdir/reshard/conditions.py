@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from spmdir.core.axes import axis_order
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, edge_between
+from spmdir.core.placement.base import edge_between
 from spmdir.core.sharding import Sharding
 
 
@@ -47,26 +47,25 @@ def moves_jointly(kind: str, axes: Sequence[str], sides: Iterable[Sharding]) -> 
     return len(axes) == 1 or all(p.splits or p.trait in known for p in (side[axis] for side in sides for axis in axes))
 
 
-def reshaped_axes(*sides: Sharding) -> set[str]:
-    """The axes whose placement says for itself what shape ranks hold."""
-    entries = (entry for side in sides for entry in side.entries)
-    return {axis for axis, p in entries if p.trait == "other" and type(p).local_shape is not Placement.local_shape}
-
-
 def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
-    """The axes whose placement alone knows what shape ranks hold, where a step on `axes` would have to know it.
+    """The axes whose placement alone knows what ranks hold, where a step on `axes` would have to know it.
 
-    A declared step that cuts nothing works on what the axes that come before its own leave, whatever that is.
+    Of a step that names no axes, these are all. One that names some works on what ranks hold where that is the tensor
+    along the dimensions that it shards or gathers. A declared step that cuts nothing works on what the axes that come
+    before its own leave, whatever that is.
     """
-    blocking = reshaped_axes(source, target) - set(axes)
-    if (
-        not blocking
-        or kind != "convert"
-        or any(side[axis].dim is not None for side in (source, target) for axis in axes)
-    ):
-        return blocking
-    first = min(map(axis_order, axes))
-    return {axis for axis in blocking if axis_order(axis) > first}
+    own = {axis: p for side in (source, target) for axis, p in side.entries if p.has_own_type and axis not in axes}
+    if not own:
+        return set()
+    if not axes:
+        return set(own)
+    dims = {side[axis].dim for side in (source, target) for axis in axes}
+    if kind == "convert":
+        first = min(map(axis_order, axes))
+        return {axis for axis in own if dims != {None} or axis_order(axis) > first}
+    is_partial = any(side[axis].trait == "partial" for side in (source, target) for axis in axes)
+    touched = dims if is_partial or dims == {None} else dims - {None}
+    return {axis for axis, placement in own.items() if not all(placement.keeps(dim) for dim in touched)}
 
 
 def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:

@@ -21,7 +21,7 @@ from spmdir.core.placement.base import (
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.conditions import moves_jointly, reshaped_axes
+from spmdir.reshard.conditions import blocking_axes, moves_jointly
 from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_permute, unmovable
 from spmdir.reshard.steps import Step, make_step
@@ -74,12 +74,14 @@ def moves(
     all tensors of one rank; permutes are those that even division allows. A step that a placement declares stands for
     the one that its trait would give.
     """
-    shape = (0,) * rank
+    shape, own = (0,) * rank, source.has_own_type
     steps: list[Step] = []
 
     def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
         target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-        if not reshaped_axes(source) and moves_jointly(kind, axes, [source, *([target] if target else [])]):
+        if not moves_jointly(kind, axes, [source, *([target] if target else [])]):
+            return
+        if not own or not blocking_axes(kind, axes, source, target or source):
             steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
 
     def of_trait(trait: str, to: Placement) -> list[str]:

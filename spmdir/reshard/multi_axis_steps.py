@@ -78,6 +78,7 @@ def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
 def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless some permutation of whole blocks makes `target` of `source`."""
     target.check(mesh, len(shape))
+    check_own_steps("permute", (), source, target)
     if source.partial != target.partial:
         raise ShardingError(f"permute keeps partial values, found <{source}> and <{target}>")
     fine = refinement(mesh, source, target)

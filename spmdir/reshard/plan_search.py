@@ -16,7 +16,7 @@ from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.conditions import blocking_axes, reshaped_axes, splits_evenly
+from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
 from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
 from spmdir.reshard.steps import Step
@@ -91,7 +91,7 @@ class PlanSearch:
         self.effort = MANY_EFFORT if self.many else EFFORT
         self.shard_placements = useful_placements(reshard.shape, source, target, mesh)
         self.wanted = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
-        self.has_reshaped = bool(reshaped_axes(source, target))
+        self.has_own_type = any(placement.has_own_type for _, placement in entries)
         self.is_demanding = any(placement.is_demanding for _, placement in entries)
         self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
         self.last_step: dict[Sharding, Step] = {}
@@ -165,7 +165,8 @@ class PlanSearch:
         mesh, shape = reshard.mesh, reshard.shape
         for step in steps:
             target = step.target
-            if self.has_reshaped and blocking_axes(step.kind, step.axes, here, target):
+            named = step.axes if step.spec.names_axes or step.kind == "convert" else ()
+            if self.has_own_type and blocking_axes(step.kind, named, here, target):
                 continue
             if self.is_demanding and not _is_possible(target, mesh, shape):
                 continue

@@ -20,6 +20,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import sharding_attr, type_of
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
@@ -200,11 +201,11 @@ class Parallel:
 
     def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """Return what the program of this rank takes for an input."""
-        shape, sharding = argument.shape(sizes), argument.sharding
+        meta, sharding = TensorMeta(argument.shape(sizes), argument.meta.dtype), argument.sharding
         if self._local_inputs:
-            shape = sharding.local_shape(shape, self.mesh, self.mesh.coordinate(self.rank))
-        check_tensor(argument.name, tensor, shape, argument.meta.dtype)
-        expected = TORCH_DTYPES[argument.meta.dtype]
+            meta = sharding.local_type(meta, self.mesh, self.mesh.coordinate(self.rank))
+        check_tensor(argument.name, tensor, meta.shape, meta.dtype)
+        expected = TORCH_DTYPES[meta.dtype]
         if tensor.dtype != expected:
             raise SpmdirError(
                 f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "

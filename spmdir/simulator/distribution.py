@@ -13,12 +13,13 @@ import torch
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement, take
+from spmdir.core.placement.base import ShardPlacement, own_type, take
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
-from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 _MOST_RANKS = 64
 """So many times noise may be added to an element, or taken from it, before it can become infinite."""
@@ -94,8 +95,17 @@ def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int
     return tensor
 
 
-def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
+def collect(
+    shards: Sequence[torch.Tensor],
+    sharding: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     """Return the tensor of global `shape` from the local ones of all ranks.
+
+    Args:
+        dtype: its element type, which ranks may hold another one of; that of the shards if None.
 
     Raises:
         SpmdirError: copies differ between ranks beyond rounding.
@@ -104,7 +114,8 @@ def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh, shap
     axes = _axes(sharding, mesh)
     names = [axis for axis, _ in axes]
     found = {tuple(mesh.coordinate(rank)[axis] for axis in names): shard for rank, shard in enumerate(shards)}
-    shapes = _outer_shapes(shape, axes, mesh)
+    kind = DTYPES_OF_TORCH[dtype or shards[0].dtype]
+    types = _outer_types(TensorMeta(tuple(shape), kind), axes, mesh)
     while axes:
         axis, placement = axes.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
@@ -113,8 +124,10 @@ def collect(shards: Sequence[torch.Tensor], sharding: Sharding, mesh: Mesh, shap
         for group in groups.values():
             _check_copies(group, axis, placement)
         found = {
-            where: _declared(placement, placement.collect, group, shapes[where]) for where, group in groups.items()
+            where: _declared(placement, placement.collect, group, types[where].shape) for where, group in groups.items()
         }
+        if placement.has_own_type:
+            found = {where: tensor.to(TORCH_DTYPES[types[where].dtype]) for where, tensor in found.items()}
     return found[()]
 
 
@@ -124,19 +137,22 @@ def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
     return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
 
 
-def _outer_shapes(
-    shape: tuple[int, ...], axes: Sequence[tuple[str, Placement]], mesh: Mesh
-) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Return (indices along the outer axes, as many as there are) → the shape that the next axis lays out there."""
-    shapes, outer = {(): tuple(shape)}, [()]
+def _outer_types(
+    meta: TensorMeta, axes: Sequence[tuple[str, Placement]], mesh: Mesh
+) -> dict[tuple[int, ...], TensorMeta]:
+    """Return (indices along the outer axes, as many as there are) → the type that the next axis lays out there."""
+    types: dict[tuple[int, ...], TensorMeta] = {(): meta}
+    outer: list[tuple[int, ...]] = [()]
     for axis, placement in axes:
         count = mesh.sizes[axis]
-        inner = {
-            (*at, index): placement.local_shape(shapes[at], count, index) for at in outer for index in range(count)
+        inner: dict[tuple[int, ...], TensorMeta] = {
+            (*at, index): TensorMeta(*own_type(placement, types[at].shape, types[at].dtype, count, index))
+            for at in outer
+            for index in range(count)
         }
-        shapes.update(inner)
+        types.update(inner)
         outer = [*inner]
-    return shapes
+    return types
 
 
 def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:

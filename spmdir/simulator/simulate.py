@@ -26,7 +26,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import global_shape, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import global_type, sharding_of, signature_kind, signature_name
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
@@ -103,7 +103,7 @@ def _simulated(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.
     for index, value in enumerate(ir.terminator(function).operands):
         try:
             shards = [outputs[index] for outputs in returned]
-            results.append(collect(shards, _sharding(value, mesh), mesh, global_shape(value, mesh)))
+            results.append(_collected(shards, value, mesh))
         except SpmdirError as error:
             raise type(error)(f"result {index}: {error.message}", _place(value)) from None
     return arrange_outputs(function, results)
@@ -190,9 +190,9 @@ def bind_inputs(
     found: list[tuple[SSAValue, torch.Tensor]] = []
     named: dict[str, torch.Tensor] = {}
     for value, name, tensor in match_inputs(function, inputs, state_dict):
-        meta = meta_of(value.type)
+        meta = global_type(value, mesh)
         assert meta is not None  # arguments are tensors
-        check_tensor(name, tensor, global_shape(value, mesh), meta.dtype)
+        check_tensor(name, tensor, meta.shape, meta.dtype)
         found.append((value, tensor))
         named[name] = tensor
     results = range(len(function.function_type.outputs.data))
@@ -280,6 +280,16 @@ def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise
         return distribute(tensor, _sharding(value, mesh), mesh, noise)
     except SpmdirError as error:
         raise error.about(name_of(value) or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
+
+
+def _collected(shards: Sequence[Any], value: SSAValue, mesh: Mesh) -> Any:
+    """Return the global tensor of a result of the program."""
+    meta, sharding, local = global_type(value, mesh), _sharding(value, mesh), meta_of(value.type)
+    if meta is None or local is None:
+        return collect(shards, sharding, mesh, ())
+    # The inputs may be of another precision than the program, and so is the result then.
+    dtype = None if local.dtype == meta.dtype else TORCH_DTYPES[meta.dtype]
+    return collect(shards, sharding, mesh, meta.shape, dtype)
 
 
 def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:

@@ -117,9 +117,8 @@ def random_inputs(
     import torch
 
     from spmdir.dialects import ir
-    from spmdir.dialects.attributes import meta_of
     from spmdir.dialects.syntax.context import location_of
-    from spmdir.dialects.values import global_shape
+    from spmdir.dialects.values import global_type
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
     generator = torch.Generator().manual_seed(seed)
@@ -127,8 +126,9 @@ def random_inputs(
     inputs: dict[str, torch.Tensor] = {}
     state_dict: dict[str, torch.Tensor] = {}
     for argument in function.args:
-        meta, shape = meta_of(argument.type), global_shape(argument, mesh)
+        meta = global_type(argument, mesh)
         assert meta is not None  # a verified function has tensor arguments alone
+        shape = meta.shape
         try:
             if meta.dtype.is_inexact:
                 value = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -11,7 +11,7 @@ import torch
 from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, chunk, joined
-from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
 
 
 @attrs.frozen
@@ -83,8 +83,8 @@ class First(Placement):
         if not shape:
             raise ShardingError("First leaves ranks without rows; expected a tensor of at least one dimension")
 
-    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
-        return shape if index == 0 else (0, *shape[1:])
+    def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
+        return (shape if index == 0 else (0, *shape[1:])), dtype
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]

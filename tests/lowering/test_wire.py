@@ -37,7 +37,7 @@ def test_reductions_that_no_backend_does_are_rejected_at_their_place(
 
 
 def test_edges_of_placements_reduce_what_backends_do() -> None:
-    group = Group("mesh:a", 2, 0, (4,))
+    group = Group("mesh:a", 2, 0, (4,), torch.float32)
     for reduce in (group.all_reduce, group.reduce_scatter):
         with pytest.raises(UnsupportedError, match="reduces int16 by max; convert to i32"):
             reduce(torch.ones(2, 4, dtype=torch.int16), "max")

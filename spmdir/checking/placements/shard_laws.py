@@ -9,7 +9,8 @@ from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import even_sizes, layouts, takes, tensors, tuples
 from spmdir.checking.placements.law import Example, Law
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
-from spmdir.core.placement.base import Placement, ShardPlacement
+from spmdir.core.placement.base import Placement, ShardPlacement, own_type
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 FACTORS = (2, 3)
 LARGE = (97, 1000)
@@ -78,7 +79,7 @@ def _splits(placement: Any, example: Example) -> str | None:
     tensor = example.tensor()
     shards = placement.distribute(tensor, 4, example.noise())
     shape = tuple(tensor.shape)
-    inners = [placement.local_shape(shape, 2, index) for index in range(2)]
+    inners = [own_type(placement, shape, DTYPES_OF_TORCH[tensor.dtype], 2, index)[0] for index in range(2)]
     halves = [
         placement.collect([shard.clone() for shard in half], inner)
         for half, inner in zip((shards[:2], shards[2:]), inners, strict=True)

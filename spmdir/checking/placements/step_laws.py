@@ -17,10 +17,12 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, transition
 from spmdir.simulator.distribution import collect
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 PARTNERS = ("R", "S(0)", "S(1)", "P(sum)")
 """What a placement is taken from and to."""
@@ -117,11 +119,13 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Pla
 def _same(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move) and example.shape is not None
     tensor, held, found = example.tensor(), example.held(), example.run()
+    meta = TensorMeta(example.shape, DTYPES_OF_TORCH[tensor.dtype])
     for rank, shard in enumerate(found):
-        shape = example.target.local_shape(example.shape, example.mesh, example.mesh.coordinate(rank))
-        if tuple(shard.shape) != shape or shard.dtype != tensor.dtype:
-            return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {tensor.dtype}"
-    whole = collect(found, example.target, example.mesh, example.shape)
+        local = example.target.local_type(meta, example.mesh, example.mesh.coordinate(rank))
+        shape, dtype = local.shape, TORCH_DTYPES[local.dtype]
+        if tuple(shard.shape) != shape or shard.dtype != dtype:
+            return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {dtype}"
+    whole = collect(found, example.target, example.mesh, example.shape, tensor.dtype)
     if example.values == "special":
         return difference(whole, tensor, 0.0)
     limit = rounding(example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))

@@ -7,28 +7,28 @@ from collections.abc import Iterable, Iterator
 from spmdir.checking.placements.comparison import difference, inexact_difference, rounding
 from spmdir.checking.placements.examples import specials, tensors
 from spmdir.checking.placements.law import Example, Law
-from spmdir.core.placement.base import Placement
+from spmdir.core.placement.base import Placement, own_type
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
 def _layouts(placement: Placement) -> Iterable[Example]:
     return () if placement.trait == "open" else tensors(placement)
 
 
-def _local_shape(placement: Placement, example: Example) -> str | None:
+def _local_type(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
+    source = "local_type" if placement.has_own_type else "ranges" if placement.trait == "shard" else "local_type"
     shards = placement.distribute(tensor, example.ranks, example.noise())
     if len(shards) != example.count:
         return f"`distribute` gives {len(shards)} shards; expected {example.count}, one a rank"
     for index, shard in enumerate(shards):
-        said = tuple(placement.local_shape(tuple(tensor.shape), example.ranks, index))
+        said, dtype = own_type(placement, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype], example.ranks, index)
         if said != tuple(shard.shape):
+            return f"rank {index} gets {list(shard.shape)} by `distribute`; expected {list(said)}, as `{source}` says"
+        if shard.dtype != TORCH_DTYPES[dtype]:
             return (
-                f"rank {index} gets {list(shard.shape)} by `distribute`; expected {list(said)}, as `local_shape` says"
+                f"rank {index} gets {shard.dtype} by `distribute`; expected {TORCH_DTYPES[dtype]}, as `{source}` says"
             )
-        if len(said) != tensor.dim():
-            return f"rank {index} has {list(said)}; expected as many dimensions as the tensor has, {tensor.dim()}"
-        if shard.dtype != tensor.dtype and not placement.error:
-            return f"rank {index} gets {shard.dtype} by `distribute`; expected {tensor.dtype}"
     return None
 
 
@@ -44,6 +44,8 @@ def _inverse(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
     shards = placement.distribute(tensor.clone(), example.ranks, example.noise())
     found = placement.collect(shards, tuple(tensor.shape))
+    if placement.has_own_type:
+        found = found.to(tensor.dtype)
     if placement.trait != "partial" and not placement.error:
         return difference(found, tensor, 0)
     limit = rounding(example.ranks, tensor)
@@ -53,6 +55,6 @@ def _inverse(placement: Placement, example: Example) -> str | None:
 
 
 VALUE_LAWS = (
-    Law("local shape", "`distribute` gives each rank what `local_shape` says", _layouts, _local_shape),
+    Law("local shape", "`distribute` gives each rank what `local_type` says", _layouts, _local_type),
     Law("inverse", "`collect` of what `distribute` gives is the tensor", _values, _inverse),
 )

@@ -17,7 +17,7 @@ from spmdir.core.call import Call, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
 from spmdir.core.placement.standard import Placement, R
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
@@ -112,25 +112,27 @@ def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]
 
 
 def collect(
-    local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]], shape: tuple[int, ...]
+    local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]], type_: LocalType
 ) -> torch.Tensor:
-    """Return the tensor of global `shape` of which ranks have `local`, for (axis size, placement), outermost axis
+    """Return the tensor of global `type_` of which ranks have `local`, for (axis size, placement), outermost axis
     first."""
     if not placements:
         return local[0]
     (count, placement), *inner = placements
     step = len(local) // count
     parts = [
-        collect(local[i * step : (i + 1) * step], inner, placement.local_shape(shape, count, i)) for i in range(count)
+        collect(local[i * step : (i + 1) * step], inner, own_type(placement, *type_, count, i)) for i in range(count)
     ]
-    return placement.collect(parts, shape)
+    tensor = placement.collect(parts, type_[0])
+    return tensor.to(TORCH_DTYPES[type_[1]]) if placement.has_own_type else tensor
 
 
-def local_shape(shape: Sequence[int], chosen: Chosen, result: int, mesh: Mesh, rank: int) -> tuple[int, ...]:
-    sizes, at = tuple(shape), mesh.coordinate(rank)
+def local_type(type_: LocalType, chosen: Chosen, result: int, mesh: Mesh, rank: int) -> LocalType:
+    """Return the type of what `rank` has of a result of global `type_`."""
+    at = mesh.coordinate(rank)
     for axis, strategy in chosen:
-        sizes = strategy.results[result].local_shape(sizes, mesh.sizes[axis], at[axis])
-    return sizes
+        type_ = own_type(strategy.results[result], *type_, mesh.sizes[axis], at[axis])
+    return type_
 
 
 def _resolved(value: Any, mesh: Mesh, rank: int) -> Any:
@@ -157,7 +159,7 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
         first = rule.call.results[0]
         for name in rule.shape_arguments:
             assert first is not None
-            arguments[name] = local_shape(first.shape, chosen, 0, mesh, rank)
+            arguments[name] = local_type((first.shape, first.dtype), chosen, 0, mesh, rank)[0]
         outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
 
@@ -237,13 +239,14 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
         if right is None:
             continue
         placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in chosen]
+        type_ = tuple(right.shape), DTYPES_OF_TORCH[right.dtype]
         for rank, local in enumerate(each):
-            shape = local_shape(right.shape, chosen, index, mesh, rank)
+            shape, dtype = local_type(type_, chosen, index, mesh, rank)
             if tuple(local.shape) != shape:
                 return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
-            if local.dtype != right.dtype:
-                return f"result {index} has type {local.dtype}, not {right.dtype}"
-        fault = difference(collect(each, placements, right.shape), right, through_sums)
+            if local.dtype != TORCH_DTYPES[dtype]:
+                return f"result {index} has type {local.dtype}, not {TORCH_DTYPES[dtype]}"
+        fault = difference(collect(each, placements, type_), right, through_sums)
         if fault:
             return f"result {index} {fault}"
     return None

@@ -13,8 +13,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
 
-from spmdir.core.dtype import DType
-from spmdir.core.errors import ParseError, ShardingError, shown, wrong_argument
+from spmdir.core.dtype import DType, as_dtype
+from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.intervals import Ranges, Run, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
@@ -44,6 +44,10 @@ TRAITS = ("replicated", "shard", "partial", "other", "open")
 
 Noise = Callable[[Any], Any]
 """tensor → random values of its shape, type and device, of the size of its values."""
+
+
+LocalType = tuple[tuple[int, ...], DType]
+"""Shape and element type of what a rank holds."""
 
 
 class Placement:
@@ -76,6 +80,11 @@ class Placement:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "local_shape" in vars(cls):
+            raise ShardingError(
+                f"{cls.__name__} declares `local_shape`, which is not asked; expected `local_type(shape, dtype, count, "
+                "index)`, which gives the shape and the element type of what a rank holds"
+            )
         if "text" in vars(cls):
             _check_error(cls)
             _register(cls)
@@ -92,19 +101,37 @@ class Placement:
         """Return the tensor of global `shape` of the ranks' local tensors `shards`: the inverse of `distribute`."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
 
-    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
-        """Return the shape of the local tensor on rank `index` of `count`, of a tensor of global `shape`."""
-        return shape
+    def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
+        """Return the shape and the element type of what rank `index` of `count` holds of a tensor of `shape`, `dtype`.
 
-    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
-        """Return the shapes of what `count` ranks hold of a tensor of `shape`, each once.
+        Both may differ from the tensor's: a rank may hold more or fewer dimensions, or other elements. An axis whose
+        placement says so comes after those that shard: it is given what these leave to the rank.
+        """
+        return shape, dtype
+
+    def local_types(self, shape: tuple[int, ...], dtype: DType, count: int) -> frozenset[LocalType]:
+        """Return what `local_type` gives on `count` ranks, each once.
 
         Raises:
             ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
         """
-        if type(self).local_shape is Placement.local_shape:
-            return frozenset([shape])
-        return frozenset(self.local_shape(shape, count, index) for index in enumerated(self, count))
+        if not self.has_own_type:
+            return frozenset([(shape, dtype)])
+        return frozenset(own_type(self, shape, dtype, count, index) for index in enumerated(self, count))
+
+    @property
+    def has_own_type(self) -> bool:
+        """Return whether what ranks hold is not told by the trait: `local_type` says it."""
+        return type(self).local_type is not Placement.local_type
+
+    def keeps(self, dim: int | None) -> bool:
+        """Return whether ranks hold the elements of the tensor along dimension `dim` as they are, in order.
+
+        Steps of other axes then work along it on what ranks hold. With None: whether a rank holds one element for each
+        of the tensor, perhaps among others, at the same place on all ranks, so that elementwise reductions over other
+        axes do.
+        """
+        return not self.has_own_type
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
         """Raise SpmdirError if a tensor of `shape` cannot have this placement over `count` ranks."""
@@ -142,7 +169,17 @@ class ShardPlacement(Placement):
     """
 
     trait: ClassVar[str] = "shard"
+    has_own_type: ClassVar[bool] = False  # type: ignore[assignment]
     dim: int
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "local_type" in vars(cls):
+            raise ShardingError(
+                f"{cls.__name__} shards a dimension and declares `local_type`; what its ranks hold follows from "
+                "`ranges`. Where they hold something else, as padding or another element type, derive it from "
+                "Placement and declare `edges`, as spmdir.placements.padded does"
+            )
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.dim, int):
@@ -185,15 +222,13 @@ class ShardPlacement(Placement):
         is none."""
         return self if outer == 1 else None
 
-    def local_shape(self, shape: tuple[int, ...], count: int, index: int) -> tuple[int, ...]:
+    def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
         own = shard_length(self, shape[self.dim], count, index)
-        return (*shape[: self.dim], own, *shape[self.dim + 1 :])
+        return (*shape[: self.dim], own, *shape[self.dim + 1 :]), dtype
 
-    def local_shapes(self, shape: tuple[int, ...], count: int) -> frozenset[tuple[int, ...]]:
-        if type(self).local_shape is not ShardPlacement.local_shape:
-            return super().local_shapes(shape, count)
+    def local_types(self, shape: tuple[int, ...], dtype: DType, count: int) -> frozenset[LocalType]:
         lengths = shard_lengths(((self, count),), shape[self.dim])
-        return frozenset((*shape[: self.dim], own, *shape[self.dim + 1 :]) for own in lengths)
+        return frozenset(((*shape[: self.dim], own, *shape[self.dim + 1 :]), dtype) for own in lengths)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         size = tensor.shape[self.dim]
@@ -207,6 +242,28 @@ class ShardPlacement(Placement):
                 tensor.narrow(self.dim, start, end - start).copy_(shard.narrow(self.dim, at, end - start))
                 at += end - start
         return tensor
+
+
+def own_type(placement: Placement, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
+    """Return what `local_type` of a placement says, with the element type as a value.
+
+    Raises:
+        ShardingError: it says something else than sizes and an element type.
+    """
+    if not placement.has_own_type:
+        return placement.local_type(shape, dtype, count, index)
+    said: Any = placement.local_type(shape, dtype, count, index)
+    try:
+        sizes, kind = said
+        sizes, kind = tuple(sizes), as_dtype(kind)
+        if all(type(size) is int and size >= 0 for size in sizes):
+            return sizes, kind
+    except (SpmdirError, TypeError, ValueError):
+        pass
+    raise ShardingError(
+        f"`local_type` of {placement} gives {shown(said)}; expected the sizes and the element type of what a rank "
+        "holds, as in ((4, 6), 'bf16')"
+    )
 
 
 def take(tensor: Any, dim: int, ranges: Ranges) -> Any:

@@ -15,12 +15,11 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, shardings_attr, type_of
 from spmdir.dialects.syntax.context import IRContext, keep_name, location_of
-from spmdir.dialects.values import function_attrs, global_shape
+from spmdir.dialects.values import function_attrs, global_type
 from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
 
 
@@ -148,5 +147,5 @@ class _Globalizer:
         return self.values[value]
 
     def type(self, value: SSAValue) -> Attribute:
-        meta = meta_of(value.type)
-        return value.type if meta is None else type_of(TensorMeta(global_shape(value, self.mesh), meta.dtype))
+        meta = global_type(value, self.mesh)
+        return value.type if meta is None else type_of(meta)

@@ -77,8 +77,8 @@ class NAME(Placement):
         if not shape:
             raise ShardingError(f"{self} is for tensors of one dimension or more; found one of none")
 
-    def local_shape(self, shape, count, index):
-        return shape if index == 0 else (0, *shape[1:])
+    def local_type(self, shape, dtype, count, index):
+        return (shape if index == 0 else (0, *shape[1:])), dtype
 
     def distribute(self, tensor, count, noise):
         return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
@@ -155,7 +155,7 @@ WRONG = {
         "def collect(self, shards, shape):\n    return super(type(self), self).collect(shards[::-1], shape)",
         "inverse",
     ),
-    "WrongShape": _with(DEALT, "def local_shape(self, shape, count, index):\n    return shape", "local shape"),
+    "WrongType": _instead(FIRST, "(0, *shape[1:])", "(1, *shape[1:])", "local shape"),
     "WrongRank": _instead(FIRST, "(0, *shape[1:])", "(0, *shape)", "local shape"),
     "Raising": _with(DEALT, "def collect(self, shards, shape):\n    return 1 / 0", "inverse"),
     "Mutable": _instead(DEALT, "@attrs.frozen\n", "@attrs.define(unsafe_hash=True)\n", "frozen"),
@@ -254,8 +254,8 @@ WRONG = {
     ),
     "HigherRank": _instead(
         FIRST.replace("(0, *shape[1:])", "(0, *shape)"),
-        "return shape if index == 0",
-        "return (1, *shape) if index == 0",
+        "(shape if index == 0",
+        "((1, *shape) if index == 0",
         "local shape",
     ),
     "Crowded": _instead(SINGLE, "({dim}, {block})", "({dim}{block})", "text"),
