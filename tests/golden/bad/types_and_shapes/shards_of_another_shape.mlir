@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{the shards of [7, 8] <tp: S(0)> have the shape ['?', 8], found [4, 8]}}
+  // expected-error@+1 {{the shards of tensor<7x8xf32> <tp: S(0)> are tensor<?x8xf32>, found tensor<4x8xf32>}}
   %0 = my.op(%x) : tensor<4x8xf32> <tp: S(0)> of [7, 8]
   return %x : tensor<8x8xf32>
 }
@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{the shards of [8, 8] <tp: S(0)> have the shape [4, 8], found ['?', 8]}}
+  // expected-error@+1 {{the shards of tensor<8x8xf32> <tp: S(0)> are tensor<4x8xf32>, found tensor<?x8xf32>}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [8, 8]
   return %x : tensor<8x8xf32>
 }
@@ -23,7 +23,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
-  // expected-error@+1 {{is of a global tensor of 2 dimensions, found the shape (7,); expected 2 sizes, as in `of [7, 8]`}}
+  // expected-error@+1 {{is of a global tensor of 2 dimensions, found the shape [7]; expected 2 sizes, as in `of [7, 8]`}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7]
   return %x : tensor<8x8xf32>
 }
@@ -61,7 +61,7 @@ func.func @f(%x: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-// expected-error@+1 {{argument 0: the shards of [9, 8] <tp: S(0)> have the shape ['?', 8], found [5, 8]}}
+// expected-error@+1 {{argument 0: the shards of tensor<9x8xf32> <tp: S(0)> are tensor<?x8xf32>, found tensor<5x8xf32>}}
 func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[9, 8]]}>}) -> tensor<5x8xf32> {
   return %x : tensor<5x8xf32>
 }
