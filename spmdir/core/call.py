@@ -12,7 +12,7 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.intervals import Ranges, length, select
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement, shard_length, shard_lengths
+from spmdir.core.placement.base import Placement, ShardPlacement, is_contiguous, shard_length, shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.tensor import TensorMeta
 
@@ -33,7 +33,7 @@ class Local:
 
     Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements sharded by dp, each shard then
     by tp, as `torch.chunk` does; the end is the offset behind the last element. `plus` and `times` give
-    `value * times + plus`, printed `offset(10, dp) * 2 + 1`.
+    `value * times + plus`, printed `offset(10, dp) * 2 + 1`. `shard(10, dp, tp)` is the shard itself, no number.
 
     Attributes:
         placements: of each axis, if not all are as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
@@ -50,27 +50,43 @@ class Local:
         """Return the value on the rank at `coordinate`."""
         if self.kind == "size":
             own = self.extent
-            for axis, placement in self._sharded:
+            for axis, placement in self.placed:
                 assert isinstance(placement, ShardPlacement)
                 own = shard_length(placement, own, mesh.sizes[axis], coordinate[axis])
             return own * self.times + self.plus
-        ranges: Ranges = ((0, self.extent),)
-        for axis, placement in self._sharded:
-            assert isinstance(placement, ShardPlacement)
-            ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
-        if len(ranges) != 1:
+        ranges = self.ranges(mesh, coordinate) or ((0, 0),)
+        if len(ranges) != 1 or self.kind == "shard":
             raise UnsupportedError(
                 f"{self} is not one number on a rank with the ranges {list(ranges)}; reshard to S first"
             )
         return ranges[0][self.kind == "end"] * self.times + self.plus
 
+    def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
+        """Return the ranges of positions that the rank at `coordinate` has, in its local order."""
+        ranges: Ranges = ((0, self.extent),)
+        for axis, placement in self.placed:
+            assert isinstance(placement, ShardPlacement)
+            ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
+        return ranges
+
     def is_even(self, mesh: Mesh) -> bool:
         """Return whether all ranks have the same size."""
-        placements = tuple((placement, mesh.sizes[axis]) for axis, placement in self._sharded)
-        return len(shard_lengths(placements, self.extent)) == 1
+        return len(self.lengths(mesh)) == 1
+
+    def lengths(self, mesh: Mesh) -> frozenset[int]:
+        """Return the lengths of the ranks' shards, each once."""
+        return shard_lengths(tuple((placement, mesh.sizes[axis]) for axis, placement in self.placed), self.extent)
+
+    def is_contiguous(self, mesh: Mesh) -> bool:
+        """Return whether each rank's shard is one range; of several axes with a plug-in among them it is not said."""
+        if not self.placements:
+            return True
+        (axis, placement), *nested = self.placed
+        assert isinstance(placement, ShardPlacement)
+        return not nested and is_contiguous(placement, self.extent, mesh.sizes[axis])
 
     @property
-    def _sharded(self) -> Iterator[tuple[str, Placement]]:
+    def placed(self) -> Iterator[tuple[str, Placement]]:
         """Return each axis with its placement."""
         return zip(self.axes, self.placements or (Shard(0),) * len(self.axes), strict=True)
 
@@ -88,6 +104,12 @@ class Local:
         text = f"{self.kind}({', '.join([str(self.extent), *axes])})"
         text += f" * {self.times}" if self.times != 1 else ""
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
+
+
+def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
+    """Return the shard of `extent` elements over (axis, placement), major first, whatever the placements' `dim`."""
+    axes, placements = tuple(axis for axis, _ in entries), tuple(placement for _, placement in entries)
+    return Local("shard", extent, axes, 1, 0, () if all(isinstance(p, Shard) for p in placements) else placements)
 
 
 Literal = int | float | complex | bool | str | None | DType | Local | SizeOperand | tuple["Literal", ...]

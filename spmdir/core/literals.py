@@ -22,7 +22,7 @@ _TOKEN = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:size|offset|end)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
+  | (?P<local>(?:size|offset|end|shard)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)
   | (?P<operand>%\d+)

@@ -24,6 +24,7 @@ from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import RING_CLASSES
+from spmdir.dialects.shard_index_ops import LocalIndexOp, PositionsOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
 from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
@@ -66,6 +67,8 @@ Spmd = Dialect(
         HaloOp,
         HaloReduceOp,
         *RING_CLASSES.values(),
+        PositionsOp,
+        LocalIndexOp,
     ],
     [MeshAttr, ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
 )

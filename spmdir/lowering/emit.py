@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
 from spmdir.core.call import Local
+from spmdir.core.dtype import I64
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
@@ -30,6 +31,7 @@ from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import ChooseOp, RotateOp, StateOp
+from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
@@ -41,9 +43,10 @@ from spmdir.lowering.halo import line_of
 from spmdir.lowering.inline import Kind
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
-from spmdir.lowering.ranges import Positions
+from spmdir.lowering.ranges import Indices
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.ring import erase_unused, rotate, state
+from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import Site, Started, here
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -117,7 +120,7 @@ class _Emitter:
         self.ignore_shardings = ignore_shardings
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
-        self.constant_names: dict[Positions | int, str] = {}
+        self.constant_names: dict[Indices | int, str] = {}
         self.values: dict[SSAValue, fx.Node | Started] = {}
         self.origin: dict[fx.Node, SSAValue] = {}
         self.shapes = NodeShapes(
@@ -151,7 +154,7 @@ class _Emitter:
         return fx.GraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Positions)) else arg for arg in args)
+        args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Indices)) else arg for arg in args)
         node = self.graph.call_function(target, args, kwargs)
         node.meta.update(self.meta)
         return node
@@ -312,6 +315,15 @@ class _Emitter:
         meta = self.local_meta(value)
         return self.shapes.of(self.node(value)) if meta is None else (meta.shape, TORCH_DTYPES[meta.dtype])
 
+    def emit_shard_index(self, op: Any) -> Sequence[Any]:
+        ranges = op.shard.ranges(self.mesh, self.mesh.coordinate(self.rank))
+        if isinstance(op, LocalIndexOp):
+            index, meta = self.node(op.operands[0]), meta_of(op.operands[0].type)
+            wide = meta is not None and meta.dtype == I64
+            index = index if wide else self.call(aten._to_copy.default, index, dtype=torch.int64)
+            return [local_index(self.call, index, ranges)]
+        return [positions(self.call, ranges, self.device())]
+
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         started = self.values[op.operands[0]]
         assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
@@ -322,12 +334,12 @@ class _Emitter:
         assert meta is not None
         return [self.constant(torch_constant(str(op.argument["value"]), meta.shape, meta.dtype))]
 
-    def constant(self, value: torch.Tensor | Positions) -> fx.Node:
-        """Return a constant of the program; equal positions are one."""
-        key = value if isinstance(value, Positions) else id(value)
+    def constant(self, value: torch.Tensor | Indices) -> fx.Node:
+        """Return a constant of the program; equal indices are one."""
+        key = value if isinstance(value, Indices) else id(value)
         if key not in self.constant_names:
             self.constant_names[key] = name = f"constant_{len(self.constants)}"
-            self.constants[name] = value.tensor() if isinstance(value, Positions) else value
+            self.constants[name] = value.tensor() if isinstance(value, Indices) else value
         return self.graph.get_attr(self.constant_names[key])
 
     def emit_bucket(self, op: ValueOp) -> Sequence[Any]:
@@ -351,6 +363,7 @@ _EMITTERS = (
     (RotateOp, _Emitter.emit_rotate),
     (ChooseOp, _Emitter.emit_choose),
     (StateOp, _Emitter.emit_state),
+    (ShardIndexOp, _Emitter.emit_shard_index),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
     (BucketOp, _Emitter.emit_bucket),

@@ -11,7 +11,7 @@ from torch import Tensor
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
 from spmdir.lowering.partition import DimPartition, pad_chunks, split_even, to_chunk_order
-from spmdir.lowering.ranges import Positions, narrow
+from spmdir.lowering.ranges import Indices, narrow
 from spmdir.lowering.wire import check_reduced, packed
 
 functional = torch.ops._c10d_functional
@@ -124,4 +124,4 @@ class Group:
 
 
 def _call(op: Any, *arguments: Any) -> Any:
-    return op(*(argument.tensor() if isinstance(argument, Positions) else argument for argument in arguments))
+    return op(*(argument.tensor() if isinstance(argument, Indices) else argument for argument in arguments))

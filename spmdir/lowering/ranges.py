@@ -15,21 +15,38 @@ from spmdir.core.intervals import Ranges
 aten = torch.ops.aten
 
 Emit = Callable[..., Node]
-"""(op, *arguments) → the node that calls it; `Positions` and tensors among the arguments become constants."""
+"""(op, *arguments) → the node that calls it; `Indices` and tensors among the arguments become constants."""
 
 FEW = 8
 """As many ranges are cut out and joined one by one; of more, the positions are listed."""
 
 
+class Indices:
+    """An index tensor, as a value that can be compared."""
+
+    def tensor(self) -> torch.Tensor:
+        """Return it as one of int64, on the CPU."""
+        raise NotImplementedError
+
+
 @attrs.frozen(cache_hash=True)
-class Positions:
-    """An index tensor: the positions of `ranges`."""
+class Positions(Indices):
+    """The positions of `ranges`."""
 
     ranges: Ranges
 
     def tensor(self) -> torch.Tensor:
-        """It as one of int64, on the CPU."""
         return torch.tensor([position for start, end in self.ranges for position in range(start, end)])
+
+
+@attrs.frozen(cache_hash=True)
+class Table(Indices):
+    """Numbers one by one."""
+
+    numbers: tuple[int, ...]
+
+    def tensor(self) -> torch.Tensor:
+        return torch.tensor(self.numbers)
 
 
 @attrs.frozen

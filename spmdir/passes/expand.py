@@ -60,7 +60,7 @@ def _may_expand(op: AtenOp, rules: RuleSet) -> bool:
     if not any(sharding and sharding.entries for sharding in (*required(op), *op.shardings)):
         return False
     rule = rule_of(op, rules)
-    return rule is not None and any(factor.rewrite == "expand" for factor in rule.factors)
+    return rule is not None and any(clause.kind == "expand" for clause in rule.rule.clauses)
 
 
 def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:

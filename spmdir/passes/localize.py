@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
@@ -19,7 +20,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.call import Literal, Local
+from spmdir.core.call import Literal, Local, shard_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import enumerated
@@ -32,6 +33,7 @@ from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, m
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
@@ -66,8 +68,7 @@ def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Loc
     axes = sharding.dim_axes(dim)
     if sharding.is_even(dim, size, mesh):
         return size // mesh.group_size(axes)
-    placements = tuple(sharding[axis] for axis in axes)
-    return Local("size", size, axes, placements=() if all(isinstance(p, Shard) for p in placements) else placements)
+    return attrs.evolve(shard_of(size, [(axis, sharding[axis]) for axis in axes]), kind="size")
 
 
 def local_sizes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
@@ -145,26 +146,32 @@ def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names)
         op.properties["arguments"] = ArgumentsAttr(tuple(sorted(arguments.items())))
 
 
-def factor_axes(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, tuple[str, ...]]:
-    """Return for each factor the axes that shard it, major first."""
-    axes: dict[int, tuple[str, ...]] = {}
+def factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, Local]:
+    """Return the rank's shard of each factor that axes shard."""
+    found: dict[int, Sharding] = {}
     fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]
     for sharding, dims in zip(values, (*rule.operand_dims, *rule.result_dims), strict=True):
         if sharding is None:
             continue
         for dim, factors in enumerate(dims or ()):
+            nested = sharding.refined(fine).dim_axes(dim)
             for factor in factors:
-                axes[factor] = tuple(
-                    axis for axis in sharding.refined(fine).dim_axes(dim) if factor in choice[axis].factors
-                ) or axes.get(factor, ())
-    return {factor: mesh.merge(nested) for factor, nested in axes.items()}
+                entries = [
+                    (axis, choice[axis].factor_placement or Shard(0))
+                    for axis in nested
+                    if factor in choice[axis].factors
+                ]
+                if entries:
+                    found[factor] = Sharding(entries, mesh.name).merged(mesh)
+    return {factor: shard_of(rule.factors[factor].size, sharding.entries) for factor, sharding in found.items()}
 
 
 def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
     """Put the local form of `op` in its place."""
-    axes, forms = factor_axes(op, rule, choice, mesh), []
-    for rank in _ranks_alike(op, rule, axes, mesh):
+    shards, forms = factor_shards(op, rule, choice, mesh), []
+    scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
+    for rank in _ranks_alike(op, shards, mesh):
         coordinate = mesh.coordinate(rank)
         operands = tuple(
             sharding.local_type(meta, mesh, coordinate)
@@ -172,14 +179,16 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
             if sharding is not None
         )
         forms.append(
-            rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at), choice.values())
+            rule.local_form(
+                shards, operands, lambda local, at=coordinate: local.evaluate(mesh, at), scattered, choice.values()
+            )
         )
     form = forms[0]
     assert form is not None  # a strategy asked for it
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, expanded in enumerate(form.ops):
         metas = [tuple(other.ops[number].call.results) for other in forms if other is not None]
-        new = (HALO_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
+        new = (LOCAL_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
             [values[value] for value in expanded.operands],
             [_common(column) for column in zip(*metas, strict=True)],
             tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments),
@@ -199,29 +208,34 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
     Rewriter.erase_op(op)
 
 
+LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES}
+"""Name of an op that occurs in local forms alone → its class."""
+
 FORMS = 1 << 14
 """The most ranks on which a local form is compared."""
 
 
-def _ranks_alike(op: ValueOp, rule: OpRule, axes: dict[int, tuple[str, ...]], mesh: Mesh) -> list[int]:
+def _ranks_alike(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> list[int]:
     """Return ranks that stand for all in the local form of `op`: of each run of ranks with shards of one length, four.
 
-    A local form reads lengths, and offsets, which grow by the same from rank to rank within a run; so a size that is
-    the same for the first two, one in the middle and the last is so for all.
+    A local form reads lengths, positions, which change no size, and offsets, which grow by the same from rank to rank
+    within a run; so a size that is the same for the first two, one in the middle and the last is so for all.
     """
     current = [s for s in map(sharding_of, op.operands) if s is not None]
-    fine = mesh.refine([*itertools.chain(*axes.values()), *(axis for s in current for axis, _ in s.entries)])
+    axes = [axis for shard in shards.values() for axis in shard.axes]
+    fine = mesh.refine([*axes, *(axis for s in current for axis, _ in s.entries)])
     starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
-    for meta, sharding in zip(rule.call.operands, (sharding.refined(fine) for sharding in current), strict=True):
+    operands = op.call().operands
+    for meta, sharding in zip(operands, (sharding.refined(fine) for sharding in current), strict=True):
         for dim, size in enumerate(meta.shape):
             mark_runs(size, zip(sharding.dim_axes(dim), sharding.dim_placements(dim, fine), strict=True), starts)
         for axis, placement in sharding.entries:
             if placement.trait == "other":
                 starts[axis].update(enumerated(placement, fine.sizes[axis]))
-    for factor, nested in axes.items():
-        parts = [part for axis in nested for part in fine.parts(axis)]
-        mark_runs(rule.factors[factor].size, [(part, (Shard(0), fine.sizes[part])) for part in parts], starts)
-    moving = {part for of in axes.values() for axis in of for part in fine.parts(axis)}
+    for shard in shards.values():
+        parts = [(part, placement) for axis, placement in shard.placed for part in fine.parts(axis)]
+        mark_runs(shard.extent, [(part, (placement, fine.sizes[part])) for part, placement in parts], starts)
+    moving = {part for axis in axes for part in fine.parts(axis)}
     moving |= {axis for sharding in current for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
     told = [_stand_ins(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
     if math.prod(map(len, told)) > FORMS:

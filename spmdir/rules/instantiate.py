@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from spmdir.core.call import Call, Literal
 from spmdir.core.tensor import TensorMeta
@@ -72,7 +73,7 @@ def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> N
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     """Return the factors of `layout` with what the clauses that hold say of them; later clauses count."""
-    said: list[dict[str, object]] = [{} for _ in layout.sizes]
+    said: list[dict[str, Any]] = [{} for _ in layout.sizes]
     for number, clause in enumerate(rule.clauses):
         if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
@@ -83,19 +84,22 @@ def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
                 said[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
                 alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in statements(clause.body))
-                said[factor].update(rewrite=clause.kind, clause=number, alone=alone)
+                said[factor].update(
+                    rewrite=clause.kind, clauses=(*said[factor].get("clauses", ()), number), alone=alone
+                )
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.unsharded:
         said[factor] = {"kind": "unsharded"} if said[factor].get("rewrite") != "local" else said[factor]
     for factor, window in layout.windows.items():
-        said[factor].update({"least": window.least} if window else {"kind": "unsharded", "rewrite": None})
+        said[factor].update(
+            {"least": window.least} if window else {"kind": "unsharded", "rewrite": None, "clauses": ()}
+        )
     for factor in layout.separate_factors:
         if "rewrite" not in said[factor]:
             said[factor].setdefault("kind", "unsharded")
     return tuple(
-        Factor(name, size, **entry)  # type: ignore[arg-type]
-        for name, size, entry in zip(layout.names, layout.sizes, said, strict=True)
+        Factor(name, size, **entry) for name, size, entry in zip(layout.names, layout.sizes, said, strict=True)
     )
 
 

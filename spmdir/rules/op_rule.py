@@ -153,21 +153,30 @@ class OpRule(RuleInstance):
 
     def local_form(
         self,
-        axes: Mapping[int, tuple[str, ...]],
+        shards: Mapping[int, Local],
         operands: tuple[TensorMeta, ...] | None = None,
         value: Callable[[Local], int] | None = None,
+        scattered: frozenset[int] = frozenset(),
         strategies: Iterable[Strategy] = (),
     ) -> Expansion | None:
-        """Return the ops, on local tensors, that replace this one when `axes` (major first) shard factors.
+        """Return the ops, on local tensors, that replace this one when its factors are sharded.
 
         None if no sharded factor needs a local form.
 
         Args:
+            shards: factor → its shard, a Local of kind "shard"; factors that no axis shards are left out.
             operands: the types of the local operands, from which local shapes follow; by default the global ones.
             value: gives a rank's integers; by default those of a rank that has everything.
+            scattered: the factors of which a rank may have several ranges.
             strategies: those in use, of which one that is written as text brings the local form.
         """
         texts = {factor: one.text for one in strategies if one.text for factor in one.factors}
         return localize(
-            self, self.rules, axes, operands or self.call.operands, value or (lambda local: local.unsharded), texts
+            self,
+            self.rules,
+            shards,
+            scattered,
+            operands or self.call.operands,
+            value or (lambda local: local.unsharded),
+            texts,
         )

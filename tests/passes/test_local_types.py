@@ -68,14 +68,15 @@ def test_what_localize_makes_passes_the_check_and_computes_what_one_device_does(
 
 
 FORM_EDITS = [
-    ("vocabulary", "max = size(11, tp) - 1", "max = size(11, tp) - 2"),
-    ("vocabulary", "other = offset(11, tp)", "other = end(11, tp)"),
-    ("vocabulary", "aten.lt.Scalar", "aten.le.Scalar"),
+    ("vocabulary", "of = shard(11, tp)", "of = shard(12, tp)"),
+    ("vocabulary", "of = shard(11, tp)", "of = size(11, tp)"),
+    ("vocabulary", "of = shard(11, tp)", "of = shard(11, dp)"),
+    ("vocabulary", "aten.ge.Scalar", "aten.gt.Scalar"),
     ("vocabulary", '"aten.embedding"', '"aten.embedding_bag"'),
-    ("vocabulary", "ops = 8", "ops = 7"),
-    ("vocabulary", "ops = 8", "ops = 99999"),
-    ("vocabulary", "[5, 0]", "[5, 1]"),
-    ("vocabulary", "[5, 0]", "[99, 0]"),
+    ("vocabulary", "ops = 6", "ops = 5"),
+    ("vocabulary", "ops = 6", "ops = 99999"),
+    ("vocabulary", "results = [[5, 0]]", "results = [[5, 1]]"),
+    ("vocabulary", "results = [[5, 0]]", "results = [[99, 0]]"),
     ("vocabulary", "made = ", "unmade = "),
     ("vocabulary", 'op = "aten.embedding"', "op = 1 : i64"),
     ("pixels", "before 1", "before 2"),

@@ -1,4 +1,4 @@
-"""The results of the ops that exchange halos, worked out on the joined dimension instead of by sending."""
+"""The results of the ops that occur in local forms alone, worked out on all ranks together instead of by sending."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
@@ -57,3 +58,21 @@ def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int
 
 EXCHANGES: dict[str, Callable[..., list[Any]]] = {"spmd.halo": halo, "spmd.halo_reduce": halo_reduce}
 """Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""
+
+
+def positions(ranges: Sequence[Ranges]) -> list[torch.Tensor]:
+    """Return the positions of each rank's ranges."""
+    return [torch.tensor([at for start, end in own for at in range(start, end)], dtype=torch.int64) for own in ranges]
+
+
+def local_index(ranges: Sequence[Ranges], index: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return for each rank where each position in its `index` is among those of its ranges; -1 where in none."""
+    own = [{int(position): at for at, position in enumerate(vector)} for vector in positions(ranges)]
+    return [
+        given.clone().to(torch.int64).apply_(lambda at, of=of: of.get(at, -1))
+        for given, of in zip(index, own, strict=True)
+    ]
+
+
+INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": positions, "spmd.local_index": local_index}
+"""Op → (the ranges of all ranks, operands on all ranks) → the result of each rank."""

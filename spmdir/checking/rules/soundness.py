@@ -9,16 +9,16 @@ import attrs
 import torch
 from torch._decomp import decomposition_table
 
-from spmdir.checking.rules.exchanges import EXCHANGES
+from spmdir.checking.rules.exchanges import EXCHANGES, INDICES
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.values import adds, difference, local_values, noise, seed
-from spmdir.core.call import Call, Local
+from spmdir.core.call import Call, Local, shard_of
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
-from spmdir.core.placement.standard import Placement, R
+from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.strategies.plugin_placements import plugins_among
@@ -145,12 +145,15 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     """Return the local results, per result and rank, of the `chosen` strategies on `local` operands, likewise."""
     if any(strategy.rewrite == "expand" for _, strategy in chosen):
         return _run_expansion(rule, chosen, mesh, local)
-    axes: dict[int, tuple[str, ...]] = {}
+    entries: dict[int, list[tuple[str, Placement]]] = {}
     for axis, strategy in chosen:
         for factor in strategy.factors:
-            axes[factor] = (*axes.get(factor, ()), axis)
-    used = [strategy for _, strategy in chosen]
-    form = rule.local_form(axes, strategies=used) if any(one.rewrite == "local" for one in used) else None
+            entries.setdefault(factor, []).append((axis, strategy.factor_placement or Shard(0)))
+    form, used = None, [strategy for _, strategy in chosen]
+    if any(one.rewrite == "local" for one in used):
+        shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}
+        scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
+        form = rule.local_form(shards, scattered=scattered, strategies=used)
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []
@@ -171,6 +174,11 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
         operands = [values[v] for v in op.operands]
         if op.call.name in EXCHANGES:
             values[Value("op", number)] = EXCHANGES[op.call.name](operands[0], mesh, **op.call.argument)
+            continue
+        if op.call.name in INDICES:
+            shard: Any = op.call.argument["of"]
+            ranges = [shard.ranges(mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
+            values[Value("op", number)] = INDICES[op.call.name](ranges, *operands)
             continue
         outcomes = []
         for rank in range(mesh.world_size):

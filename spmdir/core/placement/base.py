@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
-from spmdir.core.intervals import Ranges, Run, length, summed_runs
+from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, Error
@@ -33,6 +33,7 @@ SHIPPED = {
     "Cyclic": "spmdir.placements.cyclic",
     "Strided": "spmdir.placements.strided",
     "Ragged": "spmdir.placements.ragged",
+    "ZigZag": "spmdir.placements.zigzag",
     "Masked": "spmdir.placements.masked",
     "Norm": "spmdir.placements.norm",
     "Quantised": "spmdir.placements.quantised",
@@ -307,6 +308,15 @@ def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozens
     for placement, count in placements:
         extents = frozenset(own for extent in extents for _, _, own in runs_of(placement, extent, count))
     return extents
+
+
+@lru_cache(maxsize=65536)
+def is_contiguous(placement: ShardPlacement, size: int, count: int) -> bool:
+    """Return whether the shard of each of `count` ranks is one range of `size` positions; False if they are too many
+    to be asked."""
+    if count > ENUMERATED.most:
+        return False
+    return all(len(joined(placement.ranges(size, count, index))) <= 1 for index in range(count))
 
 
 def enumerated(placement: Placement, count: int) -> range:

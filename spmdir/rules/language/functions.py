@@ -13,9 +13,11 @@ from spmdir.rules.language.local_functions import (
     begin,
     column,
     inner,
+    local_index,
     margins,
     pick,
     position,
+    positions,
     put,
     shard_end,
     size,
@@ -28,7 +30,7 @@ from spmdir.rules.language.scope import Scope
 
 def count(scope: Scope, *references: str) -> int:
     """count(f, …): the elements along these factors over all ranks."""
-    return math.prod(extent for reference in references for extent, _ in scope.factors(reference))
+    return math.prod(shard.extent for reference in references for shard in scope.factors(reference))
 
 
 def root(scope: Scope, reference: str) -> float:
@@ -222,6 +224,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "size": size,
     "offset": shard_end("offset"),
     "end": shard_end("end"),
+    "positions": positions,
+    "local_index": local_index,
     "position": position,
     "column": column,
     "pick": pick,
@@ -235,5 +239,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 """Function in a rule → (scope, names) → value; each function's text says how a rule calls it."""
 
-SINGLE = ("size", "offset", "end", "position", "column", "pick", "put", "around")
+SINGLE = ("size", "offset", "end", "positions", "local_index", "position", "column", "pick", "put", "around")
 """The functions of one sharded dimension: a local form with them allows one of several to be sharded at a time."""
+
+OF_ONE_RANGE = ("offset", "end", "margins")
+"""The functions of a shard that is one range of positions."""

@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from spmdir.core.call import Local
+from spmdir.core.errors import RuleError
 from spmdir.rules.language.scope import Scope, rank_integer
 
 
@@ -17,7 +20,7 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
     """offset(f), end(f): where a rank's shard of a dimension begins, and the position behind it."""
 
     def value(scope: Scope, reference: str) -> int | Local:
-        return rank_integer(kind, *scope.one(kind, reference))
+        return rank_integer(kind, scope.one(kind, reference))
 
     return value
 
@@ -25,8 +28,39 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
 def size(scope: Scope, *references: str) -> int | Local:
     """size(f, …): the length of a rank's shard of a dimension that is the product of these factors, major first."""
     found = [scope.one("size", reference) for reference in references]
-    axes = tuple(axis for _, axes in found for axis in axes)
-    return rank_integer("size", math.prod(extent for extent, _ in found), axes)
+    extent = math.prod(shard.extent for shard in found)
+    sharded = [shard for shard in found if shard.axes]
+    if not any(shard.placements for shard in sharded):
+        axes = tuple(axis for shard in sharded for axis in shard.axes)
+        return rank_integer("size", Local("shard", extent, axes))
+    if len(sharded) > 1:
+        raise RuleError(f"size({', '.join(references)}) is of several sharded factors; expected one")
+    return attrs.evolve(sharded[0], kind="size", times=extent // sharded[0].extent)
+
+
+@attrs.frozen
+class ShardIndices:
+    """What an op on the positions of a shard gives: global ones in local order, or local ones of a tensor's.
+
+    Attributes:
+        op: the op, `spmd.positions` or `spmd.local_index`.
+        shard: a Local of kind "shard".
+        index: the tensor of global positions, for `spmd.local_index`.
+    """
+
+    op: str
+    shard: Local
+    index: Any = None
+
+
+def positions(scope: Scope, reference: str) -> ShardIndices:
+    """positions(f): the positions of a rank's shard of a dimension, in local order: a vector of i64."""
+    return ShardIndices("spmd.positions", scope.one("positions", reference))
+
+
+def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
+    """local_index(index, f): where in a rank's shard each of these positions is; -1 for those that it has not."""
+    return ShardIndices("spmd.local_index", scope.one("local_index", reference), scope.names[index])
 
 
 def position(scope: Scope, tensor: str, reference: str) -> int:
@@ -79,18 +113,18 @@ def _slice_end(scope: Scope, name: str, reference: str, missing: int) -> int:
 
 
 def _extent(scope: Scope, reference: str) -> int:
-    return math.prod(extent for extent, _ in scope.factors(reference))
+    return math.prod(shard.extent for shard in scope.factors(reference))
 
 
 def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
     """margins(pad, x, f): the padding `pad`, pairs from the last dimension on, around a rank's shard of x."""
     pad: list[Any] = list(scope.argument(name))
     last = scope.meta(tensor).rank - 1
-    for dim, (extent, axes) in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
-        if axes:
+    for dim, shard in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
+        if shard.axes:
             low = 2 * (last - dim)
-            pad[low] = Local("offset", extent, axes, 1, pad[low])
-            pad[low + 1] = Local("end", extent, axes, -1, extent + pad[low + 1])
+            pad[low] = attrs.evolve(shard, kind="offset", plus=pad[low])
+            pad[low + 1] = attrs.evolve(shard, kind="end", times=-1, plus=shard.extent + pad[low + 1])
     return tuple(pad)
 
 

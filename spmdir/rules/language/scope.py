@@ -12,8 +12,6 @@ from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 
-Axes = tuple[str, ...]
-
 
 @attrs.frozen
 class Scope:
@@ -21,7 +19,7 @@ class Scope:
 
     Attributes:
         binding, operands, results: of the call.
-        factors: reference → (size, the axes that shard it, major first) of the factors it means.
+        factors: reference → the shards of the factors it means, each a Local of kind "shard".
         dims: (tensor, references) → the dimensions of the tensor that these factors make up.
         inner: the padding that a local form leaves to the op, where halos are fetched; None where none are.
         names, meta_of: values that statements before it named, and the types of these.
@@ -30,7 +28,7 @@ class Scope:
     binding: Binding
     operands: tuple[TensorMeta, ...]
     results: tuple[TensorMeta | None, ...]
-    factors: Callable[[str], tuple[tuple[int, Axes], ...]]
+    factors: Callable[[str], tuple[Local, ...]]
     dims: Callable[[str, tuple[str, ...]], tuple[int, ...]]
     inner: Callable[[], tuple[int, ...] | None] = lambda: None
     names: Mapping[str, Any] = {}
@@ -59,8 +57,8 @@ class Scope:
         """Return literal argument `name`, or the number passed for that tensor parameter; else None."""
         return self.binding.arguments.get(name)
 
-    def one(self, function: str, reference: str) -> tuple[int, Axes]:
-        """Return (size, axes) of the one factor that `reference` means; RuleError if it means several or none."""
+    def one(self, function: str, reference: str) -> Local:
+        """Return the shard of the one factor that `reference` means; RuleError if it means several or none."""
         found = self.factors(reference)
         if len(found) != 1:
             raise RuleError(f"{function}({reference}) needs one factor, found {len(found)}")
@@ -74,6 +72,6 @@ class Scope:
         return found[0]
 
 
-def rank_integer(kind: str, extent: int, axes: Axes) -> int | Local:
-    """Return a rank's `size`, `offset` or `end` of what `axes` shard; a plain integer where none do."""
-    return Local(kind, extent, axes) if axes else (0 if kind == "offset" else extent)
+def rank_integer(kind: str, shard: Local) -> int | Local:
+    """Return a rank's `size`, `offset` or `end` of `shard`; a plain integer where no axis shards it."""
+    return attrs.evolve(shard, kind=kind) if shard.axes else (0 if kind == "offset" else shard.extent)

@@ -9,10 +9,12 @@ from typing import Any
 import attrs
 
 from spmdir.core.call import Call, Local
+from spmdir.core.dtype import I64
 from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import evaluate, holds
+from spmdir.rules.language.local_functions import ShardIndices
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Name, OpCall, Sequence, Statement
 from spmdir.rules.local.expansion import ExpandedOp, Value
@@ -29,9 +31,9 @@ class Emitter:
         scope: Scope,
         value: Callable[[Local], int] | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
-        axes: Mapping[int, tuple[str, ...]] | None = None,
+        shards: Mapping[int, Local] | None = None,
     ):
-        self.axes = axes or {}
+        self.shards = shards or {}
         self.owner, self.ops, self.scope, self.value_of = owner, ops, scope, value
         self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
@@ -73,7 +75,19 @@ class Emitter:
             return tuple(self.value(item) for item in expression.items)
         if isinstance(expression, Name) and expression.name in self.names:
             return self.names[expression.name]
-        return evaluate(expression, self._scope())
+        value = evaluate(expression, self._scope())
+        return self._shard_indices(value) if isinstance(value, ShardIndices) else value
+
+    def _shard_indices(self, wanted: ShardIndices) -> Value:
+        """Return the op that gives these indices; for what no axis shards, an arange or the indices themselves."""
+        if not wanted.shard.axes:
+            return wanted.index or self.emit("aten.arange", {}, {"end": wanted.shard.extent})[0]
+        operands = () if wanted.index is None else (wanted.index,)
+        metas = tuple(map(self.meta, operands))
+        shape = metas[0].shape if metas else (self._static(attrs.evolve(wanted.shard, kind="size")),)
+        call = Call(wanted.op, metas, (("of", wanted.shard),), (TensorMeta(shape, I64),))
+        self.made.append(ExpandedOp(call, operands))
+        return Value("op", len(self.made) - 1)
 
     def call(self, expression: OpCall) -> tuple[Value, ...]:
         names = self.ops.parameters(expression.op)
@@ -91,7 +105,7 @@ class Emitter:
 
     def _with_halos(self, op: str, value: Value, given: Mapping[str, Any]) -> Value:
         """Return `value` after an exchange of halos along each sharded window; what is absent stays so."""
-        sharded = [(w, self.axes[f]) for f, w in self.owner.layout.windows.items() if w and self.axes.get(f)]
+        sharded = [(w, self.shards[f].axes) for f, w in self.owner.layout.windows.items() if w and f in self.shards]
         for window, axes in sharded if op == "spmd.halo" else reversed(sharded):
             if not (window.before or window.after) or not self._present(value):
                 continue
@@ -124,7 +138,7 @@ class Emitter:
             static = {name: self._static(value) for name, value in arguments.items()}
             call = self.ops.infer_call(op, metas, static, shape)
         except RuleError:
-            if op != self.owner.rule.op or not self.axes:
+            if op != self.owner.rule.op or not self.shards:
                 raise
             call = Call(op, metas, (), self._local_results(), shape)
         if op == self.owner.rule.op:
@@ -138,8 +152,10 @@ class Emitter:
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:
         """Return the types of what a rank has of the results of the op that is replaced."""
-        factors = self.owner.factors
-        sizes = [self._static(Local("size", f.size, self.axes.get(i, ()))) for i, f in enumerate(factors)]
+        sizes = [
+            self._static(attrs.evolve(self.shards[i], kind="size")) if i in self.shards else factor.size
+            for i, factor in enumerate(self.owner.factors)
+        ]
         return tuple(
             meta and attrs.evolve(meta, shape=tuple(math.prod(sizes[f] for f in d) for d in dims or ()))
             for meta, dims in zip(self.owner.call.results, self.owner.result_dims, strict=True)

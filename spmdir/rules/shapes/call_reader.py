@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from spmdir.core.call import Call
+from spmdir.core.call import Call, Local
 from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
@@ -119,9 +119,9 @@ class CallReader:
 def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
     """Return what expressions may look at over all ranks; without `reader` no factors are known yet."""
 
-    def factors(reference: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    def factors(reference: str) -> tuple[Local, ...]:
         assert reader is not None
-        return tuple((reader.sizes[f] or 0, ()) for f in reader.refer(reference))
+        return tuple(Local("shard", reader.sizes[f] or 0, ()) for f in reader.refer(reference))
 
     def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
         assert reader is not None

@@ -20,7 +20,7 @@ class Factor:
         rewrite: "expand" or "local" when sharding it replaces the op.
         least: the elements that every rank must have of it.
         aligned: whether every rank must have a multiple of 16 bytes of it.
-        clause: the index of the clause that gives the rewrite.
+        clauses: the indices of the clauses that may rewrite the op when it is sharded; the last that suits counts.
         alone: whether the rewrite handles one of the clause's factors at a time.
     """
 
@@ -30,10 +30,14 @@ class Factor:
     rewrite: str | None = None
     least: int = 0
     aligned: bool = False
-    clause: int | None = None
+    clauses: tuple[int, ...] = ()
     alone: bool = False
 
     @property
     def least_elements(self) -> int:
         """Return the elements that every rank must have: a maximum of none and a local form of none do not exist."""
-        return max(self.least, self.kind in ("max", "min") or self.rewrite == "local")
+        return self.least_by(self.rewrite)
+
+    def least_by(self, rewrite: str | None) -> int:
+        """Return the elements that every rank must have where sharding it rewrites the op so."""
+        return max(self.least, self.kind in ("max", "min") or rewrite == "local")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from spmdir.core.errors import RuleError
 from spmdir.rules.instance import RuleInstance
-from spmdir.rules.language.syntax_tree import Function, Statement, TextStrategy, statements, walk
+from spmdir.rules.language.syntax_tree import TextStrategy
+from spmdir.rules.local.suitability import asks_for_range, serving
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -40,10 +40,10 @@ def compatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     factor = rule.factors[index]
     if factor.size <= 1 or factor.kind == "unsharded":
         return False
-    others = [rule.factors[f].clause for f in sharded.all_axes if f != index and f not in sharded.by_texts]
-    if factor.rewrite and any(clause not in (None, factor.clause) for clause in others):
+    others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
+    if factor.rewrite and not sharded.by_plugins and any(o and o[-1] != factor.clauses[-1] for o in others):
         return False
-    if factor.alone and factor.clause in others:
+    if factor.alone and any(set(factor.clauses) & set(clauses) for clauses in others):
         return False
     if sharded.by_texts and not _beside_texts(rule, index, sharded):
         return False
@@ -55,16 +55,14 @@ def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     texts, factor = sharded.by_texts, rule.factors[index]
     if index in texts or not rule.neighbours(index).isdisjoint(texts) or factor.rewrite == "expand":
         return False
-    if factor.rewrite is None:
-        return True
-    return not any(text.body or local_form_reads(rule, index, f) for f, text in texts.items())
+    return factor.rewrite is None or not any(text.body for text in texts.values())
 
 
 def beside_others(rule: RuleInstance, factors: Collection[int], text: TextStrategy, sharded: ShardCounts) -> bool:
     """Return whether `text`, which shards `factors`, is right beside what other axes shard.
 
-    They must be other factors, of other dimensions. At most one axis replaces the op, by a form that does not depend on
-    how the others shard what they shard.
+    They must be other factors, of other dimensions. At most one axis replaces the op, by a form that does not ask for
+    one range of what the others shard by plug-ins.
     """
     for other in sharded.all_axes:
         if other in factors or not rule.neighbours(other).isdisjoint(factors):
@@ -74,14 +72,33 @@ def beside_others(rule: RuleInstance, factors: Collection[int], text: TextStrate
             if text.body and declared.body:
                 return False
             rewrite = "local" if declared.body else None
-            reads = any(body_reads(rule, declared.body, factor) for factor in factors)
+            reads = any(asks_for_range(rule, declared.body, factor) for factor in factors)
         else:
-            reads = rewrite == "local" and any(local_form_reads(rule, other, factor) for factor in factors)
+            reads = rewrite == "local" and not serving(rule, [other], factors)
         if rewrite == "expand" or (rewrite and text.body) or reads:
             return False
-        if other in sharded.by_plugins and body_reads(rule, text.body, other):
+        if other in sharded.by_plugins and asks_for_range(rule, text.body, other):
             return False
     return True
+
+
+def rewrite_beside(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | None:
+    """Return "local" or "expand" if the factor is sharded so beside what other axes shard, "" if it needs no rewrite.
+
+    None if no rewrite of the rule serves all of them. A dimension that an axis shards by a plug-in counts as scattered.
+
+    Args:
+        scattered: whether ranks may have several ranges of it.
+    """
+    others, rewritten = sharded.by_plugins, rule.factors[index].clauses
+    if not rewritten and not scattered:
+        return ""
+    factors = {index, *(f for f in sharded.all_axes if f not in sharded.by_texts)}
+    numbers = serving(rule, factors, {*others, *((index,) if scattered else ())})
+    if numbers is None or (numbers and not rewritten):
+        return ""
+    kind = rule.rule.clauses[numbers[-1]].kind if numbers else None
+    return None if kind == "expand" and any(rule.factors[f].rewrite for f in others) else kind
 
 
 def _compatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
@@ -94,57 +111,4 @@ def _compatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCount
         return False
     if any(f in others for f in rule.majors.get(index, ())):
         return False
-    if factor.rewrite == "expand":
-        return not any(rule.factors[f].rewrite for f in others)
-    return factor.rewrite is None or not any(local_form_reads(rule, index, f) for f in others)
-
-
-def local_form_reads(rule: RuleInstance, index: int, other: int) -> bool:
-    """Return whether the local form for factor `index` may depend on the lengths of ranks' shards of factor `other`.
-
-    It does where there are windows, since their halos are sent, and where a function is asked about `other`.
-    """
-    if rule.layout.windows:
-        return True
-    clauses = [c for c in rule.active("local") if any(index in rule.layout.refer(name) for name in c.names)]
-    return any(body_reads(rule, clause.body, other) for clause in clauses[-1:])
-
-
-def body_reads(rule: RuleInstance, body: Iterable[Statement], factor: int) -> bool:
-    """Return whether a function in the statements of a local form may depend on the lengths of shards of `factor`."""
-    return any(
-        _asks(rule, function, factor)
-        for statement in statements(body)
-        for value in statement.values
-        for function in walk(value)
-        if isinstance(function, Function)
-    )
-
-
-_OF_NO_SIZES = ("rank", "dtype", "given", "dims", "others", "position", "column", "floating", "integral", "half")
-"""The functions whose value does not depend on the sizes of dimensions."""
-
-
-def _asks(rule: RuleInstance, function: Function, factor: int) -> bool:
-    if function.name in _OF_NO_SIZES:
-        return False
-    layout = rule.layout
-    dimensions = [
-        factors
-        for name in function.arguments
-        for i in rule.binding.operands(name)
-        for factors in layout.operand_dims[i]
-    ]
-    if "result" in function.arguments:
-        dimensions += [factors for dims in layout.result_dims for factors in dims or ()]
-    return any(factor in _meant(rule, name) for name in function.arguments) or any(
-        factor in factors for factors in dimensions
-    )
-
-
-def _meant(rule: RuleInstance, reference: str) -> tuple[int, ...]:
-    """Return the factors that an argument of a function means; none if it names a number that is not a dimension."""
-    try:
-        return rule.layout.refer(reference)
-    except RuleError:
-        return ()
+    return rewrite_beside(rule, index, sharded, scattered=False) is not None

@@ -14,7 +14,7 @@ from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.promotion import sums_exactly
 from spmdir.rules.language.syntax_tree import LINEAR, PASSING, RuleClause
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import shardable
+from spmdir.rules.strategies.divisibility import rewrite_beside, shardable
 from spmdir.rules.strategies.expansion_layout import LayOut
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
@@ -37,7 +37,10 @@ def factor_strategies(rule: RuleInstance, count: int, sharded: ShardCounts, layo
     """Yield a strategy for each factor that `count` ranks can shard by S beside what other axes shard."""
     for index in range(len(rule.factors)):
         if shardable(rule, index, count, sharded):
-            strategy = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts)
+            rewrite = rule.factors[index].rewrite
+            if sharded.by_plugins:
+                rewrite = rewrite_beside(rule, index, sharded, scattered=False)
+            strategy = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts, rewrite)
             if strategy:
                 yield strategy
 
@@ -49,17 +52,18 @@ def factor_strategy(
     sharded: ShardCounts,
     placement_of: PlacementOf,
     layouts: LayOut,
+    rewrite: str | None,
     factor_placement: Placement | None = None,
 ) -> Strategy | None:
     """Return the strategy that shards the factor as `placement_of` says; None if results cannot be placed so.
 
     Args:
         layouts: lays out the op's expansion, where sharding the factor expands it.
+        rewrite: "local", "expand" or none.
         factor_placement: how the factor is sharded, if not by S.
     """
-    factor = rule.factors[index]
     operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
-    if factor.rewrite == "expand":
+    if rewrite == "expand":
         layout = layouts(index, count, sharded, operands)
         return Strategy(operands, layout.results, (index,), "expand", factor_placement) if layout else None
     results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
@@ -74,7 +78,7 @@ def factor_strategy(
         return None
     if reduced:
         operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple(p for p in results if p), (index,), factor.rewrite, factor_placement)
+    return Strategy(operands, tuple(p for p in results if p), (index,), rewrite or None, factor_placement)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:

@@ -11,11 +11,11 @@ import attrs
 from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import joined, scaled, tiled
 from spmdir.core.limits import ENUMERATED
-from spmdir.core.placement.base import ShardPlacement, runs_of
+from spmdir.core.placement.base import ShardPlacement, is_contiguous, runs_of
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import compatible, local_form_reads
+from spmdir.rules.strategies.divisibility import compatible, rewrite_beside
 from spmdir.rules.strategies.expansion_layout import LayOut
 from spmdir.rules.strategies.per_axis import factor_strategy
 from spmdir.rules.strategies.plugin_placements import at
@@ -43,26 +43,40 @@ def lifted_strategies(
     for index in range(len(rule.factors)):
         if _liftable(rule, index, sharded):
             for placement in _factor_placements(rule, index, count, sharded, shards):
-                strategy = _lifted(rule, index, count, sharded, placement, shards, layouts)
+                rewrite = _rewrite(rule, index, count, sharded, placement)
+                if rewrite is None or not _has_enough(rule, index, count, placement, rewrite):
+                    continue
+                strategy = _lifted(rule, index, count, sharded, placement, shards, layouts, rewrite)
                 if strategy:
                     yield strategy
 
 
 def _liftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
-    """Return whether the factor may be sharded otherwise than by S: nothing asks where a rank's shard begins."""
+    """Return whether some placement other than S may shard the factor."""
     factor = rule.factors[index]
-    if factor.rewrite == "local" or factor.aligned or index in rule.layout.windows or factor.least_elements > 1:
+    if factor.aligned or index in rule.layout.windows or factor.least > 1:
         return False
     if not compatible(rule, index, sharded):
         return False
     if index in sharded.all_axes and (factor.rewrite or factor.least_elements or rule.neighbours(index)):
         return False
-    if factor.rewrite and any(rule.factors[f].rewrite for f in sharded.by_plugins):
-        return False
-    if any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ())):
-        return False
-    local = (f for f in sharded.all_axes if rule.factors[f].rewrite == "local")
-    return not any(local_form_reads(rule, f, index) for f in local)
+    return not any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ()))
+
+
+def _rewrite(rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement) -> str | None:
+    """Return the rewrite with which `placement` shards the factor, as `rewrite_beside` does."""
+    single = index not in sharded.all_axes and is_contiguous(placement, rule.factors[index].size, count)
+    return rewrite_beside(rule, index, sharded, scattered=not single)
+
+
+def _has_enough(rule: RuleInstance, index: int, count: int, placement: ShardPlacement, rewrite: str) -> bool:
+    """Return whether every rank has as much of the factor as the op needs.
+
+    S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
+    """
+    factor = rule.factors[index]
+    least = max(factor.least_by(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
+    return not least or all(own >= least for _, _, own in runs_of(placement, factor.size, count))
 
 
 def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
@@ -77,14 +91,8 @@ def _factor_placements(
     for position in _positions(rule, index, sharded):
         found.update(dict.fromkeys(_of_factor(p, position) for p in shards))
     size, before = rule.factors[index].size, sharded.of(index)
-    # S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
-    least = max(rule.factors[index].least_elements, bool(rule.neighbours(index)) and not rule.is_view)
     for placement in found:
-        if not isinstance(placement, ShardPlacement):
-            continue
-        if not (suits(placement, size, count) or suits(placement, size // before, count)):
-            continue
-        if not least or all(own >= least for _, _, own in runs_of(placement, size, count)):
+        if isinstance(placement, ShardPlacement) and any(suits(placement, n, count) for n in (size, size // before)):
             yield placement
 
 
@@ -118,6 +126,7 @@ def _lifted(
     placement: ShardPlacement,
     shards: tuple[ShardPlacement, ...],
     layouts: LayOut,
+    rewrite: str,
 ) -> Strategy | None:
     size = rule.factors[index].size
     positions = _positions(rule, index, sharded)
@@ -129,7 +138,7 @@ def _lifted(
         position = _position(rule, index, dims, sharded)
         return None if position is None else placements[position]
 
-    return factor_strategy(rule, index, count, sharded, placement_of, layouts, placement)
+    return factor_strategy(rule, index, count, sharded, placement_of, layouts, rewrite, placement)
 
 
 def _of_dimension(

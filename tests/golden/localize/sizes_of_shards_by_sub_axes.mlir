@@ -16,13 +16,11 @@ func.func @f(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 // |              %table: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(2)2: S(0)>, spmd.of = #spmd.shapes<{of = [[7, 8]]}>},
 // |              %at: tensor<2xi64> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) attributes {spmd.local} {
 // |   %0 = aten.view(%x) {size = [1, 2, 6]} : tensor<1x2x6xf32> <tp(1)2: S(0), tp(2)2: S(1)>
-// |   %_1.sub = aten.sub.Scalar(%at) {other = offset(7, tp(2)2)} : tensor<2xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<7x8xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp(2)2: S(0)>, <tp(1)2: S(0)>>, results = [tensor<4x8xf32>], made = #spmd.shardings<@mesh, <tp(1)2: S(0), tp(2)2: P(sum)>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
-// |   %_1.ge = aten.ge.Scalar(%_1.sub) {other = 0} : tensor<2xi1>
-// |   %_1.lt = aten.lt.Scalar(%_1.sub) {other = size(7, tp(2)2)} : tensor<2xi1>
-// |   %_1.logical_and = aten.logical_and(%_1.ge, %_1.lt) : tensor<2xi1>
-// |   %_1.clamp = aten.clamp(%_1.sub) {max = size(7, tp(2)2) - 1, min = 0} : tensor<2xi64>
+// |   %_1.local_index = spmd.local_index %at {of = shard(7, tp(2)2)} : tensor<2xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<7x8xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp(2)2: S(0)>, <tp(1)2: S(0)>>, results = [tensor<4x8xf32>], made = #spmd.shardings<@mesh, <tp(1)2: S(0), tp(2)2: P(sum)>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
+// |   %_1.clamp = aten.clamp(%_1.local_index) {min = 0} : tensor<2xi64>
 // |   %_1.embedding = aten.embedding(%table, %_1.clamp) : tensor<2x8xf32>
-// |   %_1.unsqueeze = aten.unsqueeze(%_1.logical_and) {dim = -1} : tensor<2x1xi1>
+// |   %_1.ge = aten.ge.Scalar(%_1.local_index) {other = 0} : tensor<2xi1>
+// |   %_1.unsqueeze = aten.unsqueeze(%_1.ge) {dim = -1} : tensor<2x1xi1>
 // |   %1 = aten.where.ScalarOther(%_1.unsqueeze, %_1.embedding) {other = 0} : tensor<2x8xf32> <tp(1)2: S(0), tp(2)2: P(sum)>
 // |   return
 // | }

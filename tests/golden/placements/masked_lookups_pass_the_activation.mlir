@@ -14,13 +14,11 @@ func.func @f(%w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 // |
 // | func.func @f(%w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |              %i: tensor<5xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
-// |   %_0.sub = aten.sub.Scalar(%i) {other = offset(8, tp)} : tensor<5xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x6xf32>, tensor<5xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<5x6xf32>], made = #spmd.shardings<@mesh, <tp: Masked>>, places = #spmd.arguments<{operands = [[5, 0], [0, 0]], ops = 8, results = [[7, 0]]}>}}
-// |   %_0.ge = aten.ge.Scalar(%_0.sub) {other = 0} : tensor<5xi1>
-// |   %_0.lt = aten.lt.Scalar(%_0.sub) {other = 4} : tensor<5xi1>
-// |   %_0.logical_and = aten.logical_and(%_0.ge, %_0.lt) : tensor<5xi1>
-// |   %_0.clamp = aten.clamp(%_0.sub) {max = 3, min = 0} : tensor<5xi64>
+// |   %_0.local_index = spmd.local_index %i {of = shard(8, tp)} : tensor<5xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x6xf32>, tensor<5xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<5x6xf32>], made = #spmd.shardings<@mesh, <tp: Masked>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
+// |   %_0.clamp = aten.clamp(%_0.local_index) {min = 0} : tensor<5xi64>
 // |   %_0.embedding = aten.embedding(%w, %_0.clamp) : tensor<5x6xf32>
-// |   %_0.unsqueeze = aten.unsqueeze(%_0.logical_and) {dim = -1} : tensor<5x1xi1>
+// |   %_0.ge = aten.ge.Scalar(%_0.local_index) {other = 0} : tensor<5xi1>
+// |   %_0.unsqueeze = aten.unsqueeze(%_0.ge) {dim = -1} : tensor<5x1xi1>
 // |   %0 = aten.where.ScalarOther(%_0.unsqueeze, %_0.embedding) {other = 0} : tensor<5x6xf32> <tp: Masked>
 // |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<5x6xf32> <tp: Masked>
 // |   %_1.reshard = spmd.reduce_scatter %1 on [tp] dim 1 op Masked : tensor<5x3xf32> <tp: S(1)>

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from spmdir.checking.rules.samples import attention, index, libraries, loss, view
 from spmdir.checking.rules.soundness import Case, Chosen, distribute, hold_together, meta, prepare
+from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.rules import default
@@ -42,13 +43,14 @@ def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
 
 def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
     """Yield what is wrong with the local form that localize makes for the ranks whose shards are empty."""
-    axes = {factor: (axis,) for axis, row in rows for factor in row.factors}
+    sizes = [factor.size for factor in case.rule.factors]
+    shards = {factor: Local("shard", sizes[factor], (axis,)) for axis, row in rows for factor in row.factors}
     placed = ([(mesh.sizes[axis], row.operands[index]) for axis, row in rows] for index in range(len(case.operands)))
     held = [distribute(tensor, placements) for tensor, placements in zip(case.operands, placed, strict=True)]
     for rank in mesh.group(mesh.world_size - 1, mesh.axis_names[:1]):  # one that has none, whatever is beside it
         coordinate = mesh.coordinate(rank)
         operands = tuple(meta(each[rank]) for each in held)
         try:
-            case.rule.local_form(axes, operands, lambda local, at=coordinate: local.evaluate(mesh, at))
+            case.rule.local_form(shards, operands, lambda local, at=coordinate: local.evaluate(mesh, at))
         except SpmdirError as error:
             yield f"rank {rank}: {error.message}"

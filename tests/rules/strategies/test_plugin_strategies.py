@@ -272,6 +272,7 @@ CASES = [
     ("aten.embedding", "16x8xf32 4x3xi64", {}, ["Taken(0, 1)"], """
         (R, Taken(0, 1)) -> (Taken(0, 1))
         (R, Taken(1, 1)) -> (Taken(1, 1))
+        (Taken(0, 1), R) -> (P(sum)) local
         (Taken(1, 1), R) -> (Taken(2, 1))
         """),
     ("aten.cat", "4x6xf32 3x6xf32", {"dim": 0}, ["Taken(0, 2)"], """

@@ -293,10 +293,11 @@ def test_a_mean_stays_partial_behind_its_division():
 def test_a_local_form_has_the_integers_of_its_rank():
     rule = rule_of("aten.embedding", "16x8xf32 4xi64")
     factors = {rule.factors[f].name: f for f in range(len(rule.factors))}
-    assert rule.local_form({factors["d"]: ("dp", "tp")}) is None
-    form = rule.local_form({factors["v"]: ("dp", "tp")}, (tensor("4x8xf32"), tensor("4xi64")))
+    assert rule.local_form({factors["d"]: Local("shard", 8, ("dp", "tp"))}) is None
+    form = rule.local_form({factors["v"]: Local("shard", 16, ("dp", "tp"))}, (tensor("4x8xf32"), tensor("4xi64")))
     assert form is not None
-    assert dict(form.ops[0].call.arguments)["other"] == Local("offset", 16, ("dp", "tp"))
+    assert form.ops[0].call.name == "spmd.local_index"
+    assert dict(form.ops[0].call.arguments)["of"] == Local("shard", 16, ("dp", "tp"))
     assert str(form.ops[-1].call.results[0]) == "4x8xf32"
 
 

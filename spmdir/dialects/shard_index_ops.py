@@ -1,0 +1,77 @@
+"""Ops on the positions that a rank has of a sharded dimension: global indices from local ones, and the reverse.
+
+They occur only in local forms, so after localize: their types are those of one rank.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.irdl import irdl_op_definition
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.core.call import Local
+from spmdir.core.dtype import I64
+from spmdir.core.mesh import Mesh
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.attributes import DYNAMIC
+from spmdir.dialects.ring import LocalFormOp
+
+
+class ShardIndexOp(LocalFormOp):
+    """Base of the ops that give indices, of i64; `of` is the shard, as in `shard(16, cp: Cyclic(0, 2))`."""
+
+    PARENTHESISED: ClassVar[bool] = False
+    OPERANDS: ClassVar[int]
+
+    @property
+    def shard(self) -> Local:
+        """Return the rank's shard."""
+        found = self.argument["of"]
+        assert isinstance(found, Local)  # verified
+        return found
+
+    def check_form(self, mesh: Mesh) -> None:
+        self.require(self.OPERANDS, 1)
+        shard = self.argument.get("of")
+        if not isinstance(shard, Local) or shard.kind != "shard" or (shard.times, shard.plus) != (1, 0):
+            raise VerifyException(
+                f"is of {shard}; expected the shard of a dimension, as in `{{of = shard(16, cp: S(0))}}`"
+            )
+        if set(self.argument) != {"of"}:
+            raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected `of` alone")
+        self.expect((TensorMeta(self.indices(shard, mesh), I64),))
+
+    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        raise NotImplementedError
+
+
+@irdl_op_definition
+class PositionsOp(ShardIndexOp):
+    """`positions {of = shard(16, cp: Cyclic(0, 2))}`: the positions of the rank's shard, in local order."""
+
+    name = "spmd.positions"
+    OPERANDS: ClassVar[int] = 0
+
+    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+        lengths = shard.lengths(mesh)
+        return (next(iter(lengths)) if len(lengths) == 1 else DYNAMIC,)
+
+
+@irdl_op_definition
+class LocalIndexOp(ShardIndexOp):
+    """`local_index %index {of = shard(16, cp: S(0))}`: where each position is in the rank's shard; -1 if not there."""
+
+    name = "spmd.local_index"
+    OPERANDS: ClassVar[int] = 1
+
+    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+        (index,) = self.given
+        if index is None or index.dtype.kind != "int":
+            raise VerifyException(f"takes {index}; expected a tensor of integers")
+        return index.shape
+
+
+SHARD_INDEX_CLASSES: dict[str, type[ShardIndexOp]] = {op.name: op for op in (PositionsOp, LocalIndexOp)}
+"""Name of an op → its class."""

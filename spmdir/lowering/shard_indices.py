@@ -1,0 +1,45 @@
+"""Indices of a rank's shard as graph nodes: aranges and arithmetic for few ranges, constants for many."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch.fx import Node
+
+from spmdir.core.intervals import Ranges
+from spmdir.lowering.ranges import FEW, Emit, Pattern, Positions, Table, aten, pattern_of
+
+FOREIGN = -(1 << 62)
+"""What is added to the positions of other ranks, so that they are below 0."""
+
+
+def positions(emit: Emit, ranges: Ranges, device: object) -> Node:
+    """Return the positions of `ranges`, in their order, as a vector of int64."""
+
+    def arange(start: int, end: int, step: int = 1) -> Node:
+        return emit(aten.arange.start_step, start, end, step, dtype=torch.int64, device=device)
+
+    pattern = pattern_of(ranges) if ranges else Pattern(0, ((0, 1),))
+    if pattern and len(pattern.loops) < 2:
+        ((count, stride),) = pattern.loops or ((1, 1),)
+        return arange(pattern.start, pattern.start + count * stride, stride)
+    if len(ranges) <= FEW:
+        return emit(aten.cat.default, [arange(start, end) for start, end in ranges])
+    return emit(aten.alias.default, Positions(ranges))
+
+
+def local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
+    """Return where each position in `index`, of int64, is among those of `ranges`, in their order; -1 where in none."""
+    if not ranges:
+        return emit(aten.full_like.default, index, -1)
+    if len(ranges) == 1:
+        ((start, end),) = ranges
+        found = emit(aten.sub.Scalar, emit(aten.clamp.default, index, start - 1, end), start)
+        return emit(aten.masked_fill.Scalar, found, emit(aten.eq.Scalar, found, end - start), -1)
+    offsets = itertools.accumulate((end - start for start, end in ranges), initial=0)
+    placed = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
+    edges = Table(tuple(edge for start, end, _ in placed for edge in (start, end)))
+    shifts = Table((FOREIGN, *(number for _, _, shift in placed for number in (shift, FOREIGN))))
+    at = emit(aten.bucketize.Tensor, index, edges, right=True)
+    return emit(aten.clamp.default, emit(aten.add.Tensor, index, emit(aten.index.Tensor, shifts, [at])), -1)
