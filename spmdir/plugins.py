@@ -2,7 +2,7 @@
 
 A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
 class: each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites;
-`PLUGIN_FILES` lists further files.
+`PLUGIN_FILES` lists further files, and NAME.rules beside a NAME.py that defines placements is one of them.
 The names of placements and collectives are known to the whole process once they are loaded, since texts are read
 without a pipeline. All else, among it what the planner may choose, holds only in the pipelines that are given the
 plug-in.
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, require_type
-from spmdir.core.text_file import read_text_file
+from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, raise_all, require_type
+from spmdir.core.placement.base import Placement
+from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.reshard.collectives import register_collectives
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ FILES = "PLUGIN_FILES"
 _PACKAGE = os.path.realpath(os.path.dirname(__file__))
 _SOURCE = "__spmdir_source__"
 """The name under which a plug-in's module keeps the text that it was made from."""
+
+_RULES = "__spmdir_rules__"
+"""The name under which it keeps the text of the .rules file beside it."""
 
 _EXPECTED = "expected a .rules, .rewrites or .py file, or a package"
 
@@ -201,7 +205,12 @@ _READERS: dict[str, Callable[[str], Plugin]] = {".rules": _of_rules, ".rewrites"
 
 def _of_module(name: str, module: ModuleType) -> Plugin:
     folder = Path(module.__file__ or ".").parent
-    files = load_plugins([str(folder / file) for file in getattr(module, FILES, ())])
+    placements = tuple(_own_classes(module, Placement))
+    beside = file_beside(module.__file__, ".rules") if placements else None
+    listed = [str(folder / file) for file in getattr(module, FILES, ())]
+    files = load_plugins([*listed, str(beside)] if beside else listed)
+    if any(kind.rules for kind in placements):
+        _guarded(name, lambda: _check_strategies(placements, files))
     passes = {kind.name: kind for kind in _passes(name, module)}
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
     strategies: Records = {}
@@ -216,6 +225,14 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
         passes,
         module,
     )
+
+
+def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:
+    """Raise unless the strategies that placements declare as text fit the ops that they name."""
+    from spmdir.rules.strategies.placement_texts import texts_of
+
+    rules = extended_rules(files)
+    raise_all([error for kind in placements for error in rules.errors((), texts_of(kind))])
 
 
 def _dialect_names() -> frozenset[str]:
@@ -265,9 +282,13 @@ def load_module(path: str) -> ModuleType:
     if inside and os.path.isfile(real):
         return import_module(real.removeprefix(package).removesuffix(".py").replace(os.sep, "."))
     source, known = _read(path), _imported(real)
-    if known is not None and vars(known).get(_SOURCE, source) == source:
+    beside = file_beside(real, ".rules")
+    rules = _read(str(beside)) if beside else b""
+    if known is not None and vars(known).get(_SOURCE, source) == source and vars(known).get(_RULES, rules) == rules:
         return known
-    return _execute(path, real, source)
+    module = _execute(path, real, source)
+    setattr(module, _RULES, rules)
+    return module
 
 
 def _imported(real: str) -> ModuleType | None:

@@ -33,3 +33,9 @@ def decoded(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         where = place(data, error.start, name)
         raise ParseError(f"the byte {data[error.start]:#x} is not UTF-8 text", where) from None
+
+
+def file_beside(source: str | None, ending: str) -> Path | None:
+    """Return the path of the file NAME`ending` beside the file NAME.py at `source`; None if there is none."""
+    path = Path(source).with_suffix(ending) if source else None
+    return path if path is not None and path.is_file() else None

@@ -52,7 +52,7 @@ def infer(
     call = Call(rule.op, operands, tuple(sorted(arguments.items())), (), structure)
     binding = bind(rule, call.slots, call.structure is None, call.argument)
     return tuple(
-        TensorMeta(shape, result_dtype(rule.results[index].dtype, binding, operands))
+        TensorMeta(shape, result_dtype(rule.results[0 if rule.result_list else index].dtype, binding, operands))
         for index, shape in enumerate(infer_shapes(rule, call, binding))
     )
 

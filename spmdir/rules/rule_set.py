@@ -110,7 +110,7 @@ class RuleSet:
     def _strategy(self, record: Record) -> TextStrategy:
         from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
 
-        strategy = parse_strategy(record.text, record.file, record.line)
+        strategy = parse_strategy(record.text, record.file, record.line, record.indent)
         check_strategy(strategy, self, MAPS)
         return strategy
 
@@ -185,6 +185,10 @@ class RuleSet:
 
     def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
         """Raise all that is wrong with the rules of the ops `names` and with `strategies`, together."""
+        raise_all(self.errors(names, strategies or {}))
+
+    def errors(self, names: Iterable[str], strategies: Records) -> list[SpmdirError]:
+        """Return all that is wrong with the rules of the ops `names` and with `strategies`."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
             name = record.text.partition("(")[0]
@@ -196,14 +200,14 @@ class RuleSet:
                 errors += error.errors
             except ParseError as error:
                 errors.append(error)
-        for record in (record for records in (strategies or {}).values() for record in records):
+        for record in (record for records in strategies.values() for record in records):
             try:
                 self._strategy(record)
             except SpmdirErrors as error:
                 errors += error.errors
             except ParseError as error:
                 errors.append(error)
-        raise_all(errors)
+        return errors
 
     def with_file(self, path: str | Path) -> RuleSet:
         """Return this set with the rules of a file, which replace those of the same ops, and with its strategies.

@@ -25,6 +25,7 @@ from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.rules.rule_set import default
+from spmdir.rules.strategies.placement_texts import texts_of
 
 OPS = (
     "aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.relu", "aten.gelu", "aten.exp", "aten.neg",
@@ -45,8 +46,9 @@ class Run(Example):
 def _runs(placement: Placement) -> Iterator[Run]:
     if placement.trait in ("open", "replicated"):
         return
-    for one in _of_ops() if type(placement).lift is Placement.lift else _all():
-        if one.op in OPS or _lifts(placement, one.op):
+    kind = type(placement)
+    for one in _of_ops() if kind.lift is Placement.lift and not texts_of(kind) else _all():
+        if one.op in OPS or one.op in texts_of(kind) or _lifts(placement, one.op):
             for count in (2, 3):
                 yield Run(count, about=f"a sample of {one.op}", sample=one)
 

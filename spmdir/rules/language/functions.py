@@ -77,6 +77,29 @@ def equal(scope: Scope, name: str) -> bool:
     return len(set(_listed(scope, name))) == 1
 
 
+def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
+    """chunked(f, a): the sizes into which torch.chunk cuts f for a chunks."""
+    extent, number = count(scope, reference), scope.argument(name)
+    if not extent:
+        return (0,) * number
+    return split(scope, reference, -(-extent // number))
+
+
+def split(scope: Scope, reference: str, given: str | int) -> tuple[int, ...]:
+    """split(f, a): the sizes into which torch.split cuts f, each of size a but the last."""
+    extent, size = count(scope, reference), scope.argument(given) if isinstance(given, str) else given
+    return tuple(min(size, extent - start) for start in range(0, extent, size)) if extent else (0,)
+
+
+def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
+    """sections(f, a): the sizes into which torch.tensor_split cuts f, for a sections or at the positions a."""
+    extent, given = count(scope, reference), scope.argument(name)
+    if isinstance(given, int):
+        return tuple(extent // given + (at < extent % given) for at in range(given))
+    bounds = [slice(None, at).indices(extent)[1] for at in given]
+    return tuple(max(0, end - start) for start, end in zip([0, *bounds], [*bounds, extent], strict=True))
+
+
 def _listed(scope: Scope, name: str) -> tuple[Any, ...]:
     """Return the shapes of the tensors of a list, or the numbers of an argument."""
     numbers = scope.argument(name)
@@ -220,6 +243,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "truncated": truncated,
     "volume": volume,
     "steps": steps,
+    "chunked": chunked,
+    "split": split,
+    "sections": sections,
     # In a local form, for one rank.
     "size": size,
     "offset": shard_end("offset"),

@@ -53,13 +53,13 @@ CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
 class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     """Parse tree → Rule or TextStrategy, inner nodes first."""
 
-    def __init__(self, text: str, file: str, first_line: int):
+    def __init__(self, text: str, file: str, first_line: int, indent: int):
         super().__init__()
-        self.text, self.file, self.offset = text, file, first_line - 1
+        self.text, self.file, self.offset, self.indent = text, file, first_line - 1, indent
         self.operators = 0
 
     def at(self, token: Token) -> Location:
-        return Location(self.file, (token.line or 1) + self.offset, token.column or 1)
+        return Location(self.file, (token.line or 1) + self.offset, (token.column or 1) + self.indent)
 
     def count(self, operators: int) -> None:
         """Raise LimitError where the rule has so many operators that expressions nest too deeply to be evaluated."""
@@ -136,6 +136,9 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def extent_clause(self, items: list[Any]) -> RuleClause:
         keyword, name, value = items
         return RuleClause("extent", (str(name),), self.at(keyword), value=value)
+
+    def lists_clause(self, items: list[Any]) -> RuleClause:
+        return RuleClause("lists", (), self.at(items[0]), value=items[1])
 
     def when_clause(self, items: list[Any]) -> RuleClause:
         return RuleClause("when", (), self.at(items[0]), value=items[1])
@@ -279,14 +282,14 @@ def parse_rule(text: str, file: str, first_line: int) -> Rule:
     return found
 
 
-def parse_strategy(text: str, file: str, first_line: int) -> TextStrategy:
-    """Return the strategy that one record of a .rules file is; see `parse_rule`."""
-    found = _parse(text, file, first_line)
+def parse_strategy(text: str, file: str, first_line: int, indent: int = 0) -> TextStrategy:
+    """Return the strategy that one record of a .rules text is, `indent` columns to the right; see `parse_rule`."""
+    found = _parse(text, file, first_line, indent)
     assert isinstance(found, TextStrategy)
     return found
 
 
-def _parse(text: str, file: str, first_line: int) -> Rule | TextStrategy:
+def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | TextStrategy:
     check_nesting(text, file, first_line)
     try:
         tree = _grammar().parse(text)
@@ -295,17 +298,17 @@ def _parse(text: str, file: str, first_line: int) -> Rule | TextStrategy:
         expected = error.accepts or error.expected
         last = text.rstrip().splitlines()
         line, column = (error.line, error.column) if error.token.type != "$END" else (len(last), len(last[-1]) + 1)
-        where = Location(file, line + first_line - 1, column)
+        where = Location(file, line + first_line - 1, column + indent)
         raise ParseError(f"found {found}, expected {_friendly(set(expected))}", where) from None
     except UnexpectedCharacters as error:
-        where = Location(file, error.line + first_line - 1, error.column)
+        where = Location(file, error.line + first_line - 1, error.column + indent)
         raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", where) from None
     except UnexpectedInput as error:
         raise ParseError(f"no rule: {error}", Location(file, first_line, 1)) from None
     from lark.exceptions import VisitError
 
     try:
-        return _Builder(text, file, first_line).transform(tree)
+        return _Builder(text, file, first_line, indent).transform(tree)
     except VisitError as error:
         if isinstance(error.orig_exc, SpmdirError):
             raise error.orig_exc from None

@@ -13,11 +13,17 @@ STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
 
 @attrs.frozen
 class Record:
-    """The text of one rule or strategy that is not parsed yet."""
+    """The text of one rule or strategy that is not parsed yet.
+
+    Attributes:
+        file, line: where it begins.
+        indent: the columns that stand in front of each of its lines in the file.
+    """
 
     file: str
     line: int
     text: str
+    indent: int = 0
 
 
 Records = Mapping[str, tuple[Record, ...]]
@@ -50,12 +56,12 @@ def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
     return records
 
 
-def read_strategies(text: str, file: str, first_line: int = 1) -> dict[str, tuple[Record, ...]]:
-    """Return op name → the strategies of a .rules text that begins on `first_line` of the file."""
+def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
+    """Return op name → the strategies of a .rules text that begins on `first_line` of the file, so far indented."""
     records: dict[str, tuple[Record, ...]] = {}
     for line, record, _ in split_records(text):
         if head := STRATEGY_HEAD.match(record):
-            records[head[1]] = (*records.get(head[1], ()), Record(file, line + first_line - 1, record))
+            records[head[1]] = (*records.get(head[1], ()), Record(file, line + first_line - 1, record, indent))
     return records
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.errors import ParseError, SpmdirError, raise_all
+from spmdir.core.errors import ParseError, SpmdirError, did_you_mean, raise_all
 from spmdir.core.placement.base import placement_type
 from spmdir.core.placement.text import field_types
 from spmdir.rules.language.checks import (
@@ -19,11 +19,16 @@ from spmdir.rules.language.checks import (
     expression_problems,
     factor_names,
 )
-from spmdir.rules.language.syntax_tree import Constant, Pattern, PlacementTerm, Rule, TextStrategy, statements
+from spmdir.rules.language.syntax_tree import Constant, Name, Pattern, PlacementTerm, Rule, TextStrategy, statements
 
 
 class Alternatives(Signatures, Protocol):
     """The ops that have rules."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the ops that have rules."""
+        ...
 
     def alternatives(self, name: str) -> tuple[Rule, ...]:
         """Return the rules of op `name`."""
@@ -38,8 +43,10 @@ def check_strategy(strategy: TextStrategy, ops: Alternatives, maps: Maps) -> Non
     """
     rules = ops.alternatives(strategy.op)
     if not rules:
+        hint = did_you_mean(strategy.op, ops.names)
         raise ParseError(
-            f"'{strategy.op}' has no rule; expected an op that has one, which names its operands", strategy.location
+            f"a strategy of '{strategy.op}', which has no rule; expected one of an op that has one{hint}",
+            strategy.location,
         )
     errors: list[SpmdirError] = [ParseError(*problem) for problem in _problems(strategy, rules, maps)]
     errors += call_errors([value for statement in statements(strategy.body) for value in statement.values], ops)
@@ -53,10 +60,13 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     if not least <= len(strategy.operands) <= most:
         names = ", ".join(p.name for p in rule.tensors)
         expected = f"{least}" if least == most else f"{least} to {most}"
-        yield f"{len(strategy.operands)} operands; expected {expected}, for {names}", strategy.location
+        yield (
+            f"placements of operands: found {len(strategy.operands)}, expected {expected}, for {names}",
+            strategy.location,
+        )
     results = 1 if rule.result_list else len(rule.results)
     if len(strategy.results) != results:
-        yield f"{len(strategy.results)} results; expected {results}, as {rule.op} has", strategy.location
+        yield f"placements of results: found {len(strategy.results)}, expected {results}", strategy.location
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
         yield from _repeated(term, parameter.is_list, f"operand '{parameter.name}'")
     for term in strategy.results:
@@ -64,21 +74,16 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     names = {p.name for r in rules for p in r.parameters}
     factors = {name for r in rules for pattern in _patterns(r) for name in factor_names(pattern, maps)}
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
-        yield from _placement(term, parameter.pattern or (), names, factors)
+        yield from _placement(term, parameter.pattern or (), rule, names, factors)
     for result, term in zip(rule.results, strategy.results, strict=False):
-        yield from _placement(term, result.pattern, names, factors)
+        yield from _placement(term, result.pattern, rule, names, factors)
     for condition in strategy.conditions:
         yield from expression_problems(condition, names, factors)
     yield from body_problems(strategy.body, names, factors, is_local=True)
     for statement in strategy.body:
-        if (
-            not statement.targets
-            and statement.ring is None
-            and not rule.result_list
-            and len(statement.values) != results
-        ):
-            found = len(statement.values)
-            yield f"`return` gives {found} values; expected {results}, as {rule.op} has results", statement.location
+        given = len(statement.values)
+        if not statement.targets and not rule.result_list and given != results:
+            yield f"`return` gives {given} values; expected {results}, as {rule.op} has results", statement.location
 
 
 def _patterns(rule: Rule) -> Iterator[Pattern]:
@@ -93,7 +98,9 @@ def _repeated(term: PlacementTerm, is_list: bool, what: str) -> Iterator[Problem
         yield f"{what} is a list of tensors; expected one placement for all of them, followed by `…`", term.location
 
 
-def _placement(term: PlacementTerm, pattern: Pattern, names: set[str], factors: set[str]) -> Iterator[Problem]:
+def _placement(
+    term: PlacementTerm, pattern: Pattern, rule: Rule, names: set[str], factors: set[str]
+) -> Iterator[Problem]:
     """Yield what is wrong with a placement of a tensor whose dimensions are those of `pattern`."""
     if term.is_any_shard:
         fields: Mapping[str, object] = {"dim": int}
@@ -113,7 +120,9 @@ def _placement(term: PlacementTerm, pattern: Pattern, names: set[str], factors: 
         listed = f": {', '.join(fields)}" if fields else ""
         yield f"{term.name} has {len(term.fields)} fields; expected {len(fields)}{listed}", term.location
     for (name, of), field in zip(fields.items(), term.fields, strict=False):
-        if of is not str:  # where a name stands for itself, as in P(sum)
+        if isinstance(field, Name) and rule.parameter(field.name) in rule.tensors:
+            yield f"'{field.name}' is a tensor; expected a number, an argument or a factor", term.location
+        elif of is not str:  # where a name stands for itself, as in P(sum)
             yield from expression_problems(field, names | factors, factors)
         number = field.value if name == "dim" and isinstance(field, Constant) else None
         is_fixed, rank = all(one.kind in ("factor", "one", "group") for one in pattern), len(pattern)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from spmdir.core.call import Call
 from spmdir.core.tensor import TensorMeta
@@ -16,6 +17,9 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.sliding_windows import size_outcomes, slide
 from spmdir.rules.shapes.variadic_dims import add_variadic, check_dims, is_mapped, match_variadic, split_shape
+
+Parts = int | tuple[int, ...]
+"""How many results are in a list; or the size of each along the dimension that is taken apart."""
 
 
 def fit(rule: Rule, call: Call, binding: Binding) -> Layout:
@@ -44,7 +48,7 @@ def _matched(rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta
     if rule.replicated is not None:
         _leave_open(layout, rule.replicated)
         return layout
-    _match_patterns(layout)
+    _match_patterns(layout, _listed(layout, call) if results is None else None)
     for clause in rule.of_kind("slides"):
         kernel, over, to = clause.groups
         slide(layout, kernel, over, to, holds(clause.condition, scope_of(call, binding, layout)))
@@ -61,14 +65,25 @@ def _extents(rule: Rule, call: Call, binding: Binding) -> dict[str, int]:
     return found
 
 
-def _match_patterns(layout: LayoutBuilder) -> None:
+def _listed(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None:
+    """Return what gives the parts in the list that is the result of `call`; None if its rule does not say."""
+    values = [clause.value for clause in layout.rule.of_kind("lists") if clause.value]
+    return (lambda: evaluate(values[0], scope_of(call, layout.binding, layout))) if values else None
+
+
+def _match_patterns(layout: LayoutBuilder, listed: Callable[[], Parts] | None) -> None:
     operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
     add_variadic(layout, operands)
     _fit_operands(layout, operands)
     if layout.results is None:
         size_outcomes(layout)
-    for index in range(len(layout.rule.results if layout.results is None else layout.results)):
-        layout.result_dims.append(_result_dims(layout, index))
+    if listed is not None:
+        parts = listed()
+        sizes = (None,) * parts if isinstance(parts, int) else parts
+        layout.result_dims += [_predict(layout, layout.result_pattern(0), size) for size in sizes]
+    else:
+        for index in range(len(layout.rule.results if layout.results is None else layout.results)):
+            layout.result_dims.append(_result_dims(layout, index))
     _solve_groups(layout)
 
 
@@ -143,8 +158,8 @@ def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what
     return tuple(dims)
 
 
-def _predict(layout: LayoutBuilder, pattern: Pattern) -> Dims:
-    """Return the dimensions of a result whose shape is still to be inferred."""
+def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -> Dims:
+    """Return the dimensions of a result whose shape is still to be inferred; `part` is the size of its `*~dim`."""
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":
@@ -152,8 +167,12 @@ def _predict(layout: LayoutBuilder, pattern: Pattern) -> Dims:
             if base is None:
                 layout.fail(f"the sizes of `{term}` cannot be inferred")
             chosen = layout.positions(term.argument, len(base)) if term.modifier else ()
-            if term.modifier == "~":
+            if term.modifier == "~" and part is None:
                 layout.fail(f"the size of `{term}` cannot be inferred")
+            if term.modifier == "~" and part is not None:
+                separate = {p: layout.separate_factor(term.argument, p, part) for p in chosen}
+                dims += [(separate.get(p, f),) for p, f in enumerate(base)]
+                continue
             keep = bool(layout.argument("keepdim"))
             dims += [() if p in chosen else (f,) for p, f in enumerate(base) if p not in chosen or keep]
         else:

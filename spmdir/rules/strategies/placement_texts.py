@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 
 from spmdir.core.errors import Location, ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement
-from spmdir.core.text_file import read_text_file
+from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.rules.language.records import Records, read, read_strategies
 
 
@@ -22,22 +23,17 @@ def texts_of(kind: type[Placement]) -> Records:
     """
     if kind.rules:
         return _in_class(kind)
-    beside = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None))
+    beside = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
     if beside is None:
         return {}
     return read_strategies(read_text_file(beside, f"strategies from '{beside}'"), str(beside))
 
 
-def file_beside(source: str | None) -> Path | None:
-    """Return the path of NAME.rules beside the Python file NAME.py at `source`; None if there is none."""
-    path = Path(source).with_suffix(".rules") if source else None
-    return path if path is not None and path.is_file() else None
-
-
 def _in_class(kind: type[Placement]) -> Records:
     owner = next(base for base in kind.__mro__ if "rules" in vars(base))
     place = _place(owner, kind.rules)
-    others = [record for records in read(kind.rules, place.file).values() for record in records]
+    text = textwrap.dedent(kind.rules)
+    others = [record for records in read(text, place.file).values() for record in records]
     if others:
         first = others[0]
         raise ParseError(
@@ -45,7 +41,8 @@ def _in_class(kind: type[Placement]) -> Records:
             "`aten.chunk: (S(dim)) -> (R…)`, and rules of ops in a .rules file",
             Location(place.file, place.line + first.line - 1, 1),
         )
-    return read_strategies(kind.rules, place.file, place.line)
+    indents = (len(a) - len(b) for a, b in zip(kind.rules.splitlines(), text.splitlines(), strict=True) if b)
+    return read_strategies(text, place.file, place.line, next(indents, 0))
 
 
 def _place(kind: type, text: str) -> Location:
