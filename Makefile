@@ -8,7 +8,7 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound r
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz matrix check-rules op-table site wheel-check
+.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules op-table site wheel-check
 
 env: $(VENV)/.installed
 
@@ -40,6 +40,10 @@ bench: env
 # Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
 fuzz: env
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+# Random reshards between all placements, shipped ones and those of plug-ins: planned, emitted, simulated and compared.
+reshards: env
+	$(BIN)/python -m tests.lowering.random_reshards --count 20000
 
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env

@@ -46,10 +46,6 @@ class Masked(PartialPlacement):
 
     text: ClassVar[str] = "Masked"
 
-    @property
-    def kind(self) -> str:
-        return "sum"
-
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         partials, rest = [], tensor
         for _ in range(count - 1):

@@ -30,10 +30,6 @@ class Quantised(PartialPlacement):
     text: ClassVar[str] = "Quantised"
     error: ClassVar[Error] = Error(1.001 / 254)
 
-    @property
-    def kind(self) -> str:
-        return "sum"
-
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return Partial("sum").passes(clause, reductions)
 
@@ -65,7 +61,8 @@ def _packed(shards: Any) -> Any:
     import torch
 
     # Copied, not converted: a program may run in another precision than the one that it was traced in.
-    flat = shards.new_empty(shards.shape, dtype=torch.float32).copy_(shards).flatten(1)
+    flat = shards.new_empty(shards.shape, dtype=torch.float32).copy_(shards)
+    flat = flat.reshape(len(shards), math.prod(shards.shape[1:]))
     # All groups send something, or ranks that hold elements would wait for those that hold none.
     scale = flat.abs().amax(1, keepdim=True) / 127 if flat.numel() else flat.new_zeros(len(flat), 1)
     # A scale near the least number is too small by its rounding; the clamp keeps the sign then.

@@ -72,7 +72,7 @@ def moves(
 
     Of the collectives that name axes the `collectives` are used. Shapes do not come in, so the steps are found once for
     all tensors of one rank; permutes are those that even division allows. A step that a placement declares stands for
-    the one that its trait would give.
+    the one that its trait would give. None leads to partial values of different kinds, which do not commute.
     """
     shape, own = (0,) * rank, source.has_own_type
     steps: list[Step] = []
@@ -108,6 +108,8 @@ def moves(
         for axes in _subsets(of_trait("partial", R)):
             add(kind, axes)
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
+        if not source.kinds <= {placement.kind}:
+            continue
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
         for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
@@ -138,7 +140,7 @@ def _conversions(
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
                 rest = [entry for entry in source.entries if entry[0] not in chosen]
                 target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
-                if not moves_jointly("convert", chosen, (source, target)):
+                if len(target.kinds) > 1 or not moves_jointly("convert", chosen, (source, target)):
                     continue
                 if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
                     yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
@@ -202,10 +204,15 @@ def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[st
 
 
 def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
-    """The exchange to the target, and the one after which only reductions remain to be done."""
+    """Yield the exchanges to the target, to what only reductions take to it, and to what partial values are made of.
+
+    The last one is for reductions of different kinds, of which one is done before the others begin.
+    """
     there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
     later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
-    for wanted in dict.fromkeys((target, later)):
+    mixed = len(source.kinds | target.kinds) > 1
+    reduced = [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
+    for wanted in dict.fromkeys((target, later, *reduced)):
         kinds = {"exchange": exchanged_axes}
         if source.partial or wanted.partial:
             kinds["two_round_exchange"] = two_round_axes

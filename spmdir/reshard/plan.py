@@ -114,14 +114,8 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
 
 
 def _steps(reshard: Reshard) -> tuple[Step, ...]:
-    """Return the steps, found over the common sub-axes of both sides; without these, by replicating the split axes.
-
-    Reductions of different kinds do not commute, so those of the source are done before those of the target begin.
-    """
+    """Return the steps, found over the common sub-axes of both sides; without these, by replicating the split axes."""
     source, target, mesh = reshard.source, reshard.target, reshard.mesh
-    if len(source.kinds | target.kinds) > 1:
-        paths = [_steps_by_way_of(reshard, between) for between in (_reduced(source), _reduced(target))]
-        return min(paths, key=lambda steps: _seconds(reshard, steps))
     fine = _common_mesh(reshard.shape, source, target, mesh)
     if fine is mesh:
         return PlanSearch(reshard).run()
@@ -130,16 +124,8 @@ def _steps(reshard: Reshard) -> tuple[Step, ...]:
         return tuple(_merged(step, mesh) for step in PlanSearch(refined).run())
     split = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
     kept = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split]
-    return _steps_by_way_of(reshard, Sharding(kept, source.mesh))
-
-
-def _steps_by_way_of(reshard: Reshard, between: Sharding) -> tuple[Step, ...]:
+    between = Sharding(kept, source.mesh)
     return (*_steps(attrs.evolve(reshard, target=between)), *_steps(attrs.evolve(reshard, source=between)))
-
-
-def _seconds(reshard: Reshard, steps: Sequence[Step]) -> float:
-    mesh, topology = reshard.mesh, reshard.topology
-    return sum(step_cost(step, reshard.shape, reshard.itemsize, mesh, topology).seconds for step in steps)
 
 
 def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> Mesh | None:
@@ -150,11 +136,6 @@ def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mes
     except ShardingError:
         return None
     return fine if even else None
-
-
-def _reduced(sharding: Sharding) -> Sharding:
-    """Return `sharding` with the axes replicated whose reduction does not commute with all."""
-    return Sharding([(axis, p) for axis, p in sharding.entries if p.kind is None], sharding.mesh)
 
 
 def _merged(step: Step, mesh: Mesh) -> Step:

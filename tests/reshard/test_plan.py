@@ -22,6 +22,7 @@ from spmdir.reshard.moves import free_axes
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import make_step
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
+from tests.lowering import declared_placements as declared
 from tests.lowering.collective_programs import shardings
 
 EIGHT = Mesh({"a": 8})
@@ -185,9 +186,9 @@ def test_no_plan_is_slower_than_going_through_replicated(case) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "plan"),
     [
-        ("a: P(max)", "a: P(sum)", "all_reduce on [a] op max; partition on [a] op sum"),
-        ("a: P(sum)", "b: P(min)", "all_reduce on [a] op sum; partition on [b] op min"),
-        ("a: P(sum)", "a: S(0), b: P(min)", "reduce_scatter on [a] dim 0 op sum; partition on [b] op min"),
+        ("a: P(max)", "a: P(sum)", "reduce_scatter on [a] dim 0 op max; rearrange on [a]"),
+        ("a: P(sum)", "b: P(min)", "slice on [b] dim 0; all_reduce on [a] op sum; rearrange on [b]"),
+        ("a: P(sum)", "a: S(0), b: P(min)", "slice on [b] dim 1; reduce_scatter on [a] dim 0 op sum; rearrange on [b]"),
     ],
 )
 def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, target, plan) -> None:
@@ -241,3 +242,24 @@ def test_an_axis_of_one_rank_that_stays_replicated_is_not_searched() -> None:
     mesh, source, target = Mesh({"a": 2, "one": 1, "b": 2}), parse_sharding("a: S(0)"), parse_sharding("b: S(1)")
     assert free_axes(source, target, mesh) == ("a", "b")
     assert free_axes(parse_sharding("one: S(0)"), target, mesh) == ("a", "one", "b")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "steps"),
+    [
+        ("a: P(sum)", "a: Shadow", "convert on [a]"),
+        ("a: P(sum), b: P(sum)", "a: P(sum), b: Shadow", "convert on [b]"),
+        ("a: Thirds", "a: P(sum)", "convert on [a]"),
+        ("a: Thirds, b: S(0)", "a: P(sum), b: S(0)", "convert on [a]"),
+    ],
+)
+def test_a_declared_step_that_sends_nothing_is_taken_whatever_its_kind(source: str, target: str, steps: str) -> None:
+    plan = plan_reshard((16, 16), "f32", source, target, TALL)
+    assert (str(plan), plan.wire_bytes) == (steps, 0)
+
+
+def test_a_step_that_changes_nothing_tells_the_kind_and_one_that_computes_does_not() -> None:
+    assert declared.Shadow().kind == "sum"
+    assert declared.Thirds().kind == "Thirds"
+    with pytest.raises(ShardingError, match="do not commute"):
+        plan_reshard((16, 16), "f32", "a: P(sum), b: Thirds", "", TALL)

@@ -77,7 +77,7 @@ class Placement:
     @property
     def kind(self) -> str | None:
         """Return a key of the placements that this one commutes with; None if it commutes with all, as shards do."""
-        return str(self) if self.trait == "other" else None
+        return derived_kind(self) if self.trait == "other" else None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -353,7 +353,8 @@ class PartialPlacement(Placement):
         reduce: the reduction that process groups do, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
         identity: the neutral element of the reduction, by default that of a sum; None if there is none.
         copies: whether the value on every rank is a partial value too, as for a maximum.
-        kind: placements of one kind commute, so several axes may have them at once and are reduced together.
+        kind: placements of one kind commute, so several axes may have them at once and are reduced together. That of
+            a partial placement from or to which a declared step takes what ranks hold as it is, else the text.
     """
 
     trait: ClassVar[str] = "partial"
@@ -368,7 +369,7 @@ class PartialPlacement(Placement):
 
     @property
     def kind(self) -> str:
-        return str(self)
+        return derived_kind(self)
 
     @property
     def from_replicated(self) -> bool:
@@ -458,6 +459,26 @@ def edge_between(source: Placement, target: Placement) -> Edge | None:
     leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge.target, target))
     joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge.source, source))
     return next(leaving, None) or next(joining, None)
+
+
+@lru_cache(maxsize=4096)
+def derived_kind(placement: Placement) -> str:
+    """Return the kind of the `P(op)` whose partial values are those of `placement`, by a step that changes nothing.
+
+    The text of `placement` if it declares no such step.
+    """
+    ends = [edge.target or edge.source or "" for edge in placement.edges() if _changes_nothing(edge)]
+    kinds = [parse_placement(end).kind for end in ends if head_of(end) == "P"]
+    return next((kind for kind in kinds if kind is not None), str(placement))
+
+
+def _changes_nothing(edge: Edge) -> bool:
+    """Return whether a step gives what a rank holds as it is: it is tried on something that no op takes."""
+    held = object()
+    try:
+        return edge.by is None and edge.lower(held, None) is held
+    except Exception:
+        return False  # it is code of a plug-in, and computes something
 
 
 def _fits(end: str, placement: Placement) -> bool:
