@@ -24,7 +24,6 @@ from spmdir.core.call import Literal, Local, shard_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import enumerated
-from spmdir.core.placement.standard import Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
@@ -157,11 +156,8 @@ def factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict
         for dim, factors in enumerate(dims or ()):
             nested = sharding.refined(fine).dim_axes(dim)
             for factor in factors:
-                entries = [
-                    (axis, choice[axis].factor_placement or Shard(0))
-                    for axis in nested
-                    if factor in choice[axis].factors
-                ]
+                sharding_it = [axis for axis in nested if factor in choice[axis].factors]
+                entries = [(axis, choice[axis].placement_of(factor)) for axis in sharding_it]
                 if entries:
                     found[factor] = Sharding(entries, mesh.name).merged(mesh)
     return {factor: shard_of(rule.factors[factor].size, sharding.entries) for factor, sharding in found.items()}

@@ -17,7 +17,7 @@ from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.standard import R, Shard, plugins
+from spmdir.core.placement.standard import R, plugins
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
@@ -140,7 +140,7 @@ class OpStrategies:
             return NodeStrategy(strategy.operands, strategy.results)
         factor = strategy.factors[0]
         size, before = self.rule.factors[factor].size, sharded.of(factor)
-        fraction = largest_part(strategy.factor_placement or Shard(0), math.ceil(size / before), count)
+        fraction = largest_part(strategy.placement_of(factor), math.ceil(size / before), count)
         expands = strategy.rewrite == "expand"
         inner = self._inner(factor) if expands else self._halos(factor)
         return NodeStrategy(
@@ -150,7 +150,7 @@ class OpStrategies:
             inner,
             expands,
             fraction,
-            strategy.factor_placement,
+            strategy.factor_placements,
             strategy.text,
         )
 

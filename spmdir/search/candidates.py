@@ -96,7 +96,7 @@ class _Finder:
         self.plugin_sharded = [
             other
             for other, strategies in self.fixed.items()
-            if any(strategy.factor_placement is not None for strategy in strategies)
+            if any(strategy.factor_placements for strategy in strategies)
         ]
 
     def of(self, index: int, node: Node) -> list[Candidate]:
@@ -132,7 +132,7 @@ class _Finder:
         """Return whether the fixed strategies of plug-in placements, which depend on the other axes, remain legal."""
         for axis in self.plugin_sharded:
             fixed = self.fixed[axis][index]
-            if fixed.factor_placement is None:
+            if not fixed.factor_placements:
                 continue
             beside = [
                 (strategies[index], self.mesh.sizes[other]) for other, strategies in self.fixed.items() if other != axis

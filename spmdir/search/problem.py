@@ -34,7 +34,7 @@ class NodeStrategy:
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         expands: the op is replaced by several, as its rule says.
         fraction: the fraction of the node's work that the busiest rank does.
-        factor_placement: how the factor is sharded, if not by S; see `Strategy.factor_placement`.
+        factor_placements: how the factors are sharded, if not by S; see `Strategy.factor_placements`.
         text: the text that declares the strategy; see `Strategy.text`.
     """
 
@@ -44,7 +44,7 @@ class NodeStrategy:
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
     fraction: float = 1.0
-    factor_placement: Placement | None = None
+    factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
 
 

@@ -18,7 +18,7 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
-from spmdir.core.placement.standard import Placement, R, Shard
+from spmdir.core.placement.standard import Placement, R
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.strategies.plugin_placements import plugins_among
@@ -148,7 +148,7 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     entries: dict[int, list[tuple[str, Placement]]] = {}
     for axis, strategy in chosen:
         for factor in strategy.factors:
-            entries.setdefault(factor, []).append((axis, strategy.factor_placement or Shard(0)))
+            entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
     form, used = None, [strategy for _, strategy in chosen]
     if any(one.rewrite == "local" for one in used):
         shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}

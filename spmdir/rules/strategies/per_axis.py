@@ -53,19 +53,19 @@ def factor_strategy(
     placement_of: PlacementOf,
     layouts: LayOut,
     rewrite: str | None,
-    factor_placement: Placement | None = None,
+    factor_placements: tuple[Placement, ...] = (),
 ) -> Strategy | None:
     """Return the strategy that shards the factor as `placement_of` says; None if results cannot be placed so.
 
     Args:
         layouts: lays out the op's expansion, where sharding the factor expands it.
         rewrite: "local", "expand" or none.
-        factor_placement: how the factor is sharded, if not by S.
+        factor_placements: how the factor is sharded, if not by S.
     """
     operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
     if rewrite == "expand":
         layout = layouts(index, count, sharded, operands)
-        return Strategy(operands, layout.results, (index,), "expand", factor_placement) if layout else None
+        return Strategy(operands, layout.results, (index,), "expand", factor_placements) if layout else None
     results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
     additive, number = rule.additive
     reduced = next((p for p in results if isinstance(p, Partial)), None)
@@ -78,7 +78,7 @@ def factor_strategy(
         return None
     if reduced:
         operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple(p for p in results if p), (index,), rewrite or None, factor_placement)
+    return Strategy(operands, tuple(p for p in results if p), (index,), rewrite or None, factor_placements)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:

@@ -73,11 +73,11 @@ def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
                    for dims, meta in zip(rule.result_dims, rule.call.results, strict=True)]  # fmt: skip
         if not any(lacking) or not any(index in factors for dims in rule.operand_dims for factors in dims):
             continue
-        rewrite, placement = (None, Shard(0)) if factor.rewrite == "expand" else (factor.rewrite, None)
+        rewrite, placed = (None, (Shard(0),)) if factor.rewrite == "expand" else (factor.rewrite, ())
         kept = (next((Shard(d) for d, made_of in enumerate(dims or ()) if index in made_of), R)
                 for dims in rule.result_dims)  # fmt: skip
         results = tuple(result if lacks else p for lacks, p in zip(lacking, kept, strict=True))
-        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, placement)
+        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, placed)
 
 
 def pointwise(rule: RuleInstance, placement: Placement) -> Strategy:

@@ -138,7 +138,7 @@ def _lifted(
         position = _position(rule, index, dims, sharded)
         return None if position is None else placements[position]
 
-    return factor_strategy(rule, index, count, sharded, placement_of, layouts, rewrite, placement)
+    return factor_strategy(rule, index, count, sharded, placement_of, layouts, rewrite, (placement,))
 
 
 def _of_dimension(

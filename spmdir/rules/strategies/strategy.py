@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.placement.standard import Placement
+from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 
 
@@ -20,8 +20,8 @@ class Strategy:
         results: the placement of each result that this gives; R for an absent one.
         factors: the factors that are sharded; those of a strategy that follows from a rule are one or none.
         rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
-        factor_placement: how the first factor is sharded where a plug-in takes the place of S; its `dim` is 0. None for
-            S.
+        factor_placements: how each of the factors is sharded where that is not by S, as where a plug-in takes its
+            place; each has `dim` 0.
         text: the text that declares it, if it is none that follows from the rule.
     """
 
@@ -29,8 +29,12 @@ class Strategy:
     results: tuple[Placement, ...]
     factors: tuple[int, ...] = ()
     rewrite: str | None = None
-    factor_placement: Placement | None = None
+    factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
+
+    def placement_of(self, factor: int) -> Placement:
+        """Return by which placement, of dimension 0, this strategy shards `factor`, one of its factors."""
+        return self.factor_placements[self.factors.index(factor)] if self.factor_placements else Shard(0)
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
         """Return this strategy with `new` for results placed by `old`."""
@@ -97,7 +101,7 @@ class FactorSharding(Protocol):
     def factors(self) -> tuple[int, ...]: ...
 
     @property
-    def factor_placement(self) -> Placement | None: ...
+    def factor_placements(self) -> tuple[Placement, ...]: ...
 
     @property
     def text(self) -> TextStrategy | None: ...
@@ -111,7 +115,7 @@ def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCount
     for strategy, count in strategies:
         for factor in strategy.factors if count > 1 else ():
             every[factor] = every.get(factor, 1) * count
-            if strategy.factor_placement is not None:
+            if strategy.factor_placements:
                 plugins[factor] = plugins.get(factor, 1) * count
             if strategy.text is not None:
                 texts[factor] = strategy.text

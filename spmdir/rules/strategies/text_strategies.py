@@ -73,7 +73,7 @@ def _strategy(
     if not beside_others(rule, factors, text, sharded):
         raise NotOfThisCall("another axis shards the op in a way that it does not go with")
     rewrite = "local" if text.body else None
-    return Strategy(tuple(operands), tuple(results), factors, rewrite, next(iter(reader.factors.values()), None), text)
+    return Strategy(tuple(operands), tuple(results), factors, rewrite, tuple(reader.factors.values()), text)
 
 
 class _Reader:

@@ -361,7 +361,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Taken sequences leave no equal stretches to a further axis.
     (dealt,) = (row for row in rule.strategies(2, placements=extras) if str(row) == "(Taken(0, 1)) -> (Taken(0, 8))")
-    assert dealt.factors == (batch,) and dealt.factor_placement == Taken(0, 1)
+    assert dealt.factors == (batch,) and dealt.factor_placements == (Taken(0, 1),)
     further = rule.strategies(2, shard_counts([(dealt, 2)]), extras)
     assert [str(row) for row in further if row.factors] == []
 
