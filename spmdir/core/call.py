@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from spmdir.core.intervals import Ranges, length, select
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, is_contiguous, shard_length, shard_lengths
 from spmdir.core.placement.standard import Shard
+from spmdir.core.precedence import PRECEDENCE
 from spmdir.core.tensor import TensorMeta
 
 
@@ -34,6 +36,8 @@ class Local:
     Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements sharded by dp, each shard then
     by tp, as `torch.chunk` does; the end is the offset behind the last element. `plus` and `times` give
     `value * times + plus`, printed `offset(10, dp) * 2 + 1`. `shard(10, dp, tp)` is the shard itself, no number.
+    `size(10, dp, back 2)` is about the shard of the rank two before in the ring along the axes, major first and round,
+    and `since(10, dp | 10, dp, back 2)` about two shards: a key of `spmdir.core.precedence.PRECEDENCE`.
 
     Attributes:
         placements: of each axis, if not all are as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
@@ -45,10 +49,16 @@ class Local:
     times: int = 1
     plus: int = 0
     placements: tuple[Placement, ...] = ()
+    back: int = 0
+    other: Local | None = None
 
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
         """Return the value on the rank at `coordinate`."""
+        if self.other is not None:
+            value = PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
+            return value * self.times + self.plus
         if self.kind == "size":
+            coordinate = self._behind(mesh, coordinate)
             own = self.extent
             for axis, placement in self.placed:
                 assert isinstance(placement, ShardPlacement)
@@ -64,10 +74,32 @@ class Local:
     def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """Return the ranges of positions that the rank at `coordinate` has, in its local order."""
         ranges: Ranges = ((0, self.extent),)
+        coordinate = self._behind(mesh, coordinate)
         for axis, placement in self.placed:
             assert isinstance(placement, ShardPlacement)
             ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
         return ranges
+
+    def _behind(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the coordinate of the rank `back` places before the one at `coordinate` in the ring."""
+        if not self.back:
+            return coordinate
+        place = 0
+        for axis in self.axes:
+            place = place * mesh.sizes[axis] + coordinate[axis]
+        place, found = place - self.back, dict[str, int]()
+        for axis in reversed(self.axes):
+            place, found[axis] = divmod(place, mesh.sizes[axis])
+        return found
+
+    def values(self, mesh: Mesh) -> frozenset[int]:
+        """Return the values on all ranks, each once."""
+        return _values(self, mesh)
+
+    @property
+    def all_axes(self) -> tuple[str, ...]:
+        """Return the axes that it depends on."""
+        return (*self.axes, *(self.other.axes if self.other else ()))
 
     def is_even(self, mesh: Mesh) -> bool:
         """Return whether all ranks have the same size."""
@@ -93,17 +125,30 @@ class Local:
     @property
     def unsharded(self) -> int:
         """Return the value for the unsharded dimension."""
+        if self.other is not None:
+            value = PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),))
+            return value * self.times + self.plus
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
+    def _inside(self) -> str:
+        """Return what stands in parentheses."""
+        axes: Sequence[str] = self.axes
+        if self.placements:
+            axes = [f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True)]
+        text = ", ".join([str(self.extent), *axes, *([f"back {self.back}"] if self.back else [])])
+        return text if self.other is None else f"{text} | {self.other._inside()}"
+
     def __str__(self) -> str:
-        axes = (
-            (f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True))
-            if self.placements
-            else self.axes
-        )
-        text = f"{self.kind}({', '.join([str(self.extent), *axes])})"
+        text = f"{self.kind}({self._inside()})"
         text += f" * {self.times}" if self.times != 1 else ""
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
+
+
+@lru_cache(maxsize=65536)
+def _values(local: Local, mesh: Mesh) -> frozenset[int]:
+    axes = tuple(dict.fromkeys(local.all_axes))
+    places = product(*(range(mesh.sizes[axis]) for axis in axes))
+    return frozenset(local.evaluate(mesh, dict(zip(axes, place, strict=True))) for place in places)
 
 
 def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:

@@ -11,18 +11,22 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+import attrs
+
 from spmdir.core.axes import is_axis
 from spmdir.core.brackets import split_entries
 from spmdir.core.call import Literal, Local, SizeOperand
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import ShardPlacement, parse_placement
+from spmdir.core.precedence import PRECEDENCE
 
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:size|offset|end|shard)\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
+  | (?P<local>(?:size|offset|end|shard|since|upto|reaches|both|triangle|irregular)
+      \((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)
   | (?P<operand>%\d+)
@@ -144,23 +148,33 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
 def _local(token: str, start: int) -> Local:
     match = _LOCAL.fullmatch(token)
     assert match
-    extent, *parts = split_entries(match[2]) or [""]
+    first, bar, second = match[2].partition("|")
+    if bool(bar) != (match[1] in PRECEDENCE):
+        expected = "one shard" if bar else "two shards, as in (8, tp | 8, tp)"
+        raise LiteralError(f"found {token}, expected {expected} in {match[1]}(…)", start)
+    other = _shard("shard", second, token, start) if bar else None
+    plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
+    found = _shard(match[1], first, token, start)
+    return attrs.evolve(found, times=int(match[3] or 1), plus=plus, other=other)
+
+
+def _shard(kind: str, inside: str, token: str, start: int) -> Local:
+    extent, *parts = split_entries(inside) or [""]
+    back = re.fullmatch(r"back (\d+)", parts[-1].strip()) if parts else None
+    parts = parts[:-1] if back else parts
     axes = tuple(part.partition(":")[0].strip() for part in parts)
     texts = [part.partition(":")[2] for part in parts]
-    if not extent.isdecimal() or not all(map(is_axis, axes)) or (any(texts) and not all(texts)):
-        raise LiteralError(
-            f"found {token}, expected {match[1]}(extent, axis, …) or …(extent, axis: placement, …)", start
-        )
+    if not extent.strip().isdecimal() or not all(map(is_axis, axes)) or (any(texts) and not all(texts)):
+        raise LiteralError(f"found {token}, expected {kind}(extent, axis, …) or …(extent, axis: placement, …)", start)
     try:
         placements = tuple(map(parse_placement, filter(None, texts)))
     except SpmdirError as error:
         raise LiteralError(error.message, start) from None
     if not all(isinstance(placement, ShardPlacement) for placement in placements):
         raise LiteralError(
-            f"found {token}, expected placements that shard a dimension, as in {match[1]}(8, tp: S(0))", start
+            f"found {token}, expected placements that shard a dimension, as in {kind}(8, tp: S(0))", start
         )
-    plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
-    return Local(match[1], int(extent), axes, int(match[3] or 1), plus, placements)
+    return Local(kind, int(extent), axes, placements=placements, back=int(back[1]) if back else 0)
 
 
 @lru_cache(maxsize=65536)

@@ -205,7 +205,7 @@ class ValueOp(IRDLOperation):
         """Raise SpmdirError if an argument is a rank's own number, where none is or its axes are not in the mesh."""
         for _, value in self.arguments.data if self.arguments else ():
             for number in value if isinstance(value, tuple) else (value,):
-                for axis in number.axes if isinstance(number, Local) else ():
+                for axis in number.all_axes if isinstance(number, Local) else ():
                     function = self.parent_op()
                     if mesh is None or function is None or "spmd.local" not in function.attributes:
                         raise ShardingError(f"{number} is a rank's own number; only a function after localize has such")

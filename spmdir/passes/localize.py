@@ -32,6 +32,7 @@ from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, m
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.ring import RING_CLASSES, RotateOp
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
@@ -45,6 +46,8 @@ from spmdir.passes.preconditions import flat_functions, reject_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
 from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
+from spmdir.rules.local.expansion import ExpandedOp, Expansion
+from spmdir.rules.local.rank import Rank
 
 
 @dataclass(frozen=True)
@@ -165,29 +168,15 @@ def factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict
 
 def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
     """Put the local form of `op` in its place."""
-    shards, forms = factor_shards(op, rule, choice, mesh), []
-    scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
-    for rank in _ranks_alike(op, shards, mesh):
-        coordinate = mesh.coordinate(rank)
-        operands = tuple(
-            sharding.local_type(meta, mesh, coordinate)
-            for meta, sharding in zip(rule.call.operands, map(sharding_of, op.operands), strict=True)
-            if sharding is not None
-        )
-        forms.append(
-            rule.local_form(
-                shards, operands, lambda local, at=coordinate: local.evaluate(mesh, at), scattered, choice.values()
-            )
-        )
+    forms = _forms(op, rule, choice, mesh)
     form = forms[0]
-    assert form is not None  # a strategy asked for it
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, expanded in enumerate(form.ops):
-        metas = [tuple(other.ops[number].call.results) for other in forms if other is not None]
+        metas = [tuple(other.ops[number].call.results) for other in forms]
         new = (LOCAL_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
             [values[value] for value in expanded.operands],
             [_common(column) for column in zip(*metas, strict=True)],
-            tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments),
+            tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments) + _largest(expanded, metas),
             structure=expanded.call.structure,
             location=op.location,
         )
@@ -204,7 +193,39 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
     Rewriter.erase_op(op)
 
 
-LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES}
+def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expansion]:
+    """Return the local form of `op` on ranks that stand for all; on all of them, if blocks go round a ring."""
+    shards = factor_shards(op, rule, choice, mesh)
+    scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
+    shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
+
+    def form(rank: int) -> Expansion:
+        coordinate = mesh.coordinate(rank)
+        operands = tuple(
+            sharding.local_type(meta, mesh, coordinate)
+            for meta, sharding in zip(rule.call.operands, shardings, strict=True)
+        )
+        found = rule.local_form(shards, operands, Rank(mesh, coordinate), scattered, choice.values())
+        assert found is not None  # a strategy asked for it
+        return found
+
+    ranks = _ranks_alike(op, shards, mesh)
+    first = form(ranks[0])
+    rotating = {axis for one in first.ops if one.call.name == RotateOp.name for axis in one.call.argument["axes"]}  # type: ignore
+    if rotating:
+        ranks = sorted({member for rank in ranks for member in mesh.group(rank, rotating)})
+    return [first, *map(form, ranks[1:])]
+
+
+def _largest(expanded: ExpandedOp, metas: Sequence[Sequence[TensorMeta | None]]) -> tuple[tuple[str, Literal], ...]:
+    """Return what tells the largest size of what rotates, where ranks differ."""
+    shapes = [meta.shape for (meta, *_) in metas if meta is not None]
+    if expanded.call.name != RotateOp.name or len(set(shapes)) == 1:
+        return ()
+    return (("largest", tuple(map(max, zip(*shapes, strict=True)))),)
+
+
+LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES}
 """Name of an op that occurs in local forms alone → its class."""
 
 FORMS = 1 << 14

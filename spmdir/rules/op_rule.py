@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.expansion import Expansion
+from spmdir.rules.local.rank import Alone, Rank
 from spmdir.rules.local.replacement import expand, localize
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
 from spmdir.rules.strategies.per_axis import factor_strategies, partial_strategies, replicated, shard_operands
@@ -155,7 +156,7 @@ class OpRule(RuleInstance):
         self,
         shards: Mapping[int, Local],
         operands: tuple[TensorMeta, ...] | None = None,
-        value: Callable[[Local], int] | None = None,
+        rank: Rank | None = None,
         scattered: frozenset[int] = frozenset(),
         strategies: Iterable[Strategy] = (),
     ) -> Expansion | None:
@@ -166,7 +167,7 @@ class OpRule(RuleInstance):
         Args:
             shards: factor → its shard, a Local of kind "shard"; factors that no axis shards are left out.
             operands: the types of the local operands, from which local shapes follow; by default the global ones.
-            value: gives a rank's integers; by default those of a rank that has everything.
+            rank: gives a rank's integers; by default those of a rank that has everything.
             scattered: the factors of which a rank may have several ranges.
             strategies: those in use, of which one that is written as text brings the local form.
         """
@@ -177,6 +178,6 @@ class OpRule(RuleInstance):
             shards,
             scattered,
             operands or self.call.operands,
-            value or (lambda local: local.unsharded),
+            rank or Alone(),
             texts,
         )

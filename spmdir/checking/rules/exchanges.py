@@ -9,6 +9,7 @@ import torch
 
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.joint import joint_placement
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
@@ -56,7 +57,20 @@ def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int
     return results
 
 
-EXCHANGES: dict[str, Callable[..., list[Any]]] = {"spmd.halo": halo, "spmd.halo_reduce": halo_reduce}
+def rotate(tensors: Sequence[Any], mesh: Mesh, axes: Sequence[str], steps: int = 1) -> list[Any]:
+    """Return the tensor of the rank `steps` before each one in its ring."""
+    results: list[Any] = [None] * len(tensors)
+    for line in _lines(mesh, axes):
+        for index, rank in enumerate(line):
+            results[rank] = tensors[line[index - steps % len(line)]]
+    return results
+
+
+EXCHANGES: dict[str, Callable[..., list[Any]]] = {
+    "spmd.halo": halo,
+    "spmd.halo_reduce": halo_reduce,
+    "spmd.rotate": rotate,
+}
 """Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""
 
 
@@ -76,3 +90,17 @@ def local_index(ranges: Sequence[Ranges], index: Sequence[torch.Tensor]) -> list
 
 INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": positions, "spmd.local_index": local_index}
 """Op → (the ranges of all ranks, operands on all ranks) → the result of each rank."""
+
+
+def _combined(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
+    half = len(parts) // 2
+    return joint_placement(by).combine(parts[:half], parts[half:])
+
+
+RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
+    "spmd.choose": lambda new, old, when: [new if when else old],
+    "spmd.identity": lambda *like, by: joint_placement(by).identity(*like),
+    "spmd.combine": _combined,
+    "spmd.finish": lambda *state, by: joint_placement(by).finish(state),
+}
+"""Op → (operands on a rank, arguments) → its results there."""

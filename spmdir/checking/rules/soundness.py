@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch._decomp import decomposition_table
 
-from spmdir.checking.rules.exchanges import EXCHANGES, INDICES
+from spmdir.checking.rules.exchanges import EXCHANGES, INDICES, RING_OPS
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.values import adds, difference, local_values, noise, seed
@@ -21,6 +21,7 @@ from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
 from spmdir.core.placement.standard import Placement, R
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
+from spmdir.rules.local.rank import Rank
 from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
@@ -153,7 +154,8 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     if any(one.rewrite == "local" for one in used):
         shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}
         scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
-        form = rule.local_form(shards, scattered=scattered, strategies=used)
+        operands = tuple(meta(each[0]) for each in local)
+        form = rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []
@@ -170,6 +172,7 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
 def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
     """Run the ops of a local form on all ranks in step, since some exchange values."""
     values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(local)}
+    needed = [_needed(form, mesh, rank) for rank in range(mesh.world_size)]
     for number, op in enumerate(form.ops):
         operands = [values[v] for v in op.operands]
         if op.call.name in EXCHANGES:
@@ -184,9 +187,29 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
         for rank in range(mesh.world_size):
             arguments = {k: _resolved(v, mesh, rank) for k, v in op.call.arguments}
             given = [each[rank] for each in operands]
-            outcomes.append(run_op(op.call.name, op.call.slots, given, arguments))
+            run = RING_OPS.get(op.call.name)
+            if number not in needed[rank]:
+                outcomes.append((None,) * len(op.call.results))
+            else:
+                outcomes.append(
+                    run(*given, **arguments) if run else run_op(op.call.name, op.call.slots, given, arguments)
+                )
         values.update((Value("op", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
     return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
+
+
+def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
+    """Return the ops of `form` that `rank` runs: all exchanges, but not what it does not choose."""
+    needed = {value.index for value in form.results if value is not None and value.source == "op"}
+    for number, op in reversed([*enumerate(form.ops)]):
+        if number not in needed and op.call.name not in EXCHANGES:
+            continue
+        needed.add(number)
+        operands = op.operands
+        if op.call.name == "spmd.choose":
+            operands = operands[: 1 if _resolved(op.call.argument["when"], mesh, rank) else 2][-1:]
+        needed |= {value.index for value in operands if value.source == "op"}
+    return needed
 
 
 def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:

@@ -8,21 +8,28 @@ from typing import Any
 
 from spmdir.core.dtype import BF16, F8E4M3FN, F16, I64, DType
 from spmdir.core.errors import RuleError
+from spmdir.core.precedence import PRECEDENCE
 from spmdir.rules.language.local_functions import (
     around,
     begin,
+    both,
     column,
     inner,
+    irregular,
     local_index,
     margins,
     pick,
     position,
     positions,
     put,
+    reaches,
     shard_end,
+    since,
     size,
     tail,
+    triangle,
     until,
+    upto,
 )
 from spmdir.rules.language.promotion import is_finite, sums_exactly
 from spmdir.rules.language.scope import Scope
@@ -252,6 +259,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "end": shard_end("end"),
     "positions": positions,
     "local_index": local_index,
+    "both": both,
+    "since": since,
+    "upto": upto,
+    "reaches": reaches,
+    "triangle": triangle,
+    "irregular": irregular,
     "position": position,
     "column": column,
     "pick": pick,
@@ -265,7 +278,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 """Function in a rule → (scope, names) → value; each function's text says how a rule calls it."""
 
-SINGLE = ("size", "offset", "end", "positions", "local_index", "position", "column", "pick", "put", "around")
+SINGLE = (
+    "size",
+    "offset",
+    "end",
+    "positions",
+    "local_index",
+    *PRECEDENCE,
+    "position",
+    "column",
+    "pick",
+    "put",
+    "around",
+)
 """The functions of one sharded dimension: a local form with them allows one of several to be sharded at a time."""
 
 OF_ONE_RANGE = ("offset", "end", "margins")

@@ -63,6 +63,41 @@ def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
     return ShardIndices("spmd.local_index", scope.one("local_index", reference), scope.names[index])
 
 
+def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callable[..., Any]:
+    """Return the function of two factors of this kind, a key of PRECEDENCE.
+
+    Its third argument may name an argument of the op; if that is false, nothing hides anything, and it gives what
+    `unconditional` does.
+    """
+
+    def value(scope: Scope, first: str, second: str, *condition: str) -> int | Local:
+        if condition and not scope.argument(condition[0]):
+            return unconditional(scope, first, second)
+        return attrs.evolve(scope.one(kind, first), kind=kind, other=scope.one(kind, second))
+
+    return value
+
+
+both = of_two("both", lambda scope, first, second: 1)
+"""both(l, s): a rank has some of each of these dimensions."""
+
+since = of_two("since", lambda scope, first, second: 0)
+"""since(l, s), since(l, s, is_causal): how many of a rank's first positions of l are before all those of s."""
+
+upto = of_two("upto", lambda scope, first, second: size(scope, first))
+"""upto(s, l), upto(s, l, is_causal): where a rank's positions of s end that are not behind all those of l."""
+
+reaches = of_two("reaches", lambda scope, first, second: both(scope, first, second))
+"""reaches(l, s), reaches(l, s, is_causal): some position of l is not before some position of s."""
+
+triangle = of_two("triangle", lambda scope, first, second: 0)
+"""triangle(l, s), triangle(l, s, is_causal): of the positions from `since` and up to `upto`, the i-th of l is not
+before the j-th of s if and only if j <= i."""
+
+irregular = of_two("irregular", lambda scope, first, second: 0)
+"""irregular(l, s), irregular(l, s, is_causal): of these some are before some others, but not as in a triangle."""
+
+
 def position(scope: Scope, tensor: str, reference: str) -> int:
     """position(x, f): the number of the dimension of tensor x."""
     return scope.position(tensor, reference)

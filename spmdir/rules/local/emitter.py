@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -13,11 +13,14 @@ from spmdir.core.dtype import I64
 from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
-from spmdir.rules.language.expressions import evaluate, holds
+from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.local_functions import ShardIndices
 from spmdir.rules.language.scope import Scope
-from spmdir.rules.language.syntax_tree import Name, OpCall, Sequence, Statement
+from spmdir.rules.language.syntax_tree import Condition, Name, OpCall, Sequence, StateCall, Statement
 from spmdir.rules.local.expansion import ExpandedOp, Value
+from spmdir.rules.local.rank import Alone, Rank
+from spmdir.rules.local.rings import run_ring
+from spmdir.rules.local.states import state_call
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 
 
@@ -29,12 +32,12 @@ class Emitter:
         owner: RuleInstance,
         ops: Ops,
         scope: Scope,
-        value: Callable[[Local], int] | None = None,
+        rank: Rank | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
-        shards: Mapping[int, Local] | None = None,
+        shards: dict[int, Local] | None = None,
     ):
-        self.shards = shards or {}
-        self.owner, self.ops, self.scope, self.value_of = owner, ops, scope, value
+        self.shards = {} if shards is None else shards
+        self.owner, self.ops, self.scope, self.rank = owner, ops, scope, rank or Alone()
         self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
         for parameter in owner.rule.tensors:
@@ -49,21 +52,73 @@ class Emitter:
         return Value("operand", slot)
 
     def run(self, body: tuple[Statement, ...]) -> tuple[Any, ...]:
-        for statement in body:
-            if not holds(statement.condition, self._scope()):
-                continue
-            if not statement.targets:
-                return self._returned_values(statement.values)
-            (made,) = statement.values
-            values = self.call(made) if isinstance(made, OpCall) else (self.value(made),)
-            self.names.update(zip(statement.targets, values, strict=False))
-        raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
+        returned = self.run_all(body)
+        if returned is None:
+            raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
+        return returned
 
-    def _returned_values(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the values of a `return`; for an op that gives a list, the list or all results of the call."""
-        if not self.owner.rule.result_list or len(values) != 1:
-            return tuple(self.value(v) for v in values)
-        return self.call(values[0]) if isinstance(values[0], OpCall) else self.value(values[0])
+    def run_all(self, body: Iterable[Statement]) -> tuple[Any, ...] | None:
+        """Run statements up to the first `return`; return what that gives, None if there is none."""
+        for statement in body:
+            if statement.ring is not None:
+                (factor,) = self.owner.layout.refer(statement.ring)
+                run_ring(self, statement, factor, lambda value, of=factor: self._dim(value, of))
+                continue
+            when = self._condition(statement.condition)
+            if when is False:
+                continue
+            values = self._values(statement)
+            if not statement.targets:
+                return values
+            former = [self.names.get(target) for target in statement.targets]
+            if isinstance(when, Local):
+                values = tuple(self._chosen(when, *pair) for pair in zip(values, former, strict=False))
+            self.names.update(zip(statement.targets, values, strict=False))
+        return None
+
+    def _values(self, statement: Statement) -> tuple[Any, ...]:
+        """Return what each target of `statement` is to mean, or what it returns; a state alone may be several.
+
+        For an op that gives a list, it returns the list or all results of a call.
+        """
+        if len(statement.values) > 1:
+            return tuple(map(self.value, statement.values))
+        (made,) = statement.values
+        if isinstance(made, OpCall):
+            return self.call(made) if statement.targets or self.owner.rule.result_list else self.call(made)[:1]
+        value = self.value(made)
+        several = isinstance(value, tuple) and len(statement.targets) != 1
+        return value if several else (value,)
+
+    def _condition(self, condition: Condition | None) -> bool | Local:
+        """Return whether `condition` holds; a rank's own number, not 0 where it does, if ranks differ."""
+        if condition is None:
+            return True
+        value = evaluate(condition.expression, self._scope())
+        if not isinstance(value, Local):
+            return bool(value) != condition.negated
+        values = self.rank.values(value)
+        if all(values) or not any(values):
+            return any(values) != condition.negated
+        if condition.negated:
+            raise RuleError(f"`unless` of {value}, by which ranks differ; expected `if`")
+        return value
+
+    def _chosen(self, when: Local, new: Any, old: Any) -> Any:
+        """Return `new` on the ranks where `when` is not 0, and `old` on the others; `new` if there is no `old`."""
+        if isinstance(new, tuple) and isinstance(old, tuple):
+            return tuple(self._chosen(when, *pair) for pair in zip(new, old, strict=True))
+        if not isinstance(new, Value) or not isinstance(old, Value):
+            return new
+        metas = (self.meta(new), self.meta(old))
+        if metas[0].dtype != metas[1].dtype:
+            raise RuleError(f"ranks have {metas[0]} or {metas[1]} where {when} tells; expected one element type")
+        return self.add(Call("spmd.choose", metas, (("when", when),), metas[1:]), (new, old))[0]
+
+    def _dim(self, operand: Value, factor: int) -> int | None:
+        """Return the dimension of an operand that `factor` makes up alone; None if there is none."""
+        dims = self.owner.layout.operand_dims[operand.index]
+        return next((d for d, factors in enumerate(dims) if tuple(factors) == (factor,)), None)
 
     def _scope(self) -> Scope:
         return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)
@@ -71,11 +126,16 @@ class Emitter:
     def value(self, expression: Any) -> Any:
         if isinstance(expression, OpCall):
             return self.call(expression)[0]
+        if isinstance(expression, StateCall):
+            wanted = self._local_results() if expression.method == "finish" else ()
+            return state_call(self, expression, [self.value(argument) for argument in expression.arguments], wanted)
         if isinstance(expression, Sequence):
             return tuple(self.value(item) for item in expression.items)
         if isinstance(expression, Name) and expression.name in self.names:
             return self.names[expression.name]
         value = evaluate(expression, self._scope())
+        if isinstance(value, Local) and value.other is not None and len(values := self.rank.values(value)) == 1:
+            return next(iter(values))
         return self._shard_indices(value) if isinstance(value, ShardIndices) else value
 
     def _shard_indices(self, wanted: ShardIndices) -> Value:
@@ -85,9 +145,7 @@ class Emitter:
         operands = () if wanted.index is None else (wanted.index,)
         metas = tuple(map(self.meta, operands))
         shape = metas[0].shape if metas else (self._static(attrs.evolve(wanted.shard, kind="size")),)
-        call = Call(wanted.op, metas, (("of", wanted.shard),), (TensorMeta(shape, I64),))
-        self.made.append(ExpandedOp(call, operands))
-        return Value("op", len(self.made) - 1)
+        return self.add(Call(wanted.op, metas, (("of", wanted.shard),), (TensorMeta(shape, I64),)), operands)[0]
 
     def call(self, expression: OpCall) -> tuple[Value, ...]:
         names = self.ops.parameters(expression.op)
@@ -114,9 +172,7 @@ class Emitter:
             size = meta.shape[dim] + grows * (window.before + window.after)
             made = attrs.evolve(meta, shape=(*meta.shape[:dim], size, *meta.shape[dim + 1 :]))
             arguments = {"axes": axes, "dim": dim, "before": window.before, "after": window.after, **given}
-            call = Call(op, (meta,), tuple(sorted(arguments.items())), (made,))
-            self.made.append(ExpandedOp(call, (value,)))
-            value = Value("op", len(self.made) - 1)
+            (value,) = self.add(Call(op, (meta,), tuple(sorted(arguments.items())), (made,)), (value,))
         return value
 
     def _present(self, value: Value) -> bool:
@@ -146,8 +202,11 @@ class Emitter:
                 made if wanted else None for made, wanted in zip(call.results, self.owner.call.results, strict=True)
             )
             call = attrs.evolve(call, results=tuple(results))
-        call = attrs.evolve(call, arguments=tuple(sorted(arguments.items())))
-        self.made.append(ExpandedOp(call, tuple(operands)))
+        return self.add(attrs.evolve(call, arguments=tuple(sorted(arguments.items()))), tuple(operands))
+
+    def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Add `call` on `operands` and return its results."""
+        self.made.append(ExpandedOp(call, operands))
         return tuple(Value("op", len(self.made) - 1, r) for r in range(len(call.results)))
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:
@@ -165,7 +224,7 @@ class Emitter:
         """Return `value` with the integers of a rank worked out."""
         if isinstance(value, tuple):
             return tuple(map(self._static, value))
-        return self.value_of(value) if isinstance(value, Local) and self.value_of else value
+        return self.rank.value(value) if isinstance(value, Local) else value
 
     def returned(self, value: Value, wanted: TensorMeta | None) -> Value | None:
         """Return `value` in the element type of the result that it is; None for a result that is absent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
@@ -12,6 +12,7 @@ from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
+from spmdir.rules.local.rank import Rank
 from spmdir.rules.local.suitability import serving
 
 
@@ -30,7 +31,7 @@ def localize(
     shards: Mapping[int, Local],
     scattered: frozenset[int],
     operands: tuple[TensorMeta, ...],
-    value: Callable[[Local], int],
+    rank: Rank,
     texts: Mapping[int, TextStrategy],
 ) -> Expansion | None:
     """Return the ops on one rank's tensors that replace `owner` when its factors are sharded as `shards` say.
@@ -49,12 +50,14 @@ def localize(
     if not bodies:
         return None
 
+    held = dict(shards)  # which block of them a rank has changes along a ring
+
     def meant(reference: str) -> tuple[int, ...]:
         found = owner.layout.refer(reference)
         return tuple(f for f in found if f in shards) or found
 
     def factors(reference: str) -> tuple[Local, ...]:
-        return tuple(shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in meant(reference))
+        return tuple(held.get(f) or Local("shard", owner.factors[f].size, ()) for f in meant(reference))
 
     def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
         chosen = {f for reference in references for f in meant(reference)}
@@ -66,6 +69,6 @@ def localize(
         return tuple(0 if len(pads) - d in sharded else p for d, p in enumerate(pads)) if sharded else None
 
     scope = attrs.evolve(owner.scope, factors=factors, dims=dims, inner=inner)
-    emitter = Emitter(owner, ops, scope, value, operands, shards)
-    results = emitter.run(bodies[0])
+    emitter = Emitter(owner, ops, scope, rank, operands, held)
+    results = tuple(map(emitter.returned, emitter.run(bodies[0]), owner.call.results))
     return Expansion(tuple(emitter.made), results)

@@ -10,6 +10,7 @@ from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.rules import default
+from spmdir.rules.local.rank import Rank
 
 FAMILIES = (attention, index, libraries, loss, view)
 """Where ops have local forms that may have empty shards."""
@@ -51,6 +52,6 @@ def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
         coordinate = mesh.coordinate(rank)
         operands = tuple(meta(each[rank]) for each in held)
         try:
-            case.rule.local_form(shards, operands, lambda local, at=coordinate: local.evaluate(mesh, at))
+            case.rule.local_form(shards, operands, Rank(mesh, coordinate))
         except SpmdirError as error:
             yield f"rank {rank}: {error.message}"

@@ -1,0 +1,96 @@
+"""Rings in local forms: at each step every rank has the block of another one, and passes it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from spmdir.core.call import Call, Local
+from spmdir.core.errors import RuleError
+from spmdir.core.tensor import TensorMeta
+from spmdir.rules.language.syntax_tree import Statement, statements
+from spmdir.rules.local.expansion import Value
+from spmdir.rules.local.rank import Rank
+
+
+class Emitter(Protocol):
+    """What a ring needs of the emitter that runs a form."""
+
+    rank: Rank
+    names: dict[str, Any]
+    shards: dict[int, Local]
+
+    def run_all(self, body: Sequence[Statement]) -> Any: ...
+
+    def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]: ...
+
+    def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
+
+    def meta(self, value: Value) -> TensorMeta: ...
+
+
+DimOf = Callable[[Value], "int | None"]
+"""Operand of the op → the dimension of it that the factor of a ring makes up."""
+
+
+def run_ring(emitter: Emitter, ring: Statement, factor: int, dim_of: DimOf) -> None:
+    """Run the body of `ring` once for each rank along the axes that shard `factor`.
+
+    What the targets name goes to the next rank after each step; after the last one, those that the body assigns go on
+    once more, and are home, and the others have the values that they had.
+    """
+    shard = emitter.shards.get(factor)
+    if shard is None:
+        emitter.run_all(ring.body)
+        return
+    assigned = {name for statement in statements(ring.body) for name in statement.targets}
+    own = {name: emitter.names[name] for name in ring.targets}
+    fresh = assigned - emitter.names.keys()
+    dims = {name: _dim(emitter, name, own, dim_of) for name in ring.targets}
+    count = emitter.rank.ring(shard.axes)
+    for step in range(count):
+        emitter.shards[factor] = attrs.evolve(shard, back=step)
+        for name in fresh:
+            emitter.names.pop(name, None)
+        emitter.run_all(ring.body)
+        for name in ring.targets:
+            if step + 1 < count or name in assigned:
+                emitter.names[name] = _rotated(emitter, emitter.names[name], shard, step, dims[name])
+    emitter.names.update((name, value) for name, value in own.items() if name not in assigned)
+    emitter.shards[factor] = shard
+
+
+def _dim(emitter: Emitter, name: str, own: Mapping[str, Any], dim_of: DimOf) -> int | None:
+    """Return the dimension of what `name` is that the factor makes up: that of an operand of its shape, if it is none.
+
+    None if there is none, so that it has to be of one size on all ranks.
+    """
+    value = own[name]
+    if not isinstance(value, Value):
+        raise RuleError(f"'{name}' goes round a ring; expected one tensor, found several, or a number")
+    shape = emitter.meta(value).shape
+    like = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
+    alike = [value, *(one for one in like if emitter.meta(one).shape == shape)]
+    return next((dim_of(one) for one in alike if one.source == "operand"), None)
+
+
+def _rotated(emitter: Emitter, value: Value, shard: Local, step: int, dim: int | None) -> Value:
+    """Return what the rank before has as `value` after `step`; blocks that differ in size are sent as the longest."""
+    sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
+    if len(sizes) > 1 and dim is None:
+        raise RuleError(
+            "a tensor goes round a ring over a dimension that is not sharded evenly, and is no operand and not shaped "
+            "like one that goes with it; expected one that is"
+        )
+    if len(sizes) > 1:
+        rank, own = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
+        pad = (*(0,) * (2 * (rank - 1 - (dim or 0))), 0, attrs.evolve(own, times=-1, plus=max(sizes)))
+        (value,) = emitter.emit("aten.constant_pad_nd", {"self": value}, {"pad": pad, "value": 0})
+    meta = emitter.meta(value)
+    (value,) = emitter.add(Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,)), (value,))
+    if len(sizes) == 1:
+        return value
+    end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring(shard.axes))
+    return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": dim, "start": 0, "end": end})[0]

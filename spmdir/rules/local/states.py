@@ -1,0 +1,60 @@
+"""States of joint placements in local forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from spmdir.core.call import Call
+from spmdir.core.errors import RuleError, SpmdirError
+from spmdir.core.placement.joint import joint_placement
+from spmdir.core.tensor import TensorMeta
+from spmdir.rules.language.syntax_tree import STATE_METHODS, StateCall
+from spmdir.rules.local.expansion import Value
+
+
+class Emitter(Protocol):
+    """What a call on states needs of the emitter that runs a form."""
+
+    def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
+
+    def meta(self, value: Value) -> TensorMeta: ...
+
+
+def state_call(
+    emitter: Emitter, expression: StateCall, arguments: Sequence[Any], wanted: Sequence[TensorMeta | None]
+) -> tuple[Value, ...]:
+    """Add the op of a method of a joint placement, and return the state or the results that it gives.
+
+    Args:
+        arguments: the tensors that parts are like, two states, or one.
+        wanted: what a rank has of each result of the op, for `finish`; the element types are those of the parts.
+
+    Raises:
+        RuleError: the arguments are not what the method takes; located.
+    """
+    try:
+        parts = joint_placement(expression.placement).parts
+    except SpmdirError as error:
+        raise RuleError(error.message, expression.location) from None
+    method = expression.method
+    states = [tuple(arguments)] if method == "identity" else [*arguments]
+    if len(states) != (2 if method == "combine" else 1) or not all(_is_state(state, len(parts)) for state in states):
+        raise RuleError(
+            f"{expression.placement}.{method} takes {STATE_METHODS[method]}; expected {len(parts)} tensors in each, "
+            f"for {', '.join(parts)}",
+            expression.location,
+        )
+    operands = tuple(value for state in states for value in state)
+    metas = tuple(map(emitter.meta, operands))
+    results: tuple[TensorMeta | None, ...] = metas[: len(parts)]
+    if method == "finish":
+        pairs = zip(wanted, metas, strict=False)
+        results = tuple(meta and attrs.evolve(meta, dtype=part.dtype) for meta, part in pairs)
+    return emitter.add(Call(f"spmd.{method}", metas, (("by", expression.placement),), results), operands)
+
+
+def _is_state(state: Any, parts: int) -> bool:
+    return isinstance(state, tuple) and len(state) == parts and all(isinstance(value, Value) for value in state)
