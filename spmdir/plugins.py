@@ -26,6 +26,7 @@ import attrs
 
 from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, raise_all, require_type
 from spmdir.core.placement.base import Placement
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.reshard.collectives import register_collectives
 
@@ -214,8 +215,8 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     passes = {kind.name: kind for kind in _passes(name, module)}
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
     strategies: Records = {}
-    for file in files:
-        strategies = {**strategies, **{op: (*strategies.get(op, ()), *new) for op, new in file.strategies.items()}}
+    for added in (*(file.strategies for file in files), *_of_states(placements)):
+        strategies = {**strategies, **{op: (*strategies.get(op, ()), *new) for op, new in added.items()}}
     return Plugin(
         name,
         _digest(*_sources(module), *(file.digest for file in files)),
@@ -225,6 +226,13 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
         passes,
         module,
     )
+
+
+def _of_states(placements: Sequence[type[Placement]]) -> list[Records]:
+    """Return the strategies of joint placements, which hold in every program: their local forms alone may use these."""
+    from spmdir.rules.strategies.placement_texts import texts_of
+
+    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement) and kind.rules]
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:

@@ -55,8 +55,9 @@ class Local:
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
         """Return the value on the rank at `coordinate`."""
         if self.other is not None:
-            value = PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
-            return value * self.times + self.plus
+            return self._scaled(
+                PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
+            )
         if self.kind == "size":
             coordinate = self._behind(mesh, coordinate)
             own = self.extent
@@ -79,6 +80,10 @@ class Local:
             assert isinstance(placement, ShardPlacement)
             ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
         return ranges
+
+    def _scaled(self, value: int) -> int:
+        """Return `value * times + plus`; a truth value stays one."""
+        return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
 
     def _behind(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
         """Return the coordinate of the rank `back` places before the one at `coordinate` in the ring."""
@@ -126,8 +131,7 @@ class Local:
     def unsharded(self) -> int:
         """Return the value for the unsharded dimension."""
         if self.other is not None:
-            value = PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),))
-            return value * self.times + self.plus
+            return self._scaled(PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),)))
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def _inside(self) -> str:

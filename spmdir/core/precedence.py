@@ -33,24 +33,24 @@ def upto(keys: Ranges, queries: Ranges) -> int:
     return found
 
 
-def reaches(queries: Ranges, keys: Ranges) -> int:
-    """Return 1 if some query sees some key, else 0."""
-    return int(since(queries, keys) < length(queries))
+def reaches(queries: Ranges, keys: Ranges) -> bool:
+    """Return whether some query sees some key."""
+    return since(queries, keys) < length(queries)
 
 
-def both(first: Ranges, second: Ranges) -> int:
-    """Return 1 if there are positions of both, else 0."""
-    return int(length(first) > 0 and length(second) > 0)
+def both(first: Ranges, second: Ranges) -> bool:
+    """Return whether there are positions of both."""
+    return length(first) > 0 and length(second) > 0
 
 
-def triangle(queries: Ranges, keys: Ranges) -> int:
-    """Return 1 if, of the block that is left, the query i sees the keys up to the i-th and no others, else 0."""
-    return int(not _sees_all(queries, keys) and _is_triangle(*_block(queries, keys)))
+def triangle(queries: Ranges, keys: Ranges) -> bool:
+    """Return whether, of the block that is left, the query i sees the keys up to the i-th and no others."""
+    return not _sees_all(queries, keys) and _is_triangle(*_block(queries, keys))
 
 
-def irregular(queries: Ranges, keys: Ranges) -> int:
-    """Return 1 if, of the block that is left, it sees neither all nor a triangle, else 0."""
-    return int(not _sees_all(queries, keys) and not _is_triangle(*_block(queries, keys)))
+def irregular(queries: Ranges, keys: Ranges) -> bool:
+    """Return whether, of the block that is left, not everything is seen, and not a triangle."""
+    return not _sees_all(queries, keys) and not _is_triangle(*_block(queries, keys))
 
 
 PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
@@ -61,7 +61,7 @@ PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
     "triangle": triangle,
     "irregular": irregular,
 }
-"""What a rank's own integer of two shards is called → (ranges of the first, of the second) → its value."""
+"""What a rank's own number of two shards is called → (ranges of the first, of the second) → its value."""
 
 
 def _block(queries: Ranges, keys: Ranges) -> tuple[Ranges, Ranges]:

@@ -78,7 +78,7 @@ def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callab
     return value
 
 
-both = of_two("both", lambda scope, first, second: 1)
+both = of_two("both", lambda scope, first, second: True)
 """both(l, s): a rank has some of each of these dimensions."""
 
 since = of_two("since", lambda scope, first, second: 0)
@@ -90,11 +90,11 @@ upto = of_two("upto", lambda scope, first, second: size(scope, first))
 reaches = of_two("reaches", lambda scope, first, second: both(scope, first, second))
 """reaches(l, s), reaches(l, s, is_causal): some position of l is not before some position of s."""
 
-triangle = of_two("triangle", lambda scope, first, second: 0)
+triangle = of_two("triangle", lambda scope, first, second: False)
 """triangle(l, s), triangle(l, s, is_causal): of the positions from `since` and up to `upto`, the i-th of l is not
 before the j-th of s if and only if j <= i."""
 
-irregular = of_two("irregular", lambda scope, first, second: 0)
+irregular = of_two("irregular", lambda scope, first, second: False)
 """irregular(l, s), irregular(l, s, is_causal): of these some are before some others, but not as in a triangle."""
 
 

@@ -19,7 +19,17 @@ from spmdir.rules.language.checks import (
     expression_problems,
     factor_names,
 )
-from spmdir.rules.language.syntax_tree import Constant, Name, Pattern, PlacementTerm, Rule, TextStrategy, statements
+from spmdir.rules.language.syntax_tree import (
+    Constant,
+    Expression,
+    Name,
+    Pattern,
+    PlacementTerm,
+    Rule,
+    StateCall,
+    TextStrategy,
+    statements,
+)
 
 
 class Alternatives(Signatures, Protocol):
@@ -82,8 +92,13 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     yield from body_problems(strategy.body, names, factors, is_local=True)
     for statement in strategy.body:
         given = len(statement.values)
-        if not statement.targets and not rule.result_list and given != results:
+        if not statement.targets and not rule.result_list and given != results and not _is_state(statement.values):
             yield f"`return` gives {given} values; expected {results}, as {rule.op} has results", statement.location
+
+
+def _is_state(values: tuple[Expression, ...]) -> bool:
+    """Return whether values may be the results of the op as one state."""
+    return len(values) == 1 and isinstance(values[0], (Name, StateCall))
 
 
 def _patterns(rule: Rule) -> Iterator[Pattern]:

@@ -15,7 +15,7 @@ from spmdir.rules.local.expansion import Value
 from spmdir.rules.local.rank import Rank
 
 
-class Emitter(Protocol):
+class RingBuilder(Protocol):
     """What a ring needs of the emitter that runs a form."""
 
     rank: Rank
@@ -35,7 +35,7 @@ DimOf = Callable[[Value], "int | None"]
 """Operand of the op → the dimension of it that the factor of a ring makes up."""
 
 
-def run_ring(emitter: Emitter, ring: Statement, factor: int, dim_of: DimOf) -> None:
+def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) -> None:
     """Run the body of `ring` once for each rank along the axes that shard `factor`.
 
     What the targets name goes to the next rank after each step; after the last one, those that the body assigns go on
@@ -62,7 +62,7 @@ def run_ring(emitter: Emitter, ring: Statement, factor: int, dim_of: DimOf) -> N
     emitter.shards[factor] = shard
 
 
-def _dim(emitter: Emitter, name: str, own: Mapping[str, Any], dim_of: DimOf) -> int | None:
+def _dim(emitter: RingBuilder, name: str, own: Mapping[str, Any], dim_of: DimOf) -> int | None:
     """Return the dimension of what `name` is that the factor makes up: that of an operand of its shape, if it is none.
 
     None if there is none, so that it has to be of one size on all ranks.
@@ -76,7 +76,7 @@ def _dim(emitter: Emitter, name: str, own: Mapping[str, Any], dim_of: DimOf) -> 
     return next((dim_of(one) for one in alike if one.source == "operand"), None)
 
 
-def _rotated(emitter: Emitter, value: Value, shard: Local, step: int, dim: int | None) -> Value:
+def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None) -> Value:
     """Return what the rank before has as `value` after `step`; blocks that differ in size are sent as the longest."""
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
     if len(sizes) > 1 and dim is None:

@@ -15,7 +15,7 @@ from spmdir.rules.language.syntax_tree import STATE_METHODS, StateCall
 from spmdir.rules.local.expansion import Value
 
 
-class Emitter(Protocol):
+class StateBuilder(Protocol):
     """What a call on states needs of the emitter that runs a form."""
 
     def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
@@ -24,7 +24,7 @@ class Emitter(Protocol):
 
 
 def state_call(
-    emitter: Emitter, expression: StateCall, arguments: Sequence[Any], wanted: Sequence[TensorMeta | None]
+    emitter: StateBuilder, expression: StateCall, arguments: Sequence[Any], wanted: Sequence[TensorMeta | None]
 ) -> tuple[Value, ...]:
     """Add the op of a method of a joint placement, and return the state or the results that it gives.
 
