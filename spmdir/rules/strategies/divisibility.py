@@ -41,7 +41,7 @@ def compatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     if factor.size <= 1 or factor.kind == "unsharded":
         return False
     others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
-    if factor.rewrite and not sharded.by_plugins and any(o and o[-1] != factor.clauses[-1] for o in others):
+    if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in others):
         return False
     if factor.alone and any(set(factor.clauses) & set(clauses) for clauses in others):
         return False
