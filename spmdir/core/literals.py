@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:size|offset|end|shard|since|upto|reaches|both|triangle|irregular)
+  | (?P<local>(?:size|offset|end|shard|since|upto|beyond|reaches|both|triangle|irregular)
       \((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)

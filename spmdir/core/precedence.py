@@ -33,6 +33,11 @@ def upto(keys: Ranges, queries: Ranges) -> int:
     return found
 
 
+def beyond(keys: Ranges, queries: Ranges) -> int:
+    """Return how many of the last `keys` are behind all `queries`."""
+    return length(keys) - upto(keys, queries)
+
+
 def reaches(queries: Ranges, keys: Ranges) -> bool:
     """Return whether some query sees some key."""
     return since(queries, keys) < length(queries)
@@ -56,6 +61,7 @@ def irregular(queries: Ranges, keys: Ranges) -> bool:
 PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
     "since": since,
     "upto": upto,
+    "beyond": beyond,
     "reaches": reaches,
     "both": both,
     "triangle": triangle,

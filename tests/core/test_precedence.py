@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from spmdir.core.intervals import Ranges
-from spmdir.core.precedence import both, irregular, reaches, since, triangle, upto
+from spmdir.core.precedence import beyond, both, irregular, reaches, since, triangle, upto
 
 
 def _ranges(draw: random.Random) -> Ranges:
@@ -24,6 +24,7 @@ def test_every_number_of_two_shards_is_that_of_the_pairs():
         first, behind = since(queries, keys), upto(keys, queries)
         assert first == min((i for i, _ in seen), default=len(rows))
         assert behind == max((j + 1 for _, j in seen), default=0)
+        assert beyond(keys, queries) == len(columns) - behind
         block = [(i, j) for i in range(first, len(rows)) for j in range(behind)]
         kind = (
             "all" if seen == block else "triangle" if seen == [(i, j) for i, j in block if j <= i - first] else "none"

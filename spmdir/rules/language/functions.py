@@ -12,6 +12,7 @@ from spmdir.core.precedence import PRECEDENCE
 from spmdir.rules.language.local_functions import (
     around,
     begin,
+    beyond,
     both,
     column,
     inner,
@@ -31,7 +32,7 @@ from spmdir.rules.language.local_functions import (
     until,
     upto,
 )
-from spmdir.rules.language.promotion import is_finite, sums_exactly
+from spmdir.rules.language.promotion import is_finite, sums_exactly, widened
 from spmdir.rules.language.scope import Scope
 
 
@@ -159,6 +160,11 @@ def half(scope: Scope, name: str) -> bool:
     return scope.meta(name).dtype in (F16, BF16)
 
 
+def wide(scope: Scope, name: str) -> DType:
+    """wide(x): the element type in which sums of x are taken: f32 of f16 and bf16, else its own."""
+    return widened(scope.meta(name).dtype)
+
+
 def exact_cast(scope: Scope, name: str) -> bool:
     """exact_cast(x): no sum of x comes out otherwise for being cast to the result's type before it is taken."""
     source, result = scope.meta(name).dtype, scope.result
@@ -240,6 +246,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floating": of_kind("float"),
     "integral": of_kind("int", "bool"),
     "half": half,
+    "wide": wide,
     "exact_cast": exact_cast,
     "ordered_cast": ordered_cast,
     # Numbers.
@@ -262,6 +269,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "both": both,
     "since": since,
     "upto": upto,
+    "beyond": beyond,
     "reaches": reaches,
     "triangle": triangle,
     "irregular": irregular,

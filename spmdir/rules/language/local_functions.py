@@ -87,6 +87,9 @@ since = of_two("since", lambda scope, first, second: 0)
 upto = of_two("upto", lambda scope, first, second: size(scope, first))
 """upto(s, l), upto(s, l, is_causal): where a rank's positions of s end that are not behind all those of l."""
 
+beyond = of_two("beyond", lambda scope, first, second: 0)
+"""beyond(s, l), beyond(s, l, is_causal): how many of a rank's last positions of s are behind all those of l."""
+
 reaches = of_two("reaches", lambda scope, first, second: both(scope, first, second))
 """reaches(l, s), reaches(l, s, is_causal): some position of l is not before some position of s."""
 

@@ -16,7 +16,10 @@ COMPLEX_OF = "complex"
 TRUTH = "truth"
 """Declared of a result: what torch's tests of truth give, the bytes 0 and 1 for bytes and truth values for others."""
 
-DERIVED = (REAL, COMPLEX_OF, TRUTH)
+WIDE = "wide"
+"""Declared of a result: the type in which sums are taken, f32 for halves and otherwise the operands' promoted type."""
+
+DERIVED = (REAL, COMPLEX_OF, TRUTH, WIDE)
 """What may be declared besides element types, arguments and tensors."""
 
 
@@ -39,6 +42,11 @@ def sums_exactly(source: DType, target: DType) -> bool:
     return mine == theirs or (theirs.is_float and theirs.itemsize > mine.itemsize)
 
 
+def widened(dtype: DType) -> DType:
+    """Return the element type in which sums of `dtype` are taken: f32 of f16 and bf16, else itself."""
+    return dt.F32 if dtype in (dt.BF16, dt.F16) else dtype
+
+
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> DType:
     """Return what `declared` (the name after `as`) means for a call; without it, the operands' promoted type.
 
@@ -50,6 +58,8 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
         return result_dtype("dtype", binding, operands).complex
     if declared == TRUTH:
         return dt.UI8 if result_dtype("dtype", binding, operands) == dt.UI8 else dt.I1
+    if declared == WIDE:
+        return widened(result_dtype("dtype", binding, operands))
     if declared in DTYPES:
         return DTYPES[declared]
     if declared and binding.operands(declared):
@@ -81,12 +91,12 @@ def expected_dtype(
     if not given and (index or not operands or (real and found in {operand.dtype for operand in operands})):
         return None
     expected = result_dtype(declared, binding, operands)
-    widened = (
+    is_wider = (
         ((expected.is_integer or expected.is_bool) and (found == dt.I64 or found.is_float))
         or (expected in (dt.BF16, dt.F16) and found == dt.F32)
         or (expected.is_complex and found.is_inexact and real)
     )
-    return None if found == expected or (widened and not given) else expected
+    return None if found == expected or (is_wider and not given) else expected
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:

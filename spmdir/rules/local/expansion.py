@@ -40,3 +40,18 @@ class Expansion:
 
     ops: tuple[ExpandedOp, ...]
     results: tuple[Value | None, ...]
+
+    def used(self) -> Expansion:
+        """Return this rewrite without the ops of which it uses nothing."""
+        needed = {value.index for value in self.results if value is not None and value.source == "op"}
+        for number in reversed(range(len(self.ops))):
+            if number in needed:
+                needed |= {value.index for value in self.ops[number].operands if value.source == "op"}
+        numbers = {old: new for new, old in enumerate(sorted(needed))}
+
+        def renumbered(value: Value) -> Value:
+            return value if value.source == "operand" else attrs.evolve(value, index=numbers[value.index])
+
+        kept = (self.ops[old] for old in numbers)
+        ops = tuple(attrs.evolve(op, operands=tuple(map(renumbered, op.operands))) for op in kept)
+        return Expansion(ops, tuple(value and renumbered(value) for value in self.results))

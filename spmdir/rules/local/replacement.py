@@ -71,4 +71,5 @@ def localize(
     scope = attrs.evolve(owner.scope, factors=factors, dims=dims, inner=inner)
     emitter = Emitter(owner, ops, scope, rank, operands, held)
     results = tuple(map(emitter.returned, emitter.run(bodies[0]), owner.call.results))
-    return Expansion(tuple(emitter.made), results)
+    form = Expansion(tuple(emitter.made), results)
+    return form.used() if any(statement.ring is not None for statement in bodies[0]) else form

@@ -68,8 +68,8 @@ def _strategy(
         for term, meta, dims in zip(terms, rule.call.results, rule.result_dims, strict=True)
     ]
     factors = tuple(reader.factors)
-    if text.body:
-        reader.check_nonempty()
+    if text.body and all(statement.ring is None for statement in text.body):
+        reader.check_nonempty()  # a ring leaves out what there is nothing of
     if not beside_others(rule, factors, text, sharded):
         raise NotOfThisCall("another axis shards the op in a way that it does not go with")
     rewrite = "local" if text.body else None
