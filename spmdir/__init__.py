@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.base import Placement as Placement
     from spmdir.core.placement.base import ShardPlacement as ShardPlacement
     from spmdir.core.placement.edge import Edge as Edge
+    from spmdir.core.placement.edge import State as State
     from spmdir.core.placement.error import UNKNOWN as UNKNOWN
     from spmdir.core.placement.error import Error as Error
     from spmdir.core.placement.joint import JointPlacement as JointPlacement
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
 _HOMES = {
     "CommReport": "spmdir.report.communication",
     "Edge": "spmdir.core.placement.edge",
+    "State": "spmdir.core.placement.edge",
     "Error": "spmdir.core.placement.error",
     "UNKNOWN": "spmdir.core.placement.error",
     "JointPlacement": "spmdir.core.placement.joint",

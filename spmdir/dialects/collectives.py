@@ -6,6 +6,7 @@ of a plug-in when a text first names it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -23,6 +24,7 @@ from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, Clause, CollectiveSpec
 from spmdir.reshard.collectives import SHIPPED, collective, collectives
+from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.steps import Step, make_step, transition
 
 
@@ -34,9 +36,13 @@ class SpmdOp(ValueOp):
 
     def check_counts(self) -> None:
         if len(self.operands) != 1 or len(self.results) != 1:
-            found = f"{len(self.operands)} operands and {len(self.results)} results"
-            raise VerifyException(f"has {found}; expected one each")
+            self.check_states()
         super().check_counts()
+
+    def check_states(self) -> None:
+        """Raise VerifyException for more than one operand and one result: the op keeps no state."""
+        found = f"{len(self.operands)} operands and {len(self.results)} results"
+        raise VerifyException(f"has {found}; expected one each")
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -138,8 +144,19 @@ class Collective(SpmdOp):
         return cls.of_step(step, value, location, asynchronous)
 
     @classmethod
-    def of_step(cls, step: Step, value: SSAValue, location: Any = None, asynchronous: bool = False) -> Self:
-        """Return the op that does `step`, one of this collective, on `value`; its result has the type of `value`."""
+    def of_step(
+        cls,
+        step: Step,
+        value: SSAValue,
+        location: Any = None,
+        asynchronous: bool = False,
+        states: Sequence[SSAValue] = (),
+    ) -> Self:
+        """Return the op that does `step`, one of this collective, on `value`; its result has the type of `value`.
+
+        Args:
+            states: what the ranks keep for it, by `step_state`; the op gives the new one after its result.
+        """
         given = {
             "axes": step.axes if cls.SPEC.names_axes else None,
             "dim": step.dim,
@@ -149,7 +166,9 @@ class Collective(SpmdOp):
             **dict(step.others),
         }
         arguments = tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
-        return cls.build_op([value], [meta_of(value.type)], arguments, [step.target], location=location)  # type: ignore
+        shardings = [step.target, *map(sharding_of, states)]
+        metas = [meta_of(held.type) for held in (value, *states)]
+        return cls.build_op([value, *states], metas, arguments, shardings, location=location)  # type: ignore
 
     def step(self, mesh: Mesh) -> Step:
         """Return the step that it does; the planner never plans those of some collectives, such as broadcast.
@@ -163,6 +182,29 @@ class Collective(SpmdOp):
         axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)
         others = tuple((name, value) for name, value in self._given().items() if name not in STANDARD_ARGUMENTS)
         return Step(spec.name, axes, source, target, self.dim, self.to_dim, self.reduction, others)
+
+    def states(self, mesh: Mesh) -> tuple[StepState, ...]:
+        """Return what the ranks keep for it: its operands but the first, and its results but the first."""
+        meta = global_type(self.operands[0], mesh)
+        assert meta is not None  # it is verified
+        return step_state(self.step(mesh), meta, mesh)
+
+    def check_states(self) -> None:
+        if self.spec.traffic is not None or len(self.operands) != len(self.results):
+            super().check_states()
+
+    def _check_states(self, mesh: Mesh) -> None:
+        expected = [(state.name, state.meta, state.sharding) for state in self.states(mesh)]
+        for what, values in (("takes", self.operands[1:]), ("gives", self.results[1:])):
+            if len(values) != len(expected):
+                names = ", ".join(name for name, _, _ in expected) or "none"
+                raise VerifyException(f"{what} {len(values)} states; expected those of its edge: {names}")
+            for value, (name, meta, sharding) in zip(values, expected, strict=True):
+                found = global_type(value, mesh)
+                if (found, sharding_of(value)) != (meta, sharding):
+                    raise VerifyException(
+                        f"{what} the state '{name}' as {found} <{sharding_of(value)}>; expected {meta} <{sharding}>"
+                    )
 
     def _lacking(self) -> str:
         which = "operand" if self.source is None else "result"
@@ -194,6 +236,8 @@ class Collective(SpmdOp):
         legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
             raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
+        if self.spec.traffic is None:
+            self._check_states(mesh)
         for clause in self.spec.clauses:
             if clause.kind == "rank" and clause.argument in argument:
                 self._check_rank(clause, mesh)
@@ -251,6 +295,6 @@ def collective_class(name: str) -> type[Collective]:
     return _class_of(collective(name))
 
 
-def build_collective(step: Step, value: SSAValue, location: Any) -> Collective:
-    """Return the op that does `step` on `value`; its result has the type of `value`."""
-    return collective_class(step.kind).of_step(step, value, location)
+def build_collective(step: Step, value: SSAValue, location: Any, states: Sequence[SSAValue] = ()) -> Collective:
+    """Return the op that does `step` on `value`, with `states` that ranks keep; its result has the type of `value`."""
+    return collective_class(step.kind).of_step(step, value, location, states=states)

@@ -9,6 +9,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.edge import INITIAL
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ShapesAttr,
@@ -18,16 +19,17 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.values import function_attrs
+from spmdir.dialects.values import function_attrs, signature_kind, signature_name
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
-FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of")
+FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state")
 """What the IR itself says about an argument or a result."""
 
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
-    "spmd.kind": ("parameter", "buffer", "input", "output", "mutation"),
+    "spmd.kind": ("parameter", "buffer", "input", "output", "mutation", "state"),
+    "spmd.state": INITIAL,
 }
 """Attribute that is a string → what it may be; () for anything."""
 
@@ -51,6 +53,25 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
+    _check_states(function)
+
+
+def _check_states(function: Any) -> None:
+    """Raise VerifyException unless each state is an argument and a result of one name, type and sharding."""
+    sides: list[dict[str, Any]] = []
+    given = [entry.data for attrs in (function.arg_attrs, function.res_attrs) if attrs for entry in attrs.data]
+    if not any("spmd.state" in entry or "spmd.kind" in entry for entry in given):
+        return
+    for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
+        held = [index for index in range(len(types)) if signature_kind(function, which, index) == "state"]
+        said = [(types.data[index], function_attrs(function, which, index).get("spmd.sharding")) for index in held]
+        sides.append({signature_name(function, which, index): entry for index, entry in zip(held, said, strict=True)})
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        if sides[0].get(name) != sides[1].get(name):
+            raise VerifyException(
+                f"keeps the state '{name}' that is not an argument and a result of one type and sharding; expected "
+                'an argument with spmd.state, and a result with spmd.kind = "state" and its name'
+            )
 
 
 def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any, local: bool) -> None:

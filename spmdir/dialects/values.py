@@ -76,8 +76,12 @@ def signature_name(function: Any, which: str, index: int) -> str:
 
 
 def signature_kind(function: Any, which: str, index: int) -> str:
-    """Return what an argument or result is: `spmd.kind`, else `input` or `output`."""
-    said = function_attrs(function, which, index).get("spmd.kind")
+    """Return what an argument or result is: `spmd.kind`, else `state` of what has an initial one, `input` or
+    `output`."""
+    given = function_attrs(function, which, index)
+    if "spmd.state" in given:
+        return "state"
+    said = given.get("spmd.kind")
     return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
 
 

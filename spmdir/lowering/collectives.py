@@ -14,7 +14,7 @@ from torch.fx import Node
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.lowering.exchange import start_exchange, start_two_round_exchange
 from spmdir.lowering.group import Group
-from spmdir.lowering.inline import EdgeCode, inline, require_kind
+from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds
 from spmdir.lowering.partition import (
     drop_padding,
     flat_chunks,
@@ -30,6 +30,7 @@ from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
 from spmdir.lowering.site import Site, Started, functional, here
 from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.cost import local_shape
 from spmdir.reshard.moved_axes import permuted_axes
 from spmdir.reshard.multi_axis_steps import senders
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -152,10 +153,12 @@ def _convert(site: Site, x: Node) -> Started:
         *made,
         None if target.dim is None else site.partition(site.target, target.dim, moved),
     )
-    code = EdgeCode(source, target, group)
-    result, kind = inline(site.emit, code, x, (site.local(site.source), site.torch_dtype))
-    require_kind(code, kind, made)
-    return Started(x, False, lambda _: result)
+    largest = local_shape(site.source, site.shape, site.mesh)
+    code = EdgeCode(source, target, group, tuple(site.states), largest)
+    held, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
+    results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
+    require_kinds(code, found, (made, *kinds[1:]))
+    return Started(x, False, lambda _: results[0], results[1:])
 
 
 EMITTERS: dict[str, Callable[[Site, Node], Started]] = {

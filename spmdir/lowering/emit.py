@@ -40,14 +40,13 @@ from spmdir.dialects.values import global_shape, global_type, sharding_of, signa
 from spmdir.lowering.collectives import start
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
-from spmdir.lowering.inline import Kind
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Indices
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.ring import erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
-from spmdir.lowering.site import Site, Started, here
+from spmdir.lowering.site import Kind, Site, Started, here
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
@@ -274,11 +273,21 @@ class _Emitter:
         argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
         site = Site(
             self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
-            meta, argument,
+            meta, argument, self.states(op),
         )  # fmt: skip
         x = self.node(operand)
-        started = here(x) if self.ignore_shardings else start(op.spec, site, x)
-        return [started if op.asynchronous else started.wait(self.call)]
+        if self.ignore_shardings:
+            return [here(x) if op.asynchronous else x, *map(self.node, op.operands[1:])]
+        started = start(op.spec, site, x)
+        return [started if op.asynchronous else started.wait(self.call), *started.states]
+
+    def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
+        """Return name → what this rank keeps for a step, and its kind."""
+        held = zip(op.states(self.mesh), op.operands[1:], strict=True) if len(op.operands) > 1 else ()
+        return {
+            state.name: (self.node(value), (self.local_shape(value), TORCH_DTYPES[state.meta.dtype]))
+            for state, value in held
+        }
 
     def emit_halo(self, op: Any) -> Sequence[Any]:
         meta = meta_of(op.operands[0].type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,9 +19,7 @@ from spmdir.core.placement.standard import Placement
 from spmdir.lowering.group import Group
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.lowering.ranges import Emit, aten
-
-Kind = tuple[tuple[int, ...], torch.dtype]
-"""Shape and element type of what a rank holds."""
+from spmdir.lowering.site import Kind
 
 _SAME = (aten.lift_fresh_copy.default, aten.detach.default)
 """Ops of the tracing itself."""
@@ -31,17 +29,42 @@ _NEEDS_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOu
 
 @attrs.frozen(cache_hash=True)
 class EdgeCode:
-    """The lowering of the edge from one placement to another, as a rank of `group` runs it."""
+    """The lowering of the edge from one placement to another, as a rank of `group` runs it.
+
+    Attributes:
+        states: the names of what the ranks keep for it; each is a [1, …] of what its lowering has on the rank with
+            the largest shard.
+        largest: the local shape of that rank before.
+    """
 
     source: Placement
     target: Placement
     group: Group
+    states: tuple[str, ...] = ()
+    largest: tuple[int, ...] = ()
 
-    def __call__(self, x: torch.Tensor) -> Any:
+    def __call__(self, x: torch.Tensor, *held: torch.Tensor) -> Any:
         edge = edge_between(self.source, self.target)
         if edge is None:
             raise SpmdirError(f"neither {self.source} nor {self.target} declares an edge from the one to the other")
-        return edge.lower(x, self.group)
+        if not edge.state:
+            return edge.lower(x, self.group)
+        states = edge.states(self.largest, self.group.size)
+        shapes = {name: states[name].local_shape(x.shape, self.group.size) for name in self.states}
+        own = {name: _first(one[0], shapes[name]) for name, one in zip(self.states, held, strict=True)}
+        found = edge.lower(x, self.group, own)
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
+            raise SpmdirError("returns no pair; expected (what a rank holds afterwards, {name: new state})")
+        value, new = found
+        if set(new) != {*self.states}:
+            raise SpmdirError(
+                f"returns the states {', '.join(map(str, new)) or 'none'}; expected {', '.join(self.states) or 'none'}"
+            )
+        for name, shape in shapes.items():
+            if tuple(new[name].shape) != shape:
+                raise SpmdirError(f"returns the state '{name}' of {[*new[name].shape]}; expected {[*shape]}")
+        padded = [_padded(new[name], one.shape[1:])[None] for name, one in zip(self.states, held, strict=True)]
+        return (value, *padded) if padded else value
 
     def __str__(self) -> str:
         return f"the edge from {self.source} to {self.target}"
@@ -49,6 +72,19 @@ class EdgeCode:
     @property
     def declaring(self) -> tuple[Placement, ...]:
         return (self.source, self.target)
+
+
+def _first(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the first elements along each dimension, as many as `shape` says."""
+    return tensor if tuple(tensor.shape) == shape else tensor[tuple(map(slice, shape))]
+
+
+def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return `tensor` with zeros behind it along each dimension, up to `shape`."""
+    if tensor.shape == torch.Size(shape):
+        return tensor
+    behind = [(0, wanted - size) for size, wanted in zip(tensor.shape, shape, strict=True)]
+    return torch.nn.functional.pad(tensor, [number for pair in reversed(behind) for number in pair])
 
 
 @attrs.frozen(cache_hash=True)

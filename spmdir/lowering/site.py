@@ -27,6 +27,9 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default
 
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""Shape and element type of what a rank holds."""
+
 
 @attrs.frozen
 class Started:
@@ -36,11 +39,13 @@ class Started:
         value: the operand of the wait, or of the collective if nothing is sent.
         sent: whether there is a wait.
         finish: result of the wait → the value that the op gives.
+        states: the new states that the op gives after it.
     """
 
     value: Node
     sent: bool
     finish: Callable[[Node], Node]
+    states: tuple[Node, ...] = ()
 
     def wait(self, emit: Emit) -> Node:
         """Return the result of the op, contiguous unless it is the received tensor: some kernels ignore strides."""
@@ -57,6 +62,7 @@ class Site:
         meta: the global shape and the element type of the tensor.
         source, target: the shardings of operand and result.
         argument: the op's literal arguments.
+        states: name → what the ranks keep for it, on this rank, and its kind.
     """
 
     emit: Emit
@@ -67,6 +73,7 @@ class Site:
     target: Sharding
     meta: TensorMeta
     argument: Mapping[str, Any]
+    states: Mapping[str, tuple[Node, Kind]] = attrs.field(factory=dict)
 
     @cached_property
     def named(self) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def _merge_duplicates(block: Block) -> list[SSAValue]:
     for op in list(block.ops):
         if not isinstance(op, SpmdOp):
             continue
-        same = first.setdefault((op.name, op.operands[0], op.arguments, op.sharding), op)
+        same = first.setdefault((op.name, tuple(op.operands), op.arguments, op.sharding), op)
         if same is not op:
             touched += [op.operands[0], same.results[0]]
             op.results[0].replace_all_uses_with(same.results[0])
@@ -175,7 +175,7 @@ def _erase_unused(block: Block) -> list[SSAValue]:
     """Remove the collectives that nothing uses, and return the values whose users changed."""
     touched: list[SSAValue] = []
     for op in reversed(list(block.ops)):
-        if isinstance(op, SpmdOp) and not any(op.results[0].uses):
+        if isinstance(op, SpmdOp) and not any(result.uses for result in op.results):
             touched += op.operands
             Rewriter.erase_op(op)
     return touched

@@ -25,6 +25,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import FunctionPass
+from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.plan import Plan, plan_reshard
@@ -102,7 +103,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     made = {source: value}
     given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
     for reshard in reshards:
-        _make(_target(reshard), tree, made, reshard)
+        _make(_target(reshard), tree, made, reshard, planner, names)
         reshard.results[0].replace_all_uses_with(made[_target(reshard)])
     for target, result in list(made.items())[1:]:
         take_name(result, given[target]) if target in given else names.give(result, value, tree[target].kind)
@@ -141,12 +142,17 @@ def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, 
     return best[1]
 
 
-def _make(target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation) -> None:
+def _make(
+    target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation, planner: Planner, names: Names
+) -> None:
     """Do the steps to `target` that are not in `made` yet, before the op `before`."""
     if target in made:
         return
     step = tree[target]
-    _make(step.source, tree, made, before)
-    op = build_collective(step, made[step.source], before.location)
+    _make(step.source, tree, made, before, planner, names)
+    origin = next(iter(made.values()))
+    states = add_states(step, origin, before, planner.mesh, names)
+    op = build_collective(step, made[step.source], before.location, states)
     Rewriter.insert_op(op, InsertPoint.before(before))
+    return_states(op, states)
     made[target] = op.results[0]

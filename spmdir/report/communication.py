@@ -196,6 +196,7 @@ def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
     """For each value that collectives start from, the lower bound of that of its forms which needs most."""
     from spmdir.dialects.collectives import Collective, WaitOp
+    from spmdir.dialects.reshard_ops import is_inexact
     from spmdir.dialects.values import global_type, sharding_of
 
     origins: dict[SSAValue, SSAValue] = {}
@@ -204,8 +205,10 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
         if not isinstance(op, (Collective, WaitOp)):
             continue
         value, result = op.operands[0], op.results[0]
-        origins[result] = origins.get(value, value)
-        if any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses):
+        # What an inexact placement loses need not be sent, so what is made of it is made of another value.
+        origins[result] = value if is_inexact(sharding_of(value)) else origins.get(value, value)
+        used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
+        if used or is_inexact(sharding_of(result)):
             forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
     for value, targets in forms.items():
         meta, source = global_type(value, mesh), sharding_of(value)

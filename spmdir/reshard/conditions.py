@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from spmdir.core.axes import axis_order
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import edge_between
+from spmdir.core.placement.base import Placement, edge_between
+from spmdir.core.placement.standard import R
 from spmdir.core.sharding import Sharding
 
 
@@ -71,15 +72,26 @@ def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Shar
 def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
     """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
     for axis in axes if kind != "convert" else ():
-        if edge_between(source[axis], target[axis]) is not None:
+        if has_own_step(source[axis], target[axis]):
             raise ShardingError(
                 f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
+                + (" to R, and slice" if edge_between(source[axis], target[axis]) is None else "")
             )
     for axis in sorted(blocking_axes(kind, axes, source, target)):
         held = source[axis]
         raise ShardingError(
             f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
         )
+
+
+def has_own_step(before: Placement, after: Placement) -> bool:
+    """Return whether what the traits give between two placements is replaced by a declared step.
+
+    One that says how its partial values become the value is reduced by that alone, also where a shard is wanted.
+    """
+    if edge_between(before, after) is not None:
+        return True
+    return before.trait == "partial" and after.trait == "shard" and edge_between(before, R) is not None
 
 
 def check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:

@@ -40,7 +40,9 @@ def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh:
 
 
 def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
-    """Return the longest that a rank has of each dimension of a tensor of global `shape`."""
+    """Return the shape of the most that a rank holds of a tensor of global `shape`."""
+    if sharding.has_own_type:
+        return max(sharding.local_types(TensorMeta(tuple(shape), F32), mesh), key=lambda local: local.numel).shape
     return tuple(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
 
 

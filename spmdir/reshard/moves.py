@@ -21,7 +21,7 @@ from spmdir.core.placement.base import (
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.conditions import blocking_axes, moves_jointly
+from spmdir.reshard.conditions import blocking_axes, has_own_step, moves_jointly
 from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_permute, unmovable
 from spmdir.reshard.steps import Step, make_step
@@ -86,7 +86,7 @@ def moves(
 
     def of_trait(trait: str, to: Placement) -> list[str]:
         axes = [axis for axis in free if source[axis].trait == trait]
-        return [axis for axis in axes if edge_between(source[axis], to) is None]
+        return [axis for axis in axes if not has_own_step(source[axis], to)]
 
     def between(before: str, after: str) -> list[str]:
         return [spec.name for spec in collectives if (spec.before, spec.after) == (before, after)]

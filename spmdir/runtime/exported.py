@@ -23,9 +23,11 @@ from torch.fx.node import map_arg
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.local_state import own_shard
 from spmdir.simulator.simulate import arrange_outputs
@@ -50,6 +52,13 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
         constants lifted to inputs of the graph.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
+    for value in function.args:
+        if signature_kind(function, "arg_attrs", value.index) == "state":
+            raise UnsupportedError(
+                f"the program keeps the state '{signature_name(function, 'arg_attrs', value.index)}' for a step, which "
+                "an exported program does not; expected placements without state: use parallelize",
+                location_of(function),
+            )
     names = [signature_name(function, "arg_attrs", value.index) for value in function.args]
     shardings = {name: sharding_of(value) or Sharding() for name, value in zip(names, function.args, strict=True)}
     state = _local_state(source, shardings, mesh, rank)

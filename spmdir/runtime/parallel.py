@@ -22,8 +22,10 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import sharding_attr, type_of
+from spmdir.dialects.ir import main_function
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import device_groups, name_groups
 from spmdir.passes.finish import bound, rest
@@ -33,15 +35,36 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.failures import failing_node, is_collective, run_failure
-from spmdir.runtime.local_state import LocalShard, as_dtensor
+from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
 from spmdir.runtime.signature import Argument, Result, Signature
 from spmdir.simulator.distribution import local_tensor
-from spmdir.simulator.simulate import check_memory, check_tensor, solve_shapes
+from spmdir.simulator.simulate import check_memory, check_tensor, initial_states, solve_shapes
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
+
+
+@attrs.frozen(eq=False)
+class Kept:
+    """What this rank keeps for a step from one call to the next, of a tensor of global `shape`."""
+
+    tensor: Tensor
+    sharding: Sharding
+    shape: tuple[int, ...]
+
+
+def kept_for_steps(program: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> dict[str, Kept]:
+    """Return name → what `rank` begins with, of what a program with collectives keeps for its steps."""
+    function = main_function(program)
+    initial, found = initial_states(function, mesh), {}
+    for value in function.args:
+        name = signature_name(function, "arg_attrs", value.index)
+        if name in initial and signature_kind(function, "arg_attrs", value.index) == "state":
+            sharding, whole = sharding_of(value) or Sharding((), mesh.name), initial[name]
+            found[name] = Kept(own_shard(whole, sharding, mesh, rank, device), sharding, tuple(whole.shape))
+    return found
 
 
 @attrs.define(frozen=True, eq=False, slots=False)
@@ -62,6 +85,7 @@ class Parallel:
     rank: int
     device: torch.device
     _held: dict[str, Tensor]
+    _kept: dict[str, Kept]
     _device_mesh: Any
     _ranks: RankGroup
     _signature: Signature
@@ -101,12 +125,14 @@ class Parallel:
         graph = self._graph(sizes)
         if self._draws:
             self._share_generator()
-        returned = self._run(graph, shards)
+        returned, new = self._split(self._run(graph, [*shards, *(kept.tensor for kept in self._kept.values())]))
         kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
         results = self._detached(returned, kept)
         for argument, result in self._signature.renewed:
             if result.index not in kept:
                 (self._held if argument.held else given)[argument.name].copy_(results[result.index])
+        for state, tensor in zip(self._kept.values(), new, strict=True):
+            state.tensor.copy_(tensor)
         flat = [
             results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes)
             for leaf in self._signature.outputs
@@ -118,7 +144,8 @@ class Parallel:
         """The shards of this rank by name, as DTensors; a nn.Parameter where the tensor was one.
 
         Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
-        calls read. A sharding that DTensor has no placements for gives a LocalShard, which cannot be saved.
+        calls read. A sharding that DTensor has no placements for gives a LocalShard, which cannot be saved. What ranks
+        keep for steps, such as the error of a compressed sum, is there too, by the name of its argument in `module`.
 
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
@@ -126,6 +153,9 @@ class Parallel:
         return {
             a.name: as_dtensor(a.name, self._held[a.name], a.sharding, a.meta.shape, self.mesh, self._device_mesh)
             for a in self._signature.held
+        } | {
+            name: as_dtensor(name, kept.tensor, kept.sharding, kept.shape, self.mesh, self._device_mesh)
+            for name, kept in self._kept.items()
         }
 
     @torch.no_grad()
@@ -159,6 +189,11 @@ class Parallel:
             return full
         leaves = [full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
         return pytree.tree_unflatten(leaves, spec)
+
+    def _split(self, returned: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return what the program returns, and the new values of what ranks keep for steps, which come last."""
+        end = len(returned) - len(self._kept)
+        return returned[:end], returned[end:]
 
     def _sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
         """Return the symbolic sizes of the program in a call with the inputs `given`."""

@@ -25,7 +25,7 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
 from spmdir.runtime.local_state import own_shard
-from spmdir.runtime.parallel import Parallel, broadcast_first, lowered
+from spmdir.runtime.parallel import Parallel, broadcast_first, kept_for_steps, lowered
 from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
 from spmdir.simulator.distribution import local_tensor
 
@@ -110,6 +110,7 @@ def parallelize(
         if not sync_state:
             status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
         held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
+        kept = kept_for_steps(program, mesh, rank, device)
         largest = max((tensor.nbytes for tensor in originals.values()), default=0)
         buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
     with ranks.reporting():
@@ -127,6 +128,7 @@ def parallelize(
         rank,
         device,
         held,
+        kept,
         device_mesh,
         ranks,
         signature,

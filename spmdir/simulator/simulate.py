@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import global_type, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, global_type, sharding_of, signature_kind, signature_name
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
@@ -47,6 +47,7 @@ Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
     seed=SEED,
     sizes=SIZES,
     pipeline=PIPELINE,
+    state=instance(dict, expected="a dict of tensors by name").optional,
 )
 @torch.no_grad()
 def simulate(
@@ -56,6 +57,7 @@ def simulate(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
     pipeline: Pipeline | str | None = None,
+    state: dict[str, torch.Tensor] | None = None,
 ) -> list[Any]:
     """Return what the program computes when all ranks of its mesh run it, simulated in one process.
 
@@ -66,6 +68,8 @@ def simulate(
         seed: of the random partial values of partial inputs, and of the random ops of the program.
         sizes: symbolic sizes that the shapes of the inputs do not tell.
         pipeline: whose remaining passes are run; the standard one if None.
+        state: what ranks keep for steps from one run to the next, by name; what is not in it begins with its initial
+            value, and the new values are put into it.
 
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
@@ -81,15 +85,22 @@ def simulate(
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
         module = localized(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
-        return _simulated(module, inputs, state_dict or {}, seed)
+        return _simulated(module, inputs, state_dict or {}, seed, {} if state is None else state)
 
 
-def _simulated(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor], seed: int) -> list[Any]:
+def _simulated(
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor],
+    seed: int,
+    state: dict[str, torch.Tensor],
+) -> list[Any]:
     """Run every rank's program of a localized module in lock step, and reassemble the outputs."""
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
     held = [
-        _distributed(value, tensor, mesh, noise) for value, tensor in bind_inputs(function, mesh, inputs, state_dict)
+        _distributed(value, tensor, mesh, noise)
+        for value, tensor in bind_inputs(function, mesh, inputs, state_dict, state)
     ]
     programs = []
     for rank in range(mesh.world_size):
@@ -106,6 +117,8 @@ def _simulated(module: ModuleOp, inputs: Inputs, state_dict: Mapping[str, torch.
             results.append(_collected(shards, value, mesh))
         except SpmdirError as error:
             raise type(error)(f"result {index}: {error.message}", _place(value)) from None
+    kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
+    state.update((signature_name(function, "res_attrs", index), results[index]) for index in kept)
     return arrange_outputs(function, results)
 
 
@@ -179,9 +192,13 @@ def _kind(value: Any) -> str:
 
 
 def bind_inputs(
-    function: FuncOp, mesh: Mesh, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+    function: FuncOp,
+    mesh: Mesh,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor],
+    state: Mapping[str, torch.Tensor] | None = None,
 ) -> list[tuple[SSAValue, torch.Tensor]]:
-    """Each argument of the function with its global tensor.
+    """Each argument of the function with its global tensor; what ranks keep for steps is in `state`, or initial.
 
     Raises:
         SpmdirError: one is missing, left over, has the wrong shape or kind of element type, or is written to and shares
@@ -189,7 +206,8 @@ def bind_inputs(
     """
     found: list[tuple[SSAValue, torch.Tensor]] = []
     named: dict[str, torch.Tensor] = {}
-    for value, name, tensor in match_inputs(function, inputs, state_dict):
+    held = initial_states(function, mesh)
+    for value, name, tensor in match_inputs(function, inputs, state_dict, {**held, **(state or {})}):
         meta = global_type(value, mesh)
         assert meta is not None  # arguments are tensors
         check_tensor(name, tensor, meta.shape, meta.dtype)
@@ -214,8 +232,34 @@ def check_memory(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) ->
                 )
 
 
+def initial_states(function: FuncOp, mesh: Mesh) -> dict[str, torch.Tensor]:
+    """Return name → what ranks begin with, as global tensors, of what they keep for steps."""
+    found: dict[str, torch.Tensor] = {}
+    for value in function.args:
+        said, meta = function_attrs(function, "arg_attrs", value.index).get("spmd.state"), global_type(value, mesh)
+        if said is not None and meta is not None:
+            name = signature_name(function, "arg_attrs", value.index)
+            found[name] = _INITIAL[said.data](meta.shape, TORCH_DTYPES[meta.dtype])
+    return found
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+
+_INITIAL: dict[str, Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = {
+    "zeros": lambda shape, dtype: torch.zeros((), dtype=dtype).expand(shape),
+    "ones": lambda shape, dtype: torch.ones((), dtype=dtype).expand(shape),
+    "random": _random,
+}
+"""What a state begins with → (shape, element type) → the tensor; the same on every run and rank."""
+
+
 def match_inputs(
-    function: FuncOp, inputs: Inputs, state_dict: Mapping[str, torch.Tensor]
+    function: FuncOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor],
+    state: Mapping[str, torch.Tensor] | None = None,
 ) -> Iterator[tuple[SSAValue, str, Any]]:
     """Each argument of the function with its name and what is given for it.
 
@@ -236,6 +280,8 @@ def match_inputs(
         )
     for value in function.args:
         source, what = (given, "input") if value in users else (state_dict, "state_dict")
+        if signature_kind(function, "arg_attrs", value.index) == "state":
+            source, what = state or {}, "state"
         name = names[value]
         if name not in source:
             raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
@@ -249,12 +295,12 @@ def match_inputs(
 
 
 def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
-    """The flat outputs of the program, from the results of its function; mutations come last."""
+    """The flat outputs of the program, from the results of its function; mutations come last, states are left out."""
     kinds = [signature_kind(function, "res_attrs", index) for index in range(len(results))]
     spec = function.attributes.get("spmd.outputs")
     mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
     if not isinstance(spec, ArgumentsAttr):
-        return [*(r for r, kind in zip(results, kinds, strict=True) if kind != "mutation"), *mutations]
+        return [*(r for r, kind in zip(results, kinds, strict=True) if kind not in ("mutation", "state")), *mutations]
     entries: Any = dict(spec.data)["outputs"]
     outputs = [results[int(e[1:])] if isinstance(e, str) and e.startswith("#") else e for e in entries]
     return [*outputs, *mutations]

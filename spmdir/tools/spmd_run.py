@@ -127,6 +127,8 @@ def random_inputs(
     state_dict: dict[str, torch.Tensor] = {}
     for argument in function.args:
         meta = global_type(argument, mesh)
+        if signature_kind(function, "arg_attrs", argument.index) == "state":
+            continue
         assert meta is not None  # a verified function has tensor arguments alone
         shape = meta.shape
         try:

@@ -3,15 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.placement.evaluated import evaluated, place
 
 Sent = float | tuple[float, ...]
+
+
+INITIAL = ("zeros", "ones", "random")
+"""What a state may begin with; "random" is the same normal numbers on every run."""
+
+
+@attrs.frozen(eq=False)
+class State:
+    """A tensor that ranks keep for a step from one run of the program to the next.
+
+    Attributes:
+        shape: (local shape before the step, number of ranks) → its shape on a rank; by default the local shape. A rank
+            whose shard is smaller than the largest has the first elements of each dimension.
+        dtype: the name of its element type; that of the tensor if None.
+        initial: what it begins with, one of INITIAL.
+        shared: whether it is equal on the ranks of the step, as what follows from reduced values is; else each rank
+            has one of its own.
+    """
+
+    shape: Callable[[tuple[int, ...], int], tuple[int, ...]] | None = None
+    dtype: str | None = None
+    initial: str = "zeros"
+    shared: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.initial not in INITIAL:
+            raise ShardingError(f"`initial` of a State is {shown(self.initial)}; expected one of {', '.join(INITIAL)}")
+        if self.dtype is not None:
+            as_dtype(self.dtype)
+
+    def local_shape(self, shape: Sequence[int], count: int) -> tuple[int, ...]:
+        """Return its shape on a rank, for a tensor of local `shape`.
+
+        Raises:
+            ShardingError: `shape` fails, or gives no shape.
+        """
+        if self.shape is None:
+            return tuple(shape)
+        found = evaluated("shape", self.shape, tuple(shape), count)
+        if not (isinstance(found, tuple) and all(type(n) is int and n >= 0 for n in found)):
+            raise ShardingError(
+                f"`shape` of a State gives {shown(found)} for {list(shape)} on {count} ranks; expected a tuple of "
+                "sizes from 0 on",
+                place(self.shape),
+            )
+        return found
 
 
 @attrs.frozen(eq=False)
@@ -33,6 +80,10 @@ class Edge:
             is that of the largest. By default as many as the collectives in `by` send of the whole tensor.
         seconds: (topology, local shape before the step, bytes of an element, number of ranks) → modelled time; by
             default that of the collectives in `by`.
+        state: name → a tensor that the ranks keep for it from one run to the next; or (local shape before the step,
+            number of ranks) → these, none where it keeps none. Where shards differ in size, the shape is that of the
+            largest. `lower` is then (what a rank holds, group, {name: tensor}) → (what it holds afterwards, {name:
+            new tensor}).
     """
 
     lower: Callable[..., Any]
@@ -42,12 +93,37 @@ class Edge:
     itemsize: float | None = None
     bytes: Callable[[tuple[int, ...], float, int], Sent] | None = None
     seconds: Callable[[Any, tuple[int, ...], float, int], float] | None = None
+    state: Mapping[str, State] | Callable[[tuple[int, ...], int], Mapping[str, State]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if self.bytes is not None and not self.collectives:
             raise ShardingError("an edge declares `bytes` and no collective; name in `by` what sends them", self.place)
         if self.bytes is not None and self.itemsize is not None:
             raise ShardingError("an edge declares `bytes` and `itemsize`; expected one of them", self.place)
+        if not callable(self.state):
+            self._check_states(self.state)
+
+    def states(self, shape: Sequence[int], count: int) -> Mapping[str, State]:
+        """Return what the ranks keep for it, of a tensor whose largest local shape is `shape`.
+
+        Raises:
+            ShardingError: `state` fails, or gives something else.
+        """
+        if not callable(self.state):
+            return self.state
+        found = evaluated("state", self.state, tuple(shape), count)
+        self._check_states(found)
+        return found
+
+    def _check_states(self, found: object) -> None:
+        states = found if isinstance(found, Mapping) else {"": found}
+        for name, state in states.items():
+            if not isinstance(state, State) or not name.isidentifier():
+                raise ShardingError(
+                    f"`state` of an edge has {shown(name)}: {shown(state)}; expected names of States, as in "
+                    "{'error': State()}",
+                    self.place,
+                )
 
     @property
     def collectives(self) -> tuple[str, ...]:

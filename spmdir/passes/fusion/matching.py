@@ -44,7 +44,7 @@ def matches(term: Term, op: Operation) -> Iterator[Match]:
 
 
 def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
-    if isinstance(term, Collective) and op.name == f"spmd.{term.kind}":
+    if isinstance(term, Collective) and op.name == f"spmd.{term.kind}" and len(op.operands) == 1:
         assert isinstance(op, ValueOp)
         for bound in _bind(term, op, bindings):
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
