@@ -8,34 +8,22 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, Strin
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.dialects.attributes import is_sized, meta_of, type_of
+from spmdir.dialects.attributes import meta_of, type_of
 from spmdir.dialects.names import Names, name_of
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of, signature_attrs
 from spmdir.reshard.edge_state import step_state
 from spmdir.reshard.steps import Step
 
 
 def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names: Names) -> list[SSAValue]:
-    """Return new arguments of the function around `before`: what ranks keep for `step`, on a form of `value`.
-
-    Raises:
-        UnsupportedError: the tensor has symbolic sizes.
-    """
+    """Return new arguments of the function around `before`: what ranks keep for `step`, on a form of `value`."""
     meta, function = meta_of(value.type), before.parent_op()
     assert meta is not None and isinstance(function, FuncOp)  # it is resharded in a function
     found = step_state(step, meta, mesh)
     if not found:
         return []
-    if is_sized(value.type):
-        raise UnsupportedError(
-            f"the step {step} keeps a state, whose shape depends on symbolic sizes; expected numbers: give the sizes, "
-            "or a placement without state",
-            location_of(before),
-        )
     arguments: list[SSAValue] = []
     for state in found:
         block = function.body.block

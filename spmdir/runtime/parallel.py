@@ -150,12 +150,11 @@ class Parallel:
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
         """
+        held = [(a.name, self._held[a.name], a.sharding, a.meta.shape) for a in self._signature.held]
+        held += [(name, kept.tensor, kept.sharding, kept.shape) for name, kept in self._kept.items()]
         return {
-            a.name: as_dtensor(a.name, self._held[a.name], a.sharding, a.meta.shape, self.mesh, self._device_mesh)
-            for a in self._signature.held
-        } | {
-            name: as_dtensor(name, kept.tensor, kept.sharding, kept.shape, self.mesh, self._device_mesh)
-            for name, kept in self._kept.items()
+            name: as_dtensor(name, tensor, sharding, shape, self.mesh, self._device_mesh)
+            for name, tensor, sharding, shape in held
         }
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
 from spmdir.passes.finish import bound
@@ -111,6 +112,12 @@ def parallelize(
             status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
         held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
         kept = kept_for_steps(program, mesh, rank, device)
+        if examples and kept:
+            raise UnsupportedError(
+                f"the program keeps the state '{next(iter(kept))}' for a step, whose shape depends on symbolic sizes; "
+                "expected fixed shapes: leave dynamic_shapes out, or use a placement without state",
+                location_of(ir.main_function(module)),
+            )
         largest = max((tensor.nbytes for tensor in originals.values()), default=0)
         buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
     with ranks.reporting():

@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 import spmdir
 from spmdir import UNKNOWN, Edge, Error, Mesh, PartialPlacement, State
-from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.dialects import ir
 from tests.lowering.gloo_ranks import on_ranks
 
@@ -182,22 +182,6 @@ def test_an_edge_that_gives_other_states_is_an_error_where_it_is_declared() -> N
     with pytest.raises(SpmdirError, match="returns the states none; expected e") as found:
         spmdir.simulate(ir.parse(text), [torch.randn(5, 8, dtype=F64), inputs(0)[1]])
     assert found.value.location is not None and found.value.location.file == __file__
-
-
-SIZED = """
-spmd.mesh @mesh <dp = 2>
-spmd.sizes {s0 = 8 in 2..64}
-func.func @f(%x: tensor<8x5xf64, #spmd.dims<s0, 5>> {spmd.sharding = #spmd.sharding<@mesh, dp: Largest(3)>})
-    -> tensor<8x5xf64, #spmd.dims<s0, 5>> {
-  %0 = spmd.reshard %x : tensor<[s0]x5xf64> <>
-  return %0 : tensor<8x5xf64, #spmd.dims<s0, 5>>
-}
-"""
-
-
-def test_a_step_of_symbolic_sizes_keeps_no_state() -> None:
-    with pytest.raises(UnsupportedError, match="keeps a state, whose shape depends on symbolic sizes"):
-        spmdir.run_passes(ir.parse(SIZED), "lower-reshard")
 
 
 @pytest.mark.parametrize("wrong", [{"initial": "noise"}, {"dtype": "f7"}])
