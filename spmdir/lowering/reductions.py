@@ -19,41 +19,38 @@ from spmdir.lowering.wire import check_reduced, packed
 
 
 @attrs.frozen
-class Reduction:
-    """The reduction of one op.
+class Brackets:
+    """What the placements of partial values do before a reduction over some axes, and after it.
 
     Attributes:
-        name: what the process group is asked for.
-        befores, afters: what placements do to what a rank holds, and to the result, in this order.
+        befores, afters: to what a rank holds, and to the result, in this order.
         divisors: what the operand and the result are divided by, for an average.
     """
 
     site: Site
-    name: str
-    befores: tuple[BeforeCode, ...]
-    afters: tuple[AfterCode, ...]
+    befores: tuple[BeforeCode, ...] = ()
+    afters: tuple[AfterCode, ...] = ()
     divisors: tuple[float, float] = (1, 1)
 
-    def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """What is reduced, of the operand `x`; and its kind.
+    def prepared(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
+        """Return `x` with `befores` done, and its kind.
 
         Raises:
-            SpmdirError: a placement makes something else of it, or process groups do not reduce its element type.
+            SpmdirError: a placement changes its shape.
         """
         for code in self.befores:
             shape, _ = kind
             x, kind = inline(self.site.emit, code, x, kind)
             require_kind(code, kind, (shape, kind[1]))
-        check_reduced(self.name, kind[1])
-        x = divided(self.site, x, self.divisors[0])
-        if kind[1] == torch.bool:
-            x = self.site.emit(aten.view.dtype, x, torch.uint8)
         return x, kind
 
+    def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
+        """Return what is reduced, of the operand `x`, and its kind."""
+        x, kind = self.prepared(x, kind)
+        return divided(self.site, x, self.divisors[0]), kind
+
     def after(self, x: Node, kind: Kind) -> Node:
-        """The value, of what the process group gave, which is of `kind` but for truth values being bytes."""
-        if kind[1] == torch.bool:
-            x = self.site.emit(aten.view.dtype, x, torch.bool)
+        """Return the value, of the result `x` of the reduction, which is of `kind`."""
         x = divided(self.site, x, self.divisors[1])
         wanted = kind[0], self.site.torch_dtype
         for code in self.afters:
@@ -63,27 +60,57 @@ class Reduction:
         return x
 
 
+def brackets(site: Site, axes: Sequence[str]) -> Brackets:
+    """Return what the placements of the partial values over `axes` do before a reduction, and after it."""
+    placements = [p for p in dict.fromkeys(site.source[axis] for axis in axes) if isinstance(p, PartialPlacement)]
+    if all(placement.op in REDUCTIONS for placement in placements):
+        return Brackets(site, divisors=averaging(site, axes))
+    counts = [site.mesh.group_size(axis for axis in axes if site.source[axis] == p) for p in placements]
+    afters = tuple(AfterCode(p, count) for p, count in zip(placements, counts, strict=True))
+    return Brackets(site, tuple(map(BeforeCode, placements)), afters[::-1])
+
+
+@attrs.frozen
+class Reduction:
+    """The reduction of one op by a process group.
+
+    Attributes:
+        name: what the process group is asked for.
+        brackets: what placements do before and after it.
+    """
+
+    site: Site
+    name: str
+    brackets: Brackets
+
+    def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
+        """Return what is reduced, of the operand `x`, and its kind.
+
+        Raises:
+            SpmdirError: a placement makes something else of it, or process groups do not reduce its element type.
+        """
+        x, kind = self.brackets.before(x, kind)
+        check_reduced(self.name, kind[1])
+        return (self.site.emit(aten.view.dtype, x, torch.uint8) if kind[1] == torch.bool else x), kind
+
+    def after(self, x: Node, kind: Kind) -> Node:
+        """Return the value, of what the process group gave, which is of `kind` but for truth values being bytes."""
+        x = self.site.emit(aten.view.dtype, x, torch.bool) if kind[1] == torch.bool else x
+        return self.brackets.after(x, kind)
+
+
 def reduction_of(site: Site) -> Reduction:
     """Return the reduction of the partial values over the axes of `site`.
 
     Raises:
         UnsupportedError: process groups do not do it.
     """
-    partial = dict.fromkeys(site.source[axis] for axis in site.named)
-    placements = [placement for placement in partial if isinstance(placement, PartialPlacement)]
-    first = placements[0]
+    partial = (site.source[axis] for axis in site.named)
+    first = next(placement for placement in partial if isinstance(placement, PartialPlacement))
     name = group_reduction(first.reduce, site.dtype.is_bool)
     if name is None:
         raise UnsupportedError(f"{first} of truth values is not a reduction; expected P(any) or P(all)")
-    if all(placement.op in REDUCTIONS for placement in placements):
-        return Reduction(site, name, (), (), averaging(site, site.named))
-    counted = [(p, site.mesh.group_size(_where(site, p))) for p in placements]
-    return Reduction(
-        site,
-        name,
-        tuple(BeforeCode(p) for p in placements),
-        tuple(AfterCode(p, count) for p, count in reversed(counted)),
-    )
+    return Reduction(site, name, brackets(site, site.named))
 
 
 def averaging(site: Site, axes: Iterable[str]) -> tuple[float, float]:
@@ -122,7 +149,3 @@ def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> No
 def _limit(kind: torch.dtype, value: float) -> int:
     limits = torch.iinfo(kind)
     return limits.min if value < 0 else limits.max
-
-
-def _where(site: Site, placement: PartialPlacement) -> Sequence[str]:
-    return [axis for axis in site.named if site.source[axis] == placement]

@@ -12,7 +12,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import edge_between, shard_lengths
+from spmdir.core.placement.base import PartialPlacement, edge_between, shard_lengths
 from spmdir.core.placement.standard import Partial
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
@@ -26,22 +26,42 @@ _T = TypeVar("_T")
 def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
     """Return what an exchange from `source` to `target` would have to do and cannot; None if it can do it.
 
-    Reductions are done, and partial values made, chunk by chunk, so none can be made that has no identity,
-    such as averages, and of the placements of plug-ins only those stay as they are that an exchange does not touch.
+    Reductions are done, and partial values made, chunk by chunk, so none can be made that has no identity, such as
+    averages. What it does not touch may be anything.
     """
     if len(source.kinds | target.kinds) > 1:
         return "turn one kind of partial value into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
+    reduced: list[PartialPlacement] = []
+    made: list[PartialPlacement] = []
     for before, after in ((source[axis], target[axis]) for axis in axes):
         if before != after and edge_between(before, after) is not None:
             return f"take {before} to {after}, which declare a step for that"
         touched = before != after or kind == "two_round_exchange"
-        for placement in (before, after) if touched else ():
-            if placement.trait not in ("replicated", "shard") and not isinstance(placement, Partial):
+        for placement, found in ((before, reduced), (after, made)) if touched else ():
+            if isinstance(placement, PartialPlacement) and not placement.has_own_type:
+                found.append(placement)
+            elif placement.trait not in ("replicated", "shard"):
                 return f"move {placement}, of which it knows the steps that the placement has alone"
-        if before != after and isinstance(after, Partial) and after.identity is None:
+        if before != after and isinstance(after, PartialPlacement) and after.identity is None:
             return f"make {after}, which has no identity"
-    return None
+    return _uncombined(reduced, made)
+
+
+def _uncombined(reduced: Sequence[PartialPlacement], made: Sequence[PartialPlacement]) -> str | None:
+    """Return which partial values an exchange would have to combine and cannot; None if there are none.
+
+    Values of plug-ins are combined between their `before` and their `after`, those of all axes at once. Where partial
+    values remain, `after` makes them of sums of some values only, which `splits` says is right.
+    """
+    plugins = [p for p in dict.fromkeys((*reduced, *made)) if not isinstance(p, Partial)]
+    if not plugins or not (reduced or len(made) > 1):
+        return None
+    if made and len({*reduced, *made}) > 1:
+        return f"make {made[0]} where {' and '.join(map(str, dict.fromkeys(reduced or made)))} is reduced or made"
+    if (made or len(reduced) > 1) and not all(p.splits for p in plugins):
+        return f"reduce {plugins[0]} over several axes at once"
+    return f"make {made[0]}, which has no identity" if reduced and made and made[0].identity is None else None
 
 
 def check_exchange(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:

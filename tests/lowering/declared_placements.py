@@ -106,6 +106,7 @@ class Thirds(PartialPlacement):
     """A pending sum of thirds of the value, in steps of its own to whatever divides a dimension."""
 
     text: ClassVar[str] = "Thirds"
+    identity = None
     splits: ClassVar[bool] = False
 
     def before(self, piece: Any) -> Any:
@@ -138,3 +139,11 @@ class Shadow(PartialPlacement):
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x, source="P(sum)")
         yield Edge(lambda x, group: group.all_gather(x).sum(0), target="R", by="all_gather")
+
+
+@attrs.frozen
+class Linear(PartialPlacement):
+    """A partial sum whose sub-axes are not said to be one axis."""
+
+    text: ClassVar[str] = "Linear"
+    splits: ClassVar[bool] = False

@@ -9,19 +9,23 @@ import pytest
 import torch
 
 from spmdir.core.dtype import DTYPES
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.report.communication import comm_report
 from spmdir.reshard.multi_axis_steps import unmovable
+from spmdir.reshard.steps import make_step
 from spmdir.simulator.simulate import simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from tests.lowering import declared_placements
 from tests.lowering.collective_programs import Program, shardings
 
 SHAPES = ((8, 12), (7, 5), (1, 3), (2, 0))
 KINDS = ("exchange", "two_round_exchange")
 CUBE = Mesh({"a": 2, "b": 2, "c": 2})
+
+assert declared_placements.Root.trait == "partial"  # texts name its placements
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "avg"])
@@ -37,6 +41,36 @@ def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, kind: str, op: str
         x = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape) - 9
         (y,) = simulate(program.parse(), [x])
         torch.testing.assert_close(y, x, msg=lambda m, program=program: f"{program.text}\n{m}")
+
+
+@pytest.mark.parametrize("placement", ["Root(2)", "Norm(2)", "Norm(inf)", "Masked"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_partial_values_of_plugins_are_exchanged_as_sums_are(kind: str, placement: str) -> None:
+    pairs = itertools.permutations(shardings(CUBE, 2, ("sum",)), 2)
+    texts = [[str(side).replace("P(sum)", placement) for side in pair] for pair in pairs]
+    partial = [pair for pair in texts if placement in " ".join(pair)]
+    for number, (source, target) in enumerate(random.Random(0).sample(partial, 12)):
+        shape = SHAPES[number % len(SHAPES)]
+        program = Program(CUBE, kind, "", parse_sharding(source), parse_sharding(target), shape)
+        x = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape)
+        (y,) = simulate(program.parse(), [x])
+        torch.testing.assert_close(y, x, msg=lambda m, program=program: f"{program.text}\n{m}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target", "message"),
+    [
+        ("exchange", "a: P(sum), b: S(0)", "b: Masked, a: S(0)", "make Masked where P.sum. is reduced"),
+        ("exchange", "b: S(0), c: S(1)", "b: Masked, c: P(sum)", "make Masked where"),
+        ("exchange", "a: Linear, b: Linear", "c: S(0)", "reduce Linear over several axes at once"),
+        ("two_round_exchange", "b: S(0), c: Linear", "b: S(1), c: Linear", "reduce Linear over several axes at once"),
+    ],
+)
+def test_partial_values_that_cannot_be_combined_chunk_by_chunk_are_not_exchanged(
+    kind: str, source: str, target: str, message: str
+) -> None:
+    with pytest.raises(ShardingError, match=message):
+        make_step(kind, parse_sharding(source), CUBE, (8, 8), target=parse_sharding(target))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -263,3 +263,25 @@ def test_a_step_that_changes_nothing_tells_the_kind_and_one_that_computes_does_n
     assert declared.Thirds().kind == "Thirds"
     with pytest.raises(ShardingError, match="do not commute"):
         plan_reshard((16, 16), "f32", "a: P(sum), b: Thirds", "", TALL)
+
+
+@pytest.mark.parametrize("placement", ["Root(2)", "Norm(2)", "Masked"])
+@pytest.mark.parametrize(
+    ("mesh", "source", "target"),
+    [
+        (WIDE, "a: P(sum), b: P(sum)", "a: S(0), b: S(0)"),
+        (WIDE, "a: P(sum)", "a: Cyclic(0, 2)"),
+        (WIDE, "a: P(sum), b: S(0)", "a: S(0), b: S(0)"),
+        (WIDE, "a: S(0)", "b: P(sum)"),
+        (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: P(sum)"),
+        (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P(sum)"),
+        (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: S(1)"),
+    ],
+)
+def test_partial_values_of_plugins_take_the_plans_of_sums(placement: str, mesh: Mesh, source: str, target: str) -> None:
+    plans = [
+        plan_reshard((8192, 8192), "f32", *(side.replace("P(sum)", text) for side in (source, target)), mesh)
+        for text in ("P(sum)", placement)
+    ]
+    assert [step.kind for step in plans[1].steps] == [step.kind for step in plans[0].steps]
+    assert plans[1].wire_bytes == plans[0].wire_bytes
