@@ -13,9 +13,9 @@ from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between, shard_lengths
-from spmdir.core.placement.standard import Partial
+from spmdir.core.placement.standard import Partial, R
 from spmdir.core.sharding import Sharding
-from spmdir.reshard.conditions import check_joint, check_own_steps, refinement
+from spmdir.reshard.conditions import check_joint, check_own_steps, has_own_step, refinement
 from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
 from spmdir.reshard.runs import cut_length, mark_runs, representatives
@@ -35,7 +35,7 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
     reduced: list[PartialPlacement] = []
     made: list[PartialPlacement] = []
     for before, after in ((source[axis], target[axis]) for axis in axes):
-        if before != after and edge_between(before, after) is not None:
+        if before != after and has_own_step(before, after):
             return f"take {before} to {after}, which declare a step for that"
         touched = before != after or kind == "two_round_exchange"
         for placement, found in ((before, reduced), (after, made)) if touched else ():
@@ -57,6 +57,8 @@ def _uncombined(reduced: Sequence[PartialPlacement], made: Sequence[PartialPlace
     plugins = [p for p in dict.fromkeys((*reduced, *made)) if not isinstance(p, Partial)]
     if not plugins or not (reduced or len(made) > 1):
         return None
+    if own := next((p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None), None):
+        return f"reduce {own}, which declares a step for that"
     if made and len({*reduced, *made}) > 1:
         return f"make {made[0]} where {' and '.join(map(str, dict.fromkeys(reduced or made)))} is reduced or made"
     if (made or len(reduced) > 1) and not all(p.splits for p in plugins):
