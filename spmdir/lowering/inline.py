@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -199,7 +200,7 @@ def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
-        with torch.no_grad(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        with _unlogged(), torch.no_grad(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             # Functional, since the operand may have other uses and exported programs change nothing in place.
             tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             program = make_fx(torch.func.functionalize(code))(*tensors)
@@ -234,6 +235,16 @@ _EXPECTED: dict[type, str] = dict.fromkeys((EdgeCode, BeforeCode, AfterCode), "a
 def _kinds_text(kinds: Sequence[Kind]) -> str:
     texts = [f"shape {[*shape]} and {dtype}" for shape, dtype in kinds]
     return f"a tensor of {texts[0]}" if len(texts) == 1 else f"tensors of {', of '.join(texts)}"
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep torch from logging the traceback of an op that fails inside: the error says it, at its line."""
+    before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+    try:
+        yield
+    finally:
+        fake_tensor.log.disabled = before
 
 
 def _drop_updates(graph: fx.Graph) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spmdir.core.errors import SpmdirErrors
+from spmdir.core.errors import raise_all
 from spmdir.tools.command import ArgumentParser, guarded
 
 _DESCRIPTION = "Check the placements that plug-ins declare: every law, on many examples."
 _EXAMPLES = """\
 examples:
   spmd-check-placement cyclic.py         a line for each placement; status 1 if a law is broken
+  spmd-check-placement cyclic.py --quick a few examples of each law, in seconds
   spmd-check-placement --list-laws       the laws
 
-A class is tried with some values of its fields, or with those of its `examples`, a tuple of texts.
+A class is tried with some values of its fields, or with those of its `examples`, a tuple of texts; then with other
+integers in its fields, some of them drawn.
 """
 
 
@@ -24,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    from spmdir.checking.placements import LAWS, check_plugin
+    from spmdir.checking.placements import LAWS, Effort, verdicts_of
 
     if options.list_laws:
         width = max(len(law.name) for law in LAWS)
@@ -32,13 +34,14 @@ def _main(argv: Sequence[str]) -> int:
         return 0
     if not options.files:
         argument_parser().error("expected Python files or modules that declare placements")
-    verdicts = [verdict for path in options.files for verdict in check_plugin(path).verdicts]
-    for verdict in verdicts:
-        if not verdict.broken:
+    effort = Effort(options.quick, tuple(options.law))
+    broken = []
+    for verdict in (verdict for path in options.files for verdict in verdicts_of(path, effort)):
+        if verdict.broken:
+            broken.append(verdict.broken)
+        else:
             print(verdict, flush=True)
-    broken = [verdict.broken for verdict in verdicts if verdict.broken]
-    if broken:
-        raise SpmdirErrors(broken)
+    raise_all(broken)
     return 0
 
 
@@ -50,6 +53,10 @@ def argument_parser() -> ArgumentParser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("files", nargs="*", metavar="PLUGIN", help="a .py file, which is executed, or a module")
+    parser.add_argument("--quick", action="store_true", help="try a few examples of each law, and no drawn numbers")
+    parser.add_argument(
+        "--law", action="append", default=[], metavar="LAW", help="try this law alone; can be given several times"
+    )
     parser.add_argument("--list-laws", action="store_true", help="show the laws")
     return parser
 

@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import attrs
 import torch
 
-from spmdir.checking.placements.instances import instances
+from spmdir.checking.placements.instances import drawn_instances, instances
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.table import LAWS
-from spmdir.core.errors import Location, SpmdirError, require_type
+from spmdir.checking.placements.time_limit import TooLong, time_limit
+from spmdir.core.errors import Location, SpmdirError, did_you_mean, require_type
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.plugins import line_in, load_plugin
 
 _EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
+
+FEW = 12
+"""Examples of a law that are tried quickly, spread evenly over all."""
+
+SECONDS = 10.0
+"""Time for one example."""
+
+Answer = TypeVar("Answer")
+
+
+@attrs.frozen
+class Effort:
+    """How much is tried.
+
+    Attributes:
+        quick: try FEW examples of each law, and no drawn values of fields.
+        laws: names of the laws to try; all if empty.
+        seconds: time that one example may take.
+    """
+
+    quick: bool = False
+    laws: tuple[str, ...] = ()
+    seconds: float = SECONDS
+
+    def __attrs_post_init__(self) -> None:
+        known = [law.name for law in LAWS]
+        for name in self.laws:
+            if name not in known:
+                raise SpmdirError(f"there is no law '{name}'{did_you_mean(name, known)}; see --list-laws")
+
+    @property
+    def chosen(self) -> Sequence[Law]:
+        return [law for law in LAWS if not self.laws or law.name in self.laws]
+
+    def of(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Return the examples to try."""
+        if not self.quick or len(examples) <= FEW:
+            return examples
+        return [examples[at * (len(examples) - 1) // (FEW - 1)] for at in range(FEW)]
 
 
 @attrs.frozen
@@ -26,6 +68,7 @@ class Verdict:
     Attributes:
         placement: its text.
         laws, examples: how many were tried.
+        left_out: how many examples were not, since the check was a quick one.
         broken: the first law that is broken, as an error on its first example, at the class or at the line that raised;
             the laws after it build on it and are not tried. None if all hold.
     """
@@ -33,10 +76,12 @@ class Verdict:
     placement: str
     laws: int
     examples: int
+    left_out: int = 0
     broken: SpmdirError | None = None
 
     def __str__(self) -> str:
-        return str(self.broken or f"{self.placement}: {self.laws} laws hold ({self.examples} examples)")
+        of = f" of {self.examples + self.left_out}" if self.left_out else ""
+        return str(self.broken or f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)")
 
 
 @attrs.frozen
@@ -57,12 +102,13 @@ class Report:
         return "\n".join(map(str, self.verdicts))
 
 
-def check_placement(*placements: type[Placement] | Placement | str) -> Report:
+def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> Report:
     """Try every law on placements.
 
     Args:
         placements: values, texts, or classes; of a class, those of its `examples`, or some that follow from the types
-            of its fields.
+            of its fields, and some with drawn numbers.
+        quick: try a few examples of each law, and no drawn numbers.
 
     Raises:
         SpmdirError: one of them is not a placement.
@@ -70,88 +116,128 @@ def check_placement(*placements: type[Placement] | Placement | str) -> Report:
     Example:
         >>> assert spmdir.check_placement("Cyclic(0, 2)").sound
     """
-    verdicts: list[Verdict] = []
+    effort, verdicts = Effort(quick), list[Verdict]()
     for given in placements:
         if isinstance(given, type) and issubclass(given, Placement):
-            verdicts += _of_class(given, None)
+            verdicts += _of_class(given, None, effort)
             continue
         placement = parse_placement(given) if isinstance(given, str) else given
         require_type("placement", placement, Placement, "a class, a value or the text of one, as 'Cyclic(0, 2)'")
-        verdicts.append(_of_value(placement, None))
+        verdicts.append(_of_value(placement, None, effort))
     return Report(tuple(verdicts))
 
 
-def check_plugin(source: str) -> Report:
-    """Try every law on the placements that a plug-in declares.
+def check_plugin(source: str, effort: Effort | None = None) -> Report:
+    """Try the laws on the placements that a plug-in declares.
 
     Args:
         source: the path of a Python file, or the name of an installed plug-in or a module, as for `spmdir.load_plugin`.
+        effort: how much is tried; by default everything.
 
     Raises:
         SpmdirError: the plug-in cannot be loaded, or declares no placement.
     """
-    own = [kind for kind in load_plugin(source).classes(Placement) if hasattr(kind, "text")]
+    return Report(tuple(verdicts_of(source, effort or Effort())))
+
+
+def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
+    """Yield the verdicts of `check_plugin` as they are reached."""
     path = source if source.endswith(".py") else None
+    plugin, error = _in_time(lambda: load_plugin(source), effort)
+    if plugin is None:
+        if isinstance(error, SpmdirError) or path is None:
+            raise error or AssertionError
+        raise SpmdirError(f"plug-in {_told(error)}", Location(path, line_in(path, error) or 1, 1))
+    own = [kind for kind in plugin.classes(Placement) if hasattr(kind, "text")]
     if not own:
         raise SpmdirError(
             "no placement is declared here; expected a class with a `text` that derives from spmdir.ShardPlacement, "
             "spmdir.PartialPlacement or spmdir.Placement",
             Location(source, 1, 1),
         )
-    return Report(tuple(verdict for kind in own for verdict in _of_class(kind, path)))
+    for kind in own:
+        yield from _of_class(kind, path, effort)
 
 
-def _of_class(kind: type[Placement], path: str | None) -> Iterator[Verdict]:
+def _of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterator[Verdict]:
     if not attrs.has(kind):
         error = SpmdirError(
             f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen", _place(kind, path)
         )
-        yield Verdict(kind.__name__, 0, 0, error)
+        yield Verdict(kind.__name__, 0, 0, broken=error)
         return
-    try:
-        found = instances(kind)  # pyright: ignore[reportArgumentType]
-    except Exception as error:
-        yield Verdict(
-            kind.__name__, 0, 0, SpmdirError(f"{kind.__name__}: {_EXAMPLES}: {_told(error)}", _place(kind, path, error))
-        )
+    found, error = _in_time(lambda: (instances(kind), () if effort.quick else drawn_instances(kind)), effort)  # pyright: ignore[reportArgumentType]
+    if found is None:
+        place = _place(kind, path, ("examples",), error)
+        yield Verdict(kind.__name__, 0, 0, broken=SpmdirError(f"{kind.__name__}: {_EXAMPLES}: {_told(error)}", place))
         return
-    for placement in found:
-        yield _of_value(placement, path)
+    usual, drawn = found
+    for placement in usual:
+        yield _of_value(placement, path, effort)
+    for placement in drawn:
+        yield _of_value(placement, path, attrs.evolve(effort, quick=True))
 
 
-def _of_value(placement: Placement, path: str | None) -> Verdict:
-    tried = examples = 0
-    for law in LAWS:
+def _of_value(placement: Placement, path: str | None, effort: Effort) -> Verdict:
+    tried = examples = left_out = 0
+    for law in effort.chosen:
         say("{}: law '{}'", placement, law.name)
         # What users draw afterwards does not depend on how often laws draw.
         with torch.random.fork_rng(()):
-            count, broken = _try(law, placement, path)
-        tried, examples = tried + bool(count), examples + count
+            count, out, broken = _try(law, placement, path, effort)
+        tried, examples, left_out = tried + bool(count), examples + count, left_out + out
         if broken is not None:
-            return Verdict(_name(placement), tried, examples, broken)
-    return Verdict(_name(placement), tried, examples)
+            return Verdict(_name(placement), tried, examples, left_out, broken)
+    return Verdict(_name(placement), tried, examples, left_out)
 
 
-def _try(law: Law, placement: Placement, path: str | None) -> tuple[int, SpmdirError | None]:
-    """Return the number of examples, and what is wrong with the last of them."""
-    count, example, fault, raised = 0, Example(), None, None
+def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tuple[int, int, SpmdirError | None]:
+    """Return how many examples were tried and left out, and what is wrong with the last that was tried."""
+
+    def broken(fault: str, example: Example = _NONE, error: BaseException | None = None) -> SpmdirError:
+        where = f" on {example}" if str(example) else ""
+        message = f"{_name(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
+        return SpmdirError(message, _place(type(placement), path, (*example.methods, *law.about), error))
+
+    every, error = _in_time(lambda: list(law.examples(placement)), effort)
+    if every is None:
+        return 0, 0, broken(_told(error), error=error)
+    chosen = effort.of(every)
+    left_out = len(every) - len(chosen)
+    if law.all_hold is not None and _in_time(lambda: law.all_hold(placement, chosen), effort)[0]:  # type: ignore[misc]
+        return len(chosen), left_out, None
+    for number, example in enumerate(chosen, 1):
+        say("{}: law '{}', example {} of {}", placement, law.name, number, len(chosen))
+        fault, error = _in_time(lambda one=example: (law.fault(placement, one),), effort)
+        if fault is None:
+            return number, left_out, broken(_told(error), example, error)
+        if fault[0] is not None:
+            return number, left_out, broken(fault[0], example)
+    return len(chosen), left_out, None
+
+
+_NONE = Example()
+
+
+def _in_time(run: Callable[[], Answer], effort: Effort) -> tuple[Answer | None, BaseException | None]:
+    """Return what `run` returns, or what it raises: code of plug-ins may raise anything, or not end."""
     try:
-        for example in law.examples(placement):
-            count += 1
-            fault = law.fault(placement, example)
-            if fault is not None:
-                break
-    except Exception as error:
-        fault, raised = _told(error), error
-    if fault is None:
-        return count, None
-    where = f" on {example}" if str(example) else ""
-    message = f"{_name(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
-    return count, SpmdirError(message, _place(type(placement), path, raised))
+        with time_limit(effort.seconds):
+            return run(), None
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return None, error
 
 
-def _told(error: Exception) -> str:
-    return error.message if isinstance(error, SpmdirError) else f"raises {type(error).__name__}: {error}"
+def _told(error: BaseException | None) -> str:
+    if isinstance(error, SpmdirError):
+        return error.message
+    try:
+        text = str(error).partition("\n")[0]
+    except Exception:
+        text = "its text cannot be made"
+    return text if isinstance(error, TooLong) else f"raises {type(error).__name__}: {text}"
 
 
 def _name(placement: Placement) -> str:
@@ -161,13 +247,25 @@ def _name(placement: Placement) -> str:
         return type(placement).__name__
 
 
-def _place(kind: type, path: str | None, error: Exception | None = None) -> Location | None:
-    """Return the line of the file at `path`, or of the class's own, that raised `error`; else that of the class."""
+def _place(
+    kind: type, path: str | None, about: Sequence[str] = (), error: BaseException | None = None
+) -> Location | None:
+    """Return the line of the file at `path`, or of the class's own, that raised `error`.
+
+    Else the line of the first name in `about` that the class declares, else that of the class.
+    """
     try:
-        source, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+        source, (lines, first) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
     except (OSError, TypeError):
         return None
     if source is None:
         return None
-    raised = line_in(source, error) if error else None
-    return Location(path or source, raised or line, 1)
+    raised = _line_of(error, source) if error else None
+    declared = (first + at for name in about for at, line in enumerate(lines) if re.match(rf"\s+(def )?{name}\b", line))
+    return Location(path or source, raised or next(declared, first), 1)
+
+
+def _line_of(error: BaseException, source: str) -> int | None:
+    """Return the line of the file `source` that `error` names, or went through."""
+    where = error.location if isinstance(error, SpmdirError) else None
+    return where.line if where is not None and where.file == source else line_in(source, error)

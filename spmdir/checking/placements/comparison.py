@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spmdir.core.placement.base import PartialPlacement, Placement
 from spmdir.core.placement.error import ENDS, Error
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -36,14 +37,41 @@ def difference(found: Any, right: Any, limit: float) -> str | None:
     return f"is {found[place].item()}{where}; expected {right[place].item()}{by}"
 
 
-def rounding(count: int, tensor: torch.Tensor) -> float:
-    """By how much values may differ that `count` ranks reduced in another order."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return 0.0
-    finite = tensor.abs()[tensor.isfinite()]
-    # Partial values are up to a few times larger than their sum.
-    size = 4 * max(1.0, float(finite.max()) if finite.numel() else 1.0)
-    return size * count * 16 * torch.finfo(tensor.dtype).eps
+def apart(placement: Placement, found: Any, right: Any, count: int, shards: Sequence[torch.Tensor]) -> str | None:
+    """Return how what `count` ranks made of `shards` differs from `right` by more than by rounding and by what
+    `placement` declares; None if it does not."""
+    limit = rounding(placement, count, [right, *shards])
+    if not placement.error:
+        return difference(found, right, limit)
+    return inexact_difference(found, right, placement.error, count, shards, limit)
+
+
+def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -> float:
+    """Return by how much values may differ that `count` ranks made of `shards`, reduced in another order.
+
+    That is relative to the largest of what ranks hold, or to 1 where a function is applied before or after the
+    reduction, as a logarithm, whose result may be near 0.
+    """
+    largest = max((float(shard.abs().max()) for shard in map(_finite, shards) if shard.numel()), default=0.0)
+    least = 1.0 if _is_mapped(placement) else torch.finfo(torch.float64).tiny
+    precision = max((64 * _eps(shard.dtype) for shard in shards), default=0.0)
+    return count * max(largest, least) * precision
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[tensor.isfinite()]
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _is_mapped(placement: Placement) -> bool:
+    kind = type(placement)
+    return isinstance(placement, PartialPlacement) and (kind.before, kind.after) != (
+        PartialPlacement.before,
+        PartialPlacement.after,
+    )
 
 
 def inexact_difference(

@@ -19,6 +19,7 @@ SHAPES = (
 )  # fmt: skip
 DTYPES = (F64, F32, F16, BF16, I64, I32, I8, UI8, I1, COMPLEX_F64)
 FLOATS = (F64, F32, F16, BF16)
+SCALES = {F64: (1e4, 1e30, 1e-30), F32: (1e4, 1e30, 1e-30), F16: (1e3, 1e-3), BF16: (1e4, 1e30, 1e-30)}
 
 
 def layouts(placement: Placement) -> Iterator[Example]:
@@ -44,6 +45,20 @@ def specials(placement: Placement) -> Iterator[Example]:
     held = [dtype for dtype in FLOATS if placement.supports(dtype)]
     for at, example in enumerate(layouts(placement) if held else ()):
         yield attrs.evolve(example, dtype=held[at % len(held)], values="special")
+
+
+def magnitudes(placement: Placement) -> Iterator[Example]:
+    """Yield tensors of large, small, sparse, cancelling and linearly dependent values, on two ranks and on three."""
+    held = [dtype for dtype in FLOATS if placement.supports(dtype)]
+    for count in (2, 3):
+        taken = [example for example in layouts(placement) if example.count == count]
+        taken.sort(key=lambda example: (len(example.shape or ()) == 2, math.prod(example.shape or ())))
+        for example, dtype in ((example, dtype) for example in taken[-1:] for dtype in held):
+            usual = attrs.evolve(example, dtype=dtype, values=ordinary(placement, dtype))
+            yield from (attrs.evolve(usual, scale=scale) for scale in SCALES[dtype])
+            yield from (attrs.evolve(usual, values=values) for values in ("zero", "sparse", "low-rank"))
+            if placement.trait == "partial":
+                yield attrs.evolve(usual, noise_scale=1e3)
 
 
 def ordinary(placement: Placement, dtype: DType) -> str:

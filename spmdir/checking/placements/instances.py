@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import attrs
@@ -18,6 +19,9 @@ VALUES: dict[Any, tuple[Any, ...]] = {
     tuple[int, ...]: ((2, 1), (1, 0, 3), (4,), (2, 2, 2, 2)),
 }
 """Type of a field → values to try; those that the class rejects are left out."""
+
+DRAWN: dict[Any, tuple[tuple[int, ...], ...]] = {int: ((3,), (4, 9), (10, 40))}
+"""Type of a field → from what to what its drawn values are, one of each."""
 
 
 def instances(kind: type[Placement]) -> tuple[Placement, ...]:
@@ -40,6 +44,27 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
             f"give it some: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
         )
     return tuple(found)
+
+
+def drawn_instances(kind: type[Placement]) -> tuple[Placement, ...]:
+    """Return the first of `instances` with other numbers in its fields, a field at a time: 3, and some that are drawn.
+
+    What is wrong with a class for these numbers alone is found too; the same ones are drawn for a class each time.
+    """
+    usual, random = instances(kind), Random(kind.text)
+    types = typing.get_type_hints(kind)
+    found: list[Placement] = []
+    for field in attrs.fields(kind):  # pyright: ignore[reportArgumentType]
+        for ends in DRAWN.get(types[field.name], ()) if field.init and field.name != "dim" else ():
+            made = _made(kind, {**_values(usual[0]), field.name: random.randint(ends[0], ends[-1])})
+            if made is not None and made not in usual and made not in found:
+                found.append(made)
+    return tuple(found)
+
+
+def _values(placement: Placement) -> dict[str, Any]:
+    fields = (field.name for field in attrs.fields(type(placement)) if field.init)
+    return {name: getattr(placement, name) for name in fields}
 
 
 def _varied(kind: Any) -> Iterator[Placement]:
@@ -77,5 +102,5 @@ def _default(field: Any) -> tuple[Any, ...]:
 def _made(kind: Any, values: dict[str, Any]) -> Placement | None:
     try:
         return kind(**values)
-    except (SpmdirError, ValueError, TypeError):
+    except Exception:  # a validator may raise anything to reject a value
         return None

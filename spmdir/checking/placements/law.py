@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import torch
@@ -21,7 +21,10 @@ class Example:
     Attributes:
         count: of ranks along the axis.
         shape, dtype: of the tensor.
-        values: "random", "positive", or "special" with NaN, infinities and negative zeros among them.
+        values: "random", "positive", "special" with NaN, infinities and negative zeros among them, "zero", "sparse"
+            with a few large elements, or "low-rank", whose rows are multiples of one.
+        scale: what finite values are multiplied by.
+        noise_scale: how many times as large as the values the noise is of which partial values are made.
         about: what else there is to say, such as the step that is tried.
     """
 
@@ -29,13 +32,17 @@ class Example:
     shape: tuple[int, ...] | None = None
     dtype: DType | None = None
     values: str = "random"
+    scale: float = 1.0
+    noise_scale: float = 1.0
     about: str = ""
 
     def __str__(self) -> str:
         parts = [self.about] if self.about else []
         if self.shape is not None:
             sizes = "x".join([*map(str, self.shape), str(self.dtype or "any")])
-            parts.append(f"tensor<{sizes}>" + (f" of {self.values} values" if self.dtype else ""))
+            times = f" times {self.scale:g}" if self.scale != 1 else ""
+            noise = f" with noise {self.noise_scale:g} times as large" if self.noise_scale != 1 else ""
+            parts.append(f"tensor<{sizes}>" + (f" of {self.values} values{times}{noise}" if self.dtype else ""))
         if self.count is not None:
             parts.append(f"{self.count} rank{'s' * (self.count != 1)}")
         return ", ".join(parts)
@@ -45,6 +52,11 @@ class Example:
         """Return the number of ranks, for laws that have one."""
         assert self.count is not None
         return self.count
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Return the methods that this example is about, beside those that its law is about."""
+        return ()
 
     @property
     def seed(self) -> int:
@@ -57,19 +69,40 @@ class Example:
         if dtype == torch.bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not (dtype.is_floating_point or dtype.is_complex):
-            return torch.randint(0, 100, shape, generator=generator).to(dtype)
+            lowest = -100 if dtype.is_signed else 0
+            return torch.randint(lowest, 100, shape, generator=generator).to(dtype)
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if self.values == "positive":
-            value = value.abs() + 0.125
-        if self.values == "special":
-            special = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0], dtype=torch.float64)
-            chosen = special[torch.randint(4, shape, generator=generator)]
-            value = torch.where(torch.rand(shape, generator=generator) < 0.5, chosen, value)
-        return value.to(dtype)
+        return (VALUES[self.values](value, generator) * self.scale).to(dtype)
 
     def noise(self, again: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the noise for `distribute`; others for other numbers."""
-        return random_like(torch.Generator().manual_seed(self.seed + 1 + again))
+        noise = random_like(torch.Generator().manual_seed(self.seed + 1 + again))
+        return noise if self.noise_scale == 1 else lambda tensor: (noise(tensor) * self.noise_scale).to(tensor.dtype)
+
+
+def _special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    special = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0], dtype=torch.float64)
+    chosen = special[torch.randint(4, value.shape, generator=generator)]
+    return torch.where(torch.rand(value.shape, generator=generator) < 0.5, chosen, value)
+
+
+def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return value.abs() * 1e3 * (torch.rand(value.shape, generator=generator) < 0.1)
+
+
+def _low_rank(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return value.abs() if value.dim() < 2 else (value[:, :1] * value[:1]).abs()
+
+
+VALUES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "random": lambda value, _: value,
+    "positive": lambda value, _: value.abs() + 0.125,
+    "special": _special,
+    "zero": lambda value, _: value * 0,
+    "sparse": _sparse,
+    "low-rank": _low_rank,
+}
+"""Name → (normal values, random numbers) → the values of the example."""
 
 
 @attrs.frozen
@@ -81,12 +114,17 @@ class Law:
         says: the law as a clause that follows "law 'name':".
         examples: what it is tried on, for one placement; none if it does not concern it.
         fault: what is wrong with an example, as what was found and what was expected; None if nothing is.
+        about: the methods and attributes that it is about, by which the line of a fault is found; the first that a
+            class declares counts.
+        all_hold: whether it holds on all of these examples, for laws that can tell so faster than one by one.
     """
 
     name: str
     says: str
     examples: Callable[[Placement], Iterable[Example]]
     fault: Callable[[Placement, Example], str | None]
+    about: tuple[str, ...] = ()
+    all_hold: Callable[[Placement, Sequence[Example]], bool] | None = None
 
 
 def once(placement: Placement) -> Iterable[Example]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +22,9 @@ def _partial(placement: Placement) -> Iterator[Example]:
 
 def _reduction(placement: Any, example: Example) -> str | None:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
-    limit = rounding(example.ranks, tensor)
     for again in range(2):
         shards = placement.distribute(tensor, example.ranks, example.noise(again))
+        limit = rounding(placement, example.ranks, [tensor, *shards])
         reduced = placement.before(shards[0])
         if reduced.shape != tensor.shape or reduced.dtype != tensor.dtype:
             made = f"{list(reduced.shape)} of {reduced.dtype}"
@@ -45,7 +46,7 @@ def _identity(placement: Any, example: Example) -> str | None:
     reduced = placement.before(tensor.clone())
     for _ in range(example.ranks - 1):
         reduced = combine(reduced, nothing)
-    fault = difference(placement.after(reduced, example.ranks), tensor, rounding(example.ranks, tensor))
+    fault = difference(placement.after(reduced, example.ranks), tensor, rounding(placement, example.ranks, [tensor]))
     return f"beside the identity {placement.identity} the value {fault}" if fault else None
 
 
@@ -70,7 +71,7 @@ def _kind(placement: Any, example: Example) -> str | None:
     rows = [other.distribute(shard, 2, example.noise(2 + at)) for at, shard in enumerate(held)]
     shape = tuple(tensor.shape)
     first = other.collect([placement.collect([row[at] for row in rows], shape) for at in range(2)], shape)
-    fault = difference(first, tensor, 4 * rounding(2, tensor))
+    fault = difference(first, tensor, rounding(placement, 4, [tensor, *held, *itertools.chain(*rows)]))
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
 
 
@@ -85,14 +86,16 @@ def _elementwise(placement: Any, example: Example) -> str | None:
     reduced = placement.before(tensor.clone())
     after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
     for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
-        if fault := difference(part, whole, rounding(1, whole)):
+        if fault := difference(part, whole, rounding(placement, 1, [whole])):
             return f"`{name}` of the first rows {fault}, as of all rows"
     return None
 
 
 PARTIAL_LAWS = (
-    Law("elementwise", "`before` and `after` do the same to every element", _partial, _elementwise),
-    Law("reduction", "the value is `after` of the reduction of `before`", _partial, _reduction),
-    Law("identity", "a rank that holds the identity changes nothing", _partial, _identity),
-    Law("kind", "reductions of one kind can be done in any order", _commuting, _kind),
+    Law(
+        "elementwise", "`before` and `after` do the same to every element", _partial, _elementwise, ("before", "after")
+    ),
+    Law("reduction", "the value is `after` of the reduction of `before`", _partial, _reduction, ("reduce", "after")),
+    Law("identity", "a rank that holds the identity changes nothing", _partial, _identity, ("identity",)),
+    Law("kind", "reductions of one kind can be done in any order", _commuting, _kind, ("kind",)),
 )

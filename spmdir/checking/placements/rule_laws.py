@@ -99,4 +99,12 @@ def _sound(placement: Placement, example: Example) -> str | None:
     return None
 
 
-RULE_LAWS = (Law("rules", "the strategies of ops in which it occurs compute what the ops do", _runs, _sound),)
+RULE_LAWS = (
+    Law(
+        "rules",
+        "the strategies of ops in which it occurs compute what the ops do",
+        _runs,
+        _sound,
+        ("lift", "passes", "scaled"),
+    ),
+)

@@ -84,7 +84,17 @@ def _splits(placement: Any, example: Example) -> str | None:
         placement.collect([shard.clone() for shard in half], inner)
         for half, inner in zip((shards[:2], shards[2:]), inners, strict=True)
     ]
-    return difference(placement.collect(halves, shape), placement.collect(shards, shape), rounding(4, tensor))
+    return difference(
+        placement.collect(halves, shape), placement.collect(shards, shape), rounding(placement, 4, [tensor, *shards])
+    )
+
+
+class Scaled(Example):
+    """One of the methods that scale, by a factor."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return (self.about.split()[0],)
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:
@@ -93,7 +103,7 @@ def _scalable(placement: Placement) -> Iterator[Example]:
     for count in (2, 3, *map(len, tuples(placement))):
         for size in even_sizes(placement, count):
             shape = (size,) * (placement.dim + 1)
-            yield from (Example(count, shape, about=f"{way} by {n}") for way in SCALINGS for n in FACTORS)
+            yield from (Scaled(count, shape, about=f"{way} by {n}") for way in SCALINGS for n in FACTORS)
 
 
 def _scaled(placement: Any, example: Example) -> str | None:
@@ -133,10 +143,16 @@ SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
 """Method → (what the placement that it gives holds on a rank, what that must be)."""
 
 PARTITION_LAWS = (
-    Law("partition", "every position of the dimension is on one rank", _sharded, _partition),
-    Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs),
+    Law("partition", "every position of the dimension is on one rank", _sharded, _partition, ("ranges",)),
+    Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs, ("runs",)),
 )
 SHARD_LAWS = (
-    Law("splits", "where `splits` is true, two axes of two ranks hold what one of four does", _nested, _splits),
+    Law(
+        "splits",
+        "where `splits` is true, two axes of two ranks hold what one of four does",
+        _nested,
+        _splits,
+        ("splits",),
+    ),
     Law("scaled", "`scaled`, `unscaled` and `inside` shard as the placement does", _scalable, _scaled),
 )

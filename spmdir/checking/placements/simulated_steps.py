@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -52,60 +52,68 @@ class Move(Example):
         return step_state(step, TensorMeta(self.shape or (), self.dtype or F64), self.mesh)
 
     @property
-    def text(self) -> str:
-        """Return the program, as it is before lower-reshard."""
-        kind = _type(TensorMeta(self.shape or (), self.dtype or F64))
-        held = [f"%{one.name}: {_type(one.meta)} {_attribute(one.sharding, one.initial)}" for one in self.states]
-        given = [f"{_type(one.meta)} {_attribute(one.sharding, '', one.name)}" for one in self.states]
-        values = [f"%new_{one.name}" for one in self.states]
-        operands = ", ".join(["%x", *(f"%{one.name}" for one in self.states)])
-        placed = [f"{_type(one.meta)} <{one.sharding}>" for one in self.states]
-        types = [kind, *(_type(one.meta) for one in self.states)]
-        return (
-            f"spmd.mesh @mesh {self.mesh}\n"
-            f"func.func @main({', '.join([f'%x: {kind} {_attribute(self.source)}', *held])}) -> "
-            f"({', '.join([f'{kind} {_attribute(self.target)}', *given])}) {{\n"
-            f"  {', '.join(['%y', *values])} = spmd.{self.kind} {operands} : "
-            f"{', '.join([f'{kind} <{self.target}>', *placed])}\n"
-            f"  return {', '.join(['%y', *values])} : {', '.join(types)}\n}}\n"
-        )
-
-    def programs(self) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:
-        """Return the graph of each rank, what ranks begin with of each state, and how that is laid out."""
-        module = parse(self.text, "<step>")
-        run_passes(module, "lower-reshard,localize")
-        function = main_function(module)
-        initial = initial_states(function, self.mesh).values()
-        shardings = [sharding_of(value) or Sharding() for value in function.args][1:]
-        states = [
-            distribute(whole, one, self.mesh, self.noise()) for whole, one in zip(initial, shardings, strict=True)
-        ]
-        return [lower_to_fx(module, rank) for rank in range(self.mesh.world_size)], states, shardings
+    def methods(self) -> tuple[str, ...]:
+        return ("edges",) if self.kind == "convert" else ()
 
     def held(self) -> list[torch.Tensor]:
         """Return the local tensor of each rank before."""
         return distribute(self.tensor(), self.source, self.mesh, self.noise())
 
-    def run(self) -> list[torch.Tensor]:
-        """Return the local tensor of each rank afterwards.
-
-        Raises:
-            SpmdirError: a step fails, or ranks that share a state disagree on it.
-        """
-        graphs, states, shardings = self.programs()
-        given = [[shard, *(state[rank] for state in states)] for rank, shard in enumerate(self.held())]
-        returned = run_lockstep(graphs, given, self.mesh)
-        for index, (state, sharding) in enumerate(zip(states, shardings, strict=True)):
-            collect(
-                [outputs[1 + index] for outputs in returned], sharding, self.mesh, _whole(state, sharding, self.mesh)
-            )
-        return [outputs[0] for outputs in returned]
-
     def sent(self) -> float:
         """Bytes that the busiest rank sends, by the ring model, counted on the collectives of its graph."""
-        graphs, states, _ = self.programs()
+        graphs, states, _ = _programs([self])
         given = [[shard, *(state[rank] for state in states)] for rank, shard in enumerate(self.held())]
         return max(_sent(graph, given[rank], self.mesh) for rank, graph in enumerate(graphs))
+
+
+def run(moves: Sequence[Move], held: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Return the local tensors of the ranks after each of `moves`, all on one mesh, of what ranks `held` before.
+
+    Raises:
+        SpmdirError: a step fails, or ranks that share a state disagree on it.
+    """
+    mesh = moves[0].mesh
+    graphs, states, shardings = _programs(moves)
+    inputs = [[value[rank] for value in (*held, *states)] for rank in range(mesh.world_size)]
+    by_rank = run_lockstep(graphs, inputs, mesh)
+    after = [[results[at] for results in by_rank] for at in range(len(moves) + len(states))]
+    for kept, before, sharding in zip(after[len(moves) :], states, shardings, strict=True):
+        collect(kept, sharding, mesh, _whole(before, sharding, mesh))
+    return after[: len(moves)]
+
+
+def _programs(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:
+    """Return the graph of each rank that makes all of `moves`, what ranks begin with of each state, and its layout."""
+    mesh, module = moves[0].mesh, parse(program(moves), "<step>")
+    run_passes(module, "lower-reshard,localize")
+    function = main_function(module)
+    shardings = [sharding_of(value) or Sharding() for value in function.args][len(moves) :]
+    initial = initial_states(function, mesh).values()
+    states = [distribute(whole, one, mesh, moves[0].noise()) for whole, one in zip(initial, shardings, strict=True)]
+    return [lower_to_fx(module, rank) for rank in range(mesh.world_size)], states, shardings
+
+
+def program(moves: Sequence[Move]) -> str:
+    """Return the program that makes all of `moves`, as it is before lower-reshard; one at most has states."""
+    arguments, results, steps = [], [], ""
+    kinds = [_type(TensorMeta(move.shape or (), move.dtype or F64)) for move in moves]
+    for at, (move, kind) in enumerate(zip(moves, kinds, strict=True)):
+        arguments.append(f"%x{at}: {kind} {_attribute(move.source)}")
+        results.append(f"{kind} {_attribute(move.target)}")
+        made = [f"%y{at}", *(f"%new_{one.name}" for one in move.states)]
+        taken = [f"%x{at}", *(f"%{one.name}" for one in move.states)]
+        placed = [f"{kind} <{move.target}>", *(f"{_type(one.meta)} <{one.sharding}>" for one in move.states)]
+        steps += f"  {', '.join(made)} = spmd.{move.kind} {', '.join(taken)} : {', '.join(placed)}\n"
+    states = [one for move in moves for one in move.states]
+    arguments += [f"%{one.name}: {_type(one.meta)} {_attribute(one.sharding, one.initial)}" for one in states]
+    results += [f"{_type(one.meta)} {_attribute(one.sharding, '', one.name)}" for one in states]
+    values = [*(f"%y{at}" for at in range(len(moves))), *(f"%new_{one.name}" for one in states)]
+    types = [*kinds, *(_type(one.meta) for one in states)]
+    return (
+        f"spmd.mesh @mesh {moves[0].mesh}\n"
+        f"func.func @main({', '.join(arguments)}) -> ({', '.join(results)}) {{\n"
+        f"{steps}  return {', '.join(values)} : {', '.join(types)}\n}}\n"
+    )
 
 
 def _whole(state: list[torch.Tensor], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:

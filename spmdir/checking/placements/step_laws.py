@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from random import Random
 
 import attrs
 import torch
 
-from spmdir.checking.placements.comparison import difference, inexact_difference, rounding
-from spmdir.checking.placements.examples import DTYPES, FLOATS, even_sizes, layouts, ordinary, takes
+from spmdir.checking.placements.comparison import apart, difference
+from spmdir.checking.placements.examples import DTYPES, FLOATS, even_sizes, layouts, magnitudes, ordinary, takes
 from spmdir.checking.placements.law import Example, Law
-from spmdir.checking.placements.simulated_steps import Move
-from spmdir.core.errors import SpmdirError
+from spmdir.checking.placements.simulated_steps import Move, run
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding
@@ -32,6 +34,14 @@ SOME = {"shard": ("S(0)", "S(1)"), "replicated": ("R",), "partial": ("P(sum)",)}
 
 ALLOWANCE = 64
 """Bytes that an edge may send to each rank beside its elements, such as their scale."""
+
+DRAWN = {("x", "y"): 16, ("x", "y", "z"): 8}
+"""Axes, of two ranks each → how many moves between drawn placements on them are tried."""
+
+TOGETHER = 48
+"""Moves that are made by one program."""
+
+Entries = list[tuple[str, Placement]]
 
 
 def _tensors(placement: Placement) -> Iterator[Example]:
@@ -53,28 +63,55 @@ def _tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _moves(placement: Placement) -> Iterator[Move]:
-    """From it and to it, alone on one axis, and beside what it comes from or goes to on another one."""
+    """From it and to it, alone on one axis, beside its partner on another one, and between drawn ones on two and three.
+
+    Beside it on another axis, what it stands beside goes from every partner to every other one.
+    """
     first = None
+    partners = tuple(map(parse_placement, PARTNERS))
     for example in _tensors(placement):
-        first = first or example.count
-        for partner in map(parse_placement, PARTNERS):
+        first = first or example
+        mesh = Mesh({"x": example.ranks})
+        for partner in partners:
             own, other, beside = ("x", placement), ("x", partner), ("y", partner)
             for source, target in (([own], [other]), ([other], [own])):
-                yield from _move("reshard", example, Mesh({"x": example.ranks}), source, target)
-            if example.count == first:
+                yield from _move("reshard", example, mesh, source, target)
+            if example.count == first.count:
                 for outer, inner in ((own, beside), (beside, own)):
                     for source, target in (([outer, inner], [outer]), ([inner], [outer, inner])):
                         yield from _move("reshard", example, Mesh({"x": example.ranks, "y": 2}), source, target)
+    if first is None:
+        return
+    for before, after in itertools.permutations(partners, 2):
+        for own, other in ("xy", "yx"):
+            source, target = (sorted([(own, placement), (other, partner)]) for partner in (before, after))
+            yield from _move("reshard", first, Mesh({own: first.ranks, other: 2}), source, target)
+    yield from _drawn_moves(placement, (placement, placement, *partners))
+
+
+def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator[Move]:
+    """Yield moves between drawn ones of `choices` on several axes of two ranks."""
+    tensors = [example for example in _tensors(placement) if example.count == 2 and math.prod(example.shape or ())]
+    random = Random(str(placement))
+    for axes, number in DRAWN.items() if tensors else ():
+        mesh = Mesh(dict.fromkeys(axes, 2))
+        drawn = (([(axis, random.choice(choices)) for axis in axes] for _ in range(2)) for _ in range(40 * number))
+        moves = (
+            _move("reshard", tensors[at % len(tensors)], mesh, source, target)
+            for at, (source, target) in enumerate(drawn)
+            if any(p == placement for _, p in (*source, *target))
+        )
+        yield from islice(itertools.chain.from_iterable(moves), number)
 
 
 def _converts(placement: Placement) -> Iterator[Move]:
     """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
-    for example in islice(_tensors(placement), 0, None, 2):
-        yield from _edges_on(placement, example)
+    for at, example in enumerate(islice(_tensors(placement), 0, None, 2)):
+        yield from _edges_on(placement, example, two_axes=at < 2)
 
 
-def _larger(placement: Placement) -> Iterator[Move]:
-    """Edges on tensors beside which a scale is nothing."""
+def _large_converts(placement: Placement) -> Iterator[Move]:
+    """Yield edges on tensors beside which a scale is nothing."""
     for count in (2, 3):
         for size in even_sizes(placement, count) if placement.dim is not None else (96,):
             for example in islice(_tensors(placement), 1):
@@ -83,18 +120,43 @@ def _larger(placement: Placement) -> Iterator[Move]:
                     yield from _edges_on(placement, attrs.evolve(example, count=count, shape=shape))
 
 
-def _edges_on(placement: Placement, example: Example) -> Iterator[Move]:
+def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
+    """Yield edges, and the steps to a replicated value and back, on large, small, sparse and cancelling values."""
+    for example in magnitudes(placement) if placement.trait not in ("open", "replicated") else ():
+        own, mesh = [("x", placement)], Mesh({"x": example.ranks})
+        if not _can_hold(placement, example) or example.count != 2:
+            continue
+        yield from _edges_on(placement, example, two_axes=False)
+        yield from _move("reshard", example, mesh, own, [])
+        yield from _move("reshard", example, mesh, [], own)
+
+
+def _can_hold(placement: Placement, example: Example) -> bool:
+    try:
+        placement.distribute(example.tensor(), example.ranks, example.noise())
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _edges_on(placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert") -> Iterator[Move]:
+    meshes = (Mesh({"x": example.ranks}), *([Mesh({"x": example.ranks, "y": 2})] if two_axes else ()))
     for edge in placement.edges():
         end = edge.target if edge.target is not None else edge.source
         assert end is not None  # an earlier law says so
-        for other in map(parse_placement, SOME.get(end, (end,))):
-            for mesh in (Mesh({"x": example.ranks}), Mesh({"x": example.ranks, "y": 2})):
-                own, their = ([(axis, p) for axis in mesh.axis_names] for p in (placement, other))
-                source, target = (own, their) if edge.target is not None else (their, own)
-                yield from _move("convert", example, mesh, source, target)
+        for other, mesh in itertools.product(map(parse_placement, SOME.get(end, (end,))), meshes):
+            own, their = ([(axis, p) for axis in mesh.axis_names] for p in (placement, other))
+            source, target = (own, their) if edge.target is not None else (their, own)
+            yield from _move(kind, example, mesh, source, target)
 
 
-def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Placement]]) -> Iterator[Move]:
+def _planned_edges(placement: Placement) -> Iterator[Move]:
+    """Yield the reshards that each edge makes in one step, along one axis."""
+    for example in islice(_tensors(placement), 0, None, 2):
+        yield from _edges_on(placement, example, two_axes=False)
+
+
+def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterator[Move]:
     """Yield the move, if there is a plan and the tensor fits both layouts."""
     assert example.shape is not None and example.dtype is not None
     source, target = map(Sharding, entries)
@@ -109,37 +171,50 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: list[tuple[str, Pla
         plan_reshard(example.shape, example.dtype, source, target, mesh)
     except SpmdirError:
         return
-    exact = not any(placement.trait == "partial" or placement.error for placement in held)
-    yield Move(
-        example.count, example.shape, example.dtype, "special" if exact else example.values, kind=kind, mesh=mesh,
-        source=source, target=target,
-    )  # fmt: skip
+    usual = example.values in ("random", "positive") and example.scale == example.noise_scale == 1
+    exact = usual and not any(placement.trait == "partial" or placement.error for placement in held)
+    values = {**attrs.asdict(example, recurse=False), "values": "special" if exact else example.values}
+    yield Move(**values, kind=kind, mesh=mesh, source=source, target=target)
 
 
 def _same(placement: Placement, example: Example) -> str | None:
-    assert isinstance(example, Move) and example.shape is not None
-    tensor, held, found = example.tensor(), example.held(), example.run()
-    meta = TensorMeta(example.shape, DTYPES_OF_TORCH[tensor.dtype])
+    assert isinstance(example, Move)
+    held = example.held()
+    return _wrong(placement, example, held, run([example], [held])[0])
+
+
+def _all_same(placement: Placement, examples: Sequence[Example]) -> bool:
+    """Return whether all moves are right, those of a mesh made by one program."""
+    moves = sorted((move for move in examples if isinstance(move, Move)), key=lambda move: str(move.mesh))
+    for _, group in itertools.groupby(moves, key=lambda move: move.mesh):
+        every = list(group)
+        for some in (every[at : at + TOGETHER] for at in range(0, len(every), TOGETHER)):
+            held = [move.held() for move in some]
+            found = run(some, held)
+            if any(_wrong(placement, *one) for one in zip(some, held, found, strict=True)):
+                return False
+    return True
+
+
+def _wrong(placement: Placement, move: Move, held: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str | None:
+    """Return what is wrong with what ranks have after the move; they `held` something else before."""
+    assert move.shape is not None
+    tensor = move.tensor()
+    meta = TensorMeta(move.shape, DTYPES_OF_TORCH[tensor.dtype])
     for rank, shard in enumerate(found):
-        local = example.target.local_type(meta, example.mesh, example.mesh.coordinate(rank))
+        local = move.target.local_type(meta, move.mesh, move.mesh.coordinate(rank))
         shape, dtype = local.shape, TORCH_DTYPES[local.dtype]
         if tuple(shard.shape) != shape or shard.dtype != dtype:
             return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {dtype}"
-    whole = collect(found, example.target, example.mesh, example.shape, tensor.dtype)
-    if example.values == "special":
+    whole = collect(found, move.target, move.mesh, move.shape, tensor.dtype)
+    if move.values == "special":
         return difference(whole, tensor, 0.0)
-    limit = rounding(example.mesh.world_size, torch.cat([shard.flatten() for shard in held]))
-    if not (error := placement.error):
-        return difference(whole, tensor, limit)
-    return inexact_difference(whole, tensor, error, example.mesh.world_size, held, limit)
+    return apart(placement, whole, tensor, move.mesh.world_size, held)
 
 
 def _cost(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move) and example.shape is not None
-    itemsize = example.tensor().element_size()
-    axes = tuple(axis for axis in example.mesh.axis_names if example.source[axis] != example.target[axis])
-    step = Step("convert", axes, example.source, example.target)
-    cost = step_cost(step, example.shape, itemsize, example.mesh)
+    cost = _step_cost(example)
     for name, number in (("wire bytes", cost.wire_bytes), ("seconds", cost.seconds)):
         if not 0 <= number < math.inf:
             return f"its {name} are {number}; expected a number that is not negative"
@@ -149,8 +224,48 @@ def _cost(placement: Placement, example: Example) -> str | None:
     return None
 
 
+def _step_cost(move: Move):
+    axes = tuple(axis for axis in move.mesh.axis_names if move.source[axis] != move.target[axis])
+    step = Step("convert", axes, move.source, move.target)
+    return step_cost(step, move.shape or (), move.tensor().element_size(), move.mesh)
+
+
+def _planned(placement: Placement, example: Example) -> str | None:
+    assert isinstance(example, Move) and example.shape is not None
+    plan = plan_reshard(example.shape, example.dtype, example.source, example.target, example.mesh)
+    cost = _step_cost(example)
+    if plan.seconds > cost.seconds * 1.001:
+        return (
+            f"the planner takes `{plan}`, which sends {plan.wire_bytes:g} bytes; expected the declared step, which "
+            f"sends {cost.wire_bytes:g}"
+        )
+    return None
+
+
 STEP_LAWS = (
-    Law("edge", "what an edge makes of what ranks hold is what its other end says", _converts, _same),
-    Law("cost", "an edge costs no less than nothing, and no less than its collectives send", _larger, _cost),
-    Law("steps", "the steps of every plan from it and to it keep the tensor", _moves, _same),
+    Law(
+        "edge",
+        "what an edge makes of what ranks hold is what its other end says",
+        _converts,
+        _same,
+        ("edges",),
+        _all_same,
+    ),
+    Law(
+        "cost",
+        "an edge costs no less than nothing, and no less than its collectives send",
+        _large_converts,
+        _cost,
+        ("edges",),
+    ),
+    Law("planned", "the planner takes a declared edge, or what costs less", _planned_edges, _planned, ("edges",)),
+    Law(
+        "precision",
+        "edges and reductions keep large, small, sparse, cancelling and linearly dependent values as well",
+        _converts_at_magnitudes,
+        _same,
+        ("edges", "before", "error"),
+        _all_same,
+    ),
+    Law("steps", "the steps of every plan from it and to it keep the tensor", _moves, _same, (), _all_same),
 )

@@ -12,6 +12,7 @@ from spmdir.checking.placements.instances import instances
 from spmdir.checking.placements.law import Example, Law, once
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import Error
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.sharding import Sharding, parse_sharding
@@ -83,6 +84,8 @@ def _edge(placement: Placement, example: Example) -> str | None:
     from spmdir.reshard.collectives import collective, collectives
 
     edge = list(placement.edges())[int(example.about.split()[1])]
+    if not isinstance(edge, Edge):
+        return f"`edges` gives {edge!r}; expected Edges"
     ends = [end for end in (edge.source, edge.target) if end is not None]
     if len(ends) != 1:
         return f"it names {len(ends)} of source and target; expected one, the other is {placement}"
@@ -103,8 +106,20 @@ def _edge(placement: Placement, example: Example) -> str | None:
 
 
 TEXT_LAWS = (
-    Law("declaration", "trait, base class and numbers are of those that there are", once, _declaration),
+    Law(
+        "declaration",
+        "trait, base class and numbers are of those that there are",
+        once,
+        _declaration,
+        ("trait", "reduce", "error", "dim"),
+    ),
     Law("frozen", "it never changes, and equal ones have equal hashes", once, _frozen),
-    Law("text", "what is printed is read back as the same, and no other prints the same", once, _text),
-    Law("edges", "an edge names one other end and what it costs", _ends, _edge),
+    Law(
+        "text",
+        "what is printed is read back as the same, and no other prints the same",
+        once,
+        _text,
+        ("__str__", "text"),
+    ),
+    Law("edges", "an edge names one other end and what it costs", _ends, _edge, ("edges",)),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spmdir.checking.placements.comparison import difference, inexact_difference, rounding
-from spmdir.checking.placements.examples import specials, tensors
+from spmdir.checking.placements.comparison import apart, difference
+from spmdir.checking.placements.examples import magnitudes, specials, tensors
 from spmdir.checking.placements.law import Example, Law
+from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
@@ -42,19 +43,46 @@ def _values(placement: Placement) -> Iterator[Example]:
 
 def _inverse(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    shards = placement.distribute(tensor.clone(), example.ranks, example.noise())
-    found = placement.collect(shards, tuple(tensor.shape))
-    if placement.has_own_type:
-        found = found.to(tensor.dtype)
-    if placement.trait != "partial" and not placement.error:
-        return difference(found, tensor, 0)
-    limit = rounding(example.ranks, tensor)
-    if not placement.error:
-        return difference(found, tensor, limit)
-    return inexact_difference(found, tensor, placement.error, example.ranks, shards, limit)
+    for again in range(2 if placement.trait == "partial" else 1):
+        shards = placement.distribute(tensor.clone(), example.ranks, example.noise(again))
+        # `collect` may work in place, and what is right depends on what ranks held.
+        found = placement.collect([shard.clone() for shard in shards], tuple(tensor.shape))
+        found = found.to(tensor.dtype) if placement.has_own_type else found
+        exact = placement.trait != "partial" and not placement.error
+        fault = difference(found, tensor, 0) if exact else apart(placement, found, tensor, example.ranks, shards)
+        if fault:
+            return fault
+    return None
+
+
+def _magnitudes(placement: Placement) -> Iterator[Example]:
+    if placement.trait != "open":
+        yield from magnitudes(placement)
+
+
+def _at_magnitude(placement: Placement, example: Example) -> str | None:
+    try:
+        placement.distribute(example.tensor(), example.ranks, example.noise())
+    except UnsupportedError:
+        return None
+    fault = _inverse(placement, example)
+    return f"{fault}; where it cannot hold such values, `distribute` raises UnsupportedError" if fault else None
 
 
 VALUE_LAWS = (
-    Law("local shape", "`distribute` gives each rank what `local_type` says", _layouts, _local_type),
-    Law("inverse", "`collect` of what `distribute` gives is the tensor", _values, _inverse),
+    Law(
+        "local shape",
+        "`distribute` gives each rank what `local_type` says",
+        _layouts,
+        _local_type,
+        ("local_type", "local_shape", "distribute"),
+    ),
+    Law("inverse", "`collect` of what `distribute` gives is the tensor", _values, _inverse, ("collect", "distribute")),
+    Law(
+        "magnitude",
+        "large, small, sparse, cancelling and linearly dependent values are kept as well",
+        _magnitudes,
+        _at_magnitude,
+        ("before", "collect", "distribute"),
+    ),
 )
