@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.checking.placements import check_placement as check_placement
     from spmdir.checking.rules import check_rules as check_rules
     from spmdir.core.errors import SpmdirError as SpmdirError
+    from spmdir.core.errors import UnsupportedError as UnsupportedError
     from spmdir.core.mesh import Mesh as Mesh
     from spmdir.core.placement.base import PartialPlacement as PartialPlacement
     from spmdir.core.placement.base import Placement as Placement
@@ -74,6 +75,7 @@ _HOMES = {
     "SpmdirError": "spmdir.core.errors",
     "TensorMeta": "spmdir.core.tensor",
     "Topology": "spmdir.reshard.topology",
+    "UnsupportedError": "spmdir.core.errors",
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",
     "comm_report": "spmdir.report.communication",

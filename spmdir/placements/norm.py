@@ -4,7 +4,8 @@ The norm of a tensor whose elements are sharded is the norm of the ranks' norms.
 reduced at once: the norms of many gradients can be stacked, the norm of those be taken, and one number be reduced, as
 clipping by the norm of all gradients wants. DTensor calls it `_NormPartial`.
 
-Norms are never negative; a tensor that has negative elements cannot have this placement.
+Norms are never negative; a tensor that has negative elements cannot have this placement, nor one whose p-th powers
+its element type cannot hold, as the squares of 1e30 and 1e-30 in f32.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Norm(PartialPlacement):
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         if tensor.numel() and (tensor < 0).any():
             raise UnsupportedError(f"a value with the placement {self} has negative elements; norms have none")
+        powers = self.before(tensor)
+        if (powers.isinf() & ~tensor.isinf() | (powers == 0) & (tensor != 0)).any():
+            raise UnsupportedError(f"a value with the placement {self} has elements whose powers the type cannot hold")
         weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
         total = self.collect(weights, tensor.shape)
         return [tensor * (weight / total) for weight in weights]

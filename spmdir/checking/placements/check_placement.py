@@ -145,8 +145,9 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
     path = source if source.endswith(".py") else None
     plugin, error = _in_time(lambda: load_plugin(source), effort)
     if plugin is None:
+        assert error is not None
         if isinstance(error, SpmdirError) or path is None:
-            raise error or AssertionError
+            raise error
         raise SpmdirError(f"plug-in {_told(error)}", Location(path, line_in(path, error) or 1, 1))
     own = [kind for kind in plugin.classes(Placement) if hasattr(kind, "text")]
     if not own:

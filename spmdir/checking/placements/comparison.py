@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from spmdir.core.placement.base import PartialPlacement, Placement
 from spmdir.core.placement.error import ENDS, Error
+from spmdir.core.placement.reductions import REDUCTIONS
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -49,29 +51,33 @@ def apart(placement: Placement, found: Any, right: Any, count: int, shards: Sequ
 def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -> float:
     """Return by how much values may differ that `count` ranks made of `shards`, reduced in another order.
 
-    That is relative to the largest of what ranks hold, or to 1 where a function is applied before or after the
-    reduction, as a logarithm, whose result may be near 0.
+    That is relative to the largest of what ranks hold, or to 1 where functions are applied before and after the
+    reduction that do not scale with the values, as a logarithm, whose result may be near 0.
     """
-    largest = max((float(shard.abs().max()) for shard in map(_finite, shards) if shard.numel()), default=0.0)
-    least = 1.0 if _is_mapped(placement) else torch.finfo(torch.float64).tiny
-    precision = max((64 * _eps(shard.dtype) for shard in shards), default=0.0)
-    return count * max(largest, least) * precision
-
-
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor[tensor.isfinite()]
-
-
-def _eps(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _is_mapped(placement: Placement) -> bool:
-    kind = type(placement)
-    return isinstance(placement, PartialPlacement) and (kind.before, kind.after) != (
-        PartialPlacement.before,
-        PartialPlacement.after,
+    finite = [shard[shard.isfinite()] for shard in shards if shard.dtype.is_floating_point or shard.dtype.is_complex]
+    largest = max((float(shard.abs().max()) for shard in finite if shard.numel()), default=0.0)
+    least = torch.finfo(torch.float64).tiny if _scales(placement) else 1.0
+    roundings = 16 if is_mapped(placement) else 4
+    return (
+        roundings * count * max(largest, least) * max((torch.finfo(shard.dtype).eps for shard in finite), default=0.0)
     )
+
+
+def is_mapped(placement: Placement) -> bool:
+    """Return whether functions are applied before or after a reduction."""
+    kind, base = type(placement), PartialPlacement
+    return issubclass(kind, base) and (kind.before, kind.after) != (base.before, base.after)
+
+
+@cache
+def _scales(placement: Placement) -> bool:
+    """Return whether the reduction of partial values that are twice as large is."""
+    if not isinstance(placement, PartialPlacement):
+        return True
+    combine = REDUCTIONS[placement.reduce].combine
+    terms = [torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])]
+    one, two = (placement.after(combine(*(placement.before(n * term) for term in terms)), 2) for n in (1, 2))
+    return torch.allclose(2 * one, two)
 
 
 def inexact_difference(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from spmdir.checking.placements.comparison import is_mapped
 from spmdir.checking.placements.law import Example
 from spmdir.core.dtype import BF16, COMPLEX_F64, F16, F32, F64, I1, I8, I32, I64, UI8, DType
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -56,8 +57,11 @@ def magnitudes(placement: Placement) -> Iterator[Example]:
         for example, dtype in ((example, dtype) for example in taken[-1:] for dtype in held):
             usual = attrs.evolve(example, dtype=dtype, values=ordinary(placement, dtype))
             yield from (attrs.evolve(usual, scale=scale) for scale in SCALES[dtype])
-            yield from (attrs.evolve(usual, values=values) for values in ("zero", "sparse", "low-rank"))
+            yield from (attrs.evolve(usual, values=values) for values in ("sparse", "low-rank"))
+            yield attrs.evolve(usual, values="zero", noise_scale=0)
             if placement.trait == "partial":
+                yield attrs.evolve(usual, noise_scale=0)
+            if placement.trait == "partial" and not is_mapped(placement):
                 yield attrs.evolve(usual, noise_scale=1e3)
 
 

@@ -50,6 +50,18 @@ def _identity(placement: Any, example: Example) -> str | None:
     return f"beside the identity {placement.identity} the value {fault}" if fault else None
 
 
+def _copied(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, PartialPlacement) and placement.copies:
+        yield from tensors(placement)
+
+
+def _copies(placement: Any, example: Example) -> str | None:
+    tensor = example.tensor()
+    found = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
+    fault = difference(found, tensor, rounding(placement, example.ranks, [tensor]))
+    return f"of copies of the value on all ranks, it {fault}" if fault else None
+
+
 def _commuting(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, PartialPlacement):
         yield from (example for example in tensors(placement) if example.count == 2 and _of_kind(placement, example))
@@ -97,5 +109,6 @@ PARTIAL_LAWS = (
     ),
     Law("reduction", "the value is `after` of the reduction of `before`", _partial, _reduction, ("reduce", "after")),
     Law("identity", "a rank that holds the identity changes nothing", _partial, _identity, ("identity",)),
+    Law("copies", "where `copies` is true, the value on every rank is a partial value", _copied, _copies, ("copies",)),
     Law("kind", "reductions of one kind can be done in any order", _commuting, _kind, ("kind",)),
 )

@@ -16,6 +16,8 @@ from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import Error
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.reshard.collectives import collective, collectives
+from spmdir.reshard.topology import FLAT
 
 BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": PartialPlacement}
 """Trait → the class that a placement with it derives from."""
@@ -81,11 +83,12 @@ def _ends(placement: Placement) -> Iterator[Example]:
 
 
 def _edge(placement: Placement, example: Example) -> str | None:
-    from spmdir.reshard.collectives import collective, collectives
-
-    edge = list(placement.edges())[int(example.about.split()[1])]
+    number = int(example.about.split()[1])
+    *before, edge = list(placement.edges())[: number + 1]
     if not isinstance(edge, Edge):
         return f"`edges` gives {edge!r}; expected Edges"
+    if any((edge.source, edge.target) == (other.source, other.target) for other in before):
+        return "it has the ends of an edge before it, which is taken; expected one edge between two ends"
     ends = [end for end in (edge.source, edge.target) if end is not None]
     if len(ends) != 1:
         return f"it names {len(ends)} of source and target; expected one, the other is {placement}"
@@ -102,6 +105,13 @@ def _edge(placement: Placement, example: Example) -> str | None:
             return f"it costs as '{name}', which finds out what is sent rank by rank; give the edge `bytes`"
     if edge.itemsize is not None and not 0 < edge.itemsize < math.inf:
         return f"its elements have {edge.itemsize} bytes on the wire; expected a number above 0"
+    try:
+        if edge.bytes is not None:
+            edge.sent((64, 64), 4, 2)
+        if edge.seconds is not None:
+            edge.time(FLAT, (64, 64), 4, 2)
+    except SpmdirError as error:
+        return error.message
     return None if callable(edge.lower) else f"`lower` is {edge.lower!r}; expected a function of (tensor, group)"
 
 

@@ -1,0 +1,220 @@
+"""Placements that are right, from which the wrong ones are made; NAME stands for the name of each."""
+
+from __future__ import annotations
+
+HEAD = """\
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import attrs
+
+from spmdir import Error, UnsupportedError
+from spmdir.core.dtype import F32
+from spmdir.core.errors import ShardingError
+from spmdir.core.placement.base import Edge, PartialPlacement, Placement, ShardPlacement
+
+"""
+
+DEALT = """\
+@attrs.frozen
+class NAME(ShardPlacement):
+    text: ClassVar[str] = "NAME({dim}, {block})"
+    examples: ClassVar[tuple[str, ...]] = ("NAME(0, 2)",)
+    dim: int
+    block: int = attrs.field(validator=attrs.validators.ge(1))
+
+    def ranges(self, size, count, index):
+        starts = range(index * self.block, size, count * self.block)
+        return tuple((start, min(start + self.block, size)) for start in starts)
+
+    def scaled(self, inner):
+        return type(self)(self.dim, self.block * inner)
+"""
+
+CHUNKED = """\
+@attrs.frozen
+class NAME(ShardPlacement):
+    text: ClassVar[str] = "NAME({dim})"
+    examples: ClassVar[tuple[str, ...]] = ("NAME(0)",)
+    dim: int
+
+    def ranges(self, size, count, index):
+        step = -(-size // count)
+        start = min(index * step, size)
+        return ((start, min(start + step, size)),)
+"""
+
+TURNED = '''\
+@attrs.frozen
+class NAME(ShardPlacement):
+    """Shards in the reverse order of ranks, gathered in a step of its own, which knows of one axis alone."""
+
+    text: ClassVar[str] = "NAME({dim})"
+    examples: ClassVar[tuple[str, ...]] = ("NAME(0)",)
+    dim: int
+
+    def ranges(self, size, count, index):
+        step = -(-size // count)
+        start = min((count - 1 - index) * step, size)
+        return ((start, min(start + step, size)),)
+
+    def edges(self):
+        yield Edge(self.whole, target="R", by="all_gather")
+
+    def whole(self, x, group):
+        import torch
+
+        size = group.shape[self.dim]
+        shape = list(x.shape)
+        shape[self.dim] = -(-size // group.size) - shape[self.dim]
+        every = group.all_gather(torch.cat([x, x.new_zeros(shape)], self.dim))
+        return torch.cat([every[rank] for rank in reversed(range(group.size))], self.dim).narrow(self.dim, 0, size)
+'''
+
+TOTAL = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A partial sum."""
+
+    text: ClassVar[str] = "NAME"
+
+    def distribute(self, tensor, count, noise):
+        partials = [noise(tensor) for _ in range(count - 1)]
+        return [*partials, tensor - sum(partials)]
+'''
+
+LARGEST = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A partial maximum."""
+
+    text: ClassVar[str] = "NAME"
+    reduce = "max"
+    identity = -math.inf
+    copies = True
+
+    def supports(self, dtype):
+        return dtype.kind == "float"
+'''
+
+LOGSUM = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """The logarithm of a sum of exponentials."""
+
+    text: ClassVar[str] = "NAME"
+    identity = -math.inf
+
+    def before(self, partial):
+        return partial.exp()
+
+    def after(self, reduced, count):
+        return reduced.log()
+
+    def distribute(self, tensor, count, noise):
+        if (tensor.abs() > 80).any():
+            raise UnsupportedError(f"{self} is for values from -80 to 80")
+        weights = [noise(tensor).exp() for _ in range(count)]
+        return [tensor + (weight / sum(weights)).log() for weight in weights]
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+
+    def lift(self, rule, strategies):
+        if rule.name == "aten.logsumexp":
+            yield from rule.combining(self)
+'''
+
+FIRST = '''\
+@attrs.frozen
+class NAME(Placement):
+    """The first rank has the tensor, the others have nothing."""
+
+    text: ClassVar[str] = "NAME"
+
+    def check(self, shape, count):
+        if not shape:
+            raise ShardingError(f"{self} is for tensors of one dimension or more; found one of none")
+
+    def local_type(self, shape, dtype, count, index):
+        return (shape if index == 0 else (0, *shape[1:])), dtype
+
+    def distribute(self, tensor, count, noise):
+        return [tensor.clone(), *(tensor[:0].clone() for _ in range(count - 1))]
+
+    def collect(self, shards, shape):
+        return shards[0]
+'''
+
+EDGES = """
+    def edges(self):
+        yield Edge(self.spread, target="R", by="broadcast")
+        yield Edge(lambda x, group: x if group.index == 0 else x[:0], source="R")
+
+    def spread(self, x, group):
+        return group.broadcast(x if group.index == 0 else x.new_empty(group.shape), 0)
+"""
+
+ROOTED = FIRST + EDGES
+
+BRIEF = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A partial sum that is sent in half precision and added in full."""
+
+    text: ClassVar[str] = "NAME"
+    error = Error(2**-8)
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+
+    def edges(self):
+        yield Edge(lambda x, group: x, source="P(sum)")
+        yield Edge(self.gather, target="R", by="all_gather", itemsize=2)
+        yield Edge(self.scatter, target="shard", by="all_to_all", itemsize=2)
+
+    def gather(self, x, group):
+        return group.all_gather(x.bfloat16()).to(x.dtype).sum(0)
+
+    def scatter(self, x, group):
+        return group.keep(group.all_to_all(group.split(x).bfloat16()).to(x.dtype).sum(0))
+'''
+
+BYTES = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A partial sum that is gathered as integers of one byte, with a scale a rank."""
+
+    text: ClassVar[str] = "NAME"
+    error = Error(1.001 / 254)
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+
+    def edges(self):
+        yield Edge(self.gather, target="R", by="all_gather", itemsize=1)
+
+    def gather(self, x, group):
+        import torch
+
+        largest = x.abs().amax() / 127 if x.numel() else x.new_zeros(())
+        scale = group.all_gather(torch.where(largest > 0, largest, 1.0)).reshape(-1, *(1,) * x.dim())
+        small = (x / torch.where(largest > 0, largest, 1.0)).round().clamp(-127, 127).to(torch.int8)
+        return (group.all_gather(small) * scale).sum(0).to(x.dtype)
+'''
+
+RIGHT = {
+    "RightDealt": DEALT,
+    "RightChunked": CHUNKED,
+    "RightTurned": TURNED,
+    "RightTotal": TOTAL,
+    "RightLargest": LARGEST,
+    "RightLogSum": LOGSUM,
+    "RightFirst": FIRST,
+    "RightRooted": ROOTED,
+    "RightBrief": BRIEF,
+    "RightBytes": BYTES,
+}
+"""Name → the source of a class that holds every law."""
