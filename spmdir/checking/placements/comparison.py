@@ -55,12 +55,12 @@ def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -
     reduction that do not scale with the values, as a logarithm, whose result may be near 0.
     """
     finite = [shard[shard.isfinite()] for shard in shards if shard.dtype.is_floating_point or shard.dtype.is_complex]
+    if not finite:
+        return 0.0
     largest = max((float(shard.abs().max()) for shard in finite if shard.numel()), default=0.0)
     least = torch.finfo(torch.float64).tiny if _scales(placement) else 1.0
     roundings = 16 if is_mapped(placement) else 4
-    return (
-        roundings * count * max(largest, least) * max((torch.finfo(shard.dtype).eps for shard in finite), default=0.0)
-    )
+    return roundings * count * max(largest, least) * max(torch.finfo(shard.dtype).eps for shard in finite)
 
 
 def is_mapped(placement: Placement) -> bool:
