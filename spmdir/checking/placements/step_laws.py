@@ -186,8 +186,10 @@ def _same(placement: Placement, example: Example) -> str | None:
 def _all_same(placement: Placement, examples: Sequence[Example]) -> bool:
     """Return whether all moves are right, those of a mesh made by one program."""
     moves = sorted((move for move in examples if isinstance(move, Move)), key=lambda move: str(move.mesh))
+    if any(_same(placement, move) for move in moves if move.states):
+        return False
     for _, group in itertools.groupby(moves, key=lambda move: move.mesh):
-        every = list(group)
+        every = [move for move in group if not move.states]
         for some in (every[at : at + TOGETHER] for at in range(0, len(every), TOGETHER)):
             held = [move.held() for move in some]
             found = run(some, held)
