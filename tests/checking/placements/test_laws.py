@@ -10,9 +10,9 @@ import pytest
 from spmdir.checking.placements import LAWS, Effort, check_placement, check_plugin
 from spmdir.core.errors import SpmdirError
 from spmdir.tools import spmd_check_placement
-from tests.checking.placements.wrong.made import source
-from tests.checking.placements.wrong.right import DEALT, RIGHT, TOTAL
-from tests.checking.placements.wrong.table import WRONG, broken_laws
+from tests.checking.placements.right_placements import DEALT, RIGHT, TOTAL
+from tests.checking.placements.wrong_made import source
+from tests.checking.placements.wrong_table import WRONG, broken_laws
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.checking.placements.wrong.made import extended, instead
-from tests.checking.placements.wrong.right import BRIEF, BYTES, FIRST, ROOTED
+from tests.checking.placements.right_placements import BRIEF, BYTES, FIRST, ROOTED
+from tests.checking.placements.wrong_made import extended, instead
 
 PLUS_ONE = ROOTED.replace("group.shape), 0)", "group.shape), 0) + 1")
 

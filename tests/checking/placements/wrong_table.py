@@ -1,6 +1,6 @@
 """All wrong placements, each with the law that it breaks.
 
-`python -m tests.checking.placements.wrong.table` tries every law on each and prints what each breaks.
+`python -m tests.checking.placements.wrong_table` tries every law on each and prints what each breaks.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spmdir.checking.placements import LAWS, Effort, check_plugin
-from tests.checking.placements.wrong.declarations import DECLARATIONS
-from tests.checking.placements.wrong.edges import STEPS
-from tests.checking.placements.wrong.made import WrongPlacement, source
-from tests.checking.placements.wrong.partials import PARTIALS
-from tests.checking.placements.wrong.shards import SHARDS
+from tests.checking.placements.wrong_declarations import DECLARATIONS
+from tests.checking.placements.wrong_edges import STEPS
+from tests.checking.placements.wrong_made import WrongPlacement, source
+from tests.checking.placements.wrong_partials import PARTIALS
+from tests.checking.placements.wrong_shards import SHARDS
 
 WRONG: dict[str, WrongPlacement] = {**DECLARATIONS, **SHARDS, **PARTIALS, **STEPS}
 """Name → a wrong placement."""

@@ -6,7 +6,7 @@ import textwrap
 
 import attrs
 
-from tests.checking.placements.wrong.right import HEAD
+from tests.checking.placements.right_placements import HEAD
 
 
 @attrs.frozen

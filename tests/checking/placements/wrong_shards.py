@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.checking.placements.wrong.made import extended, instead
-from tests.checking.placements.wrong.right import CHUNKED, DEALT, TURNED
+from tests.checking.placements.right_placements import CHUNKED, DEALT, TURNED
+from tests.checking.placements.wrong_made import extended, instead
 
 SHARDS = {
     # Which positions ranks hold.

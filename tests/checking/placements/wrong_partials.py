@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.checking.placements.wrong.made import extended, instead
-from tests.checking.placements.wrong.right import BRIEF, LARGEST, LOGSUM, TOTAL
+from tests.checking.placements.right_placements import BRIEF, LARGEST, LOGSUM, TOTAL
+from tests.checking.placements.wrong_made import extended, instead
 
 SILENT = TOTAL.partition("\n    def distribute")[0]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.checking.placements.wrong.made import WrongPlacement, extended, instead
-from tests.checking.placements.wrong.right import DEALT, FIRST, TOTAL
+from tests.checking.placements.right_placements import DEALT, FIRST, TOTAL
+from tests.checking.placements.wrong_made import WrongPlacement, extended, instead
 
 SINGLE = "\n".join(line for line in DEALT.splitlines() if "examples" not in line)
 
