@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterable
 
+from spmdir.core.placement.base import ShardPlacement, shard_lengths
+from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.suitability import asks_for_range, serving
+from spmdir.rules.strategies.plugin_placements import suits
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
@@ -29,6 +33,8 @@ def shardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts, 
     least = max(least, factor.least_elements)
     if not least:
         return True
+    if index in sharded.by_plugins:
+        return leaves_enough(rule, index, Shard(0), count, sharded, least)
     shard = -(-factor.size // total)
     if index in sharded.all_axes:
         return factor.size % total == 0 and shard >= least
@@ -98,7 +104,34 @@ def rewrite_beside(rule: RuleInstance, index: int, sharded: ShardCounts, scatter
     if numbers is None or (numbers and not rewritten):
         return ""
     kind = rule.rule.clauses[numbers[-1]].kind if numbers else None
-    return None if kind == "expand" and any(rule.factors[f].rewrite for f in others) else kind
+    nested = scattered and index in sharded.all_axes
+    return None if kind == "expand" and (nested or any(rule.factors[f].rewrite for f in others)) else kind
+
+
+def leaves_enough(
+    rule: RuleInstance, index: int, placement: Placement, count: int, sharded: ShardCounts, least: int
+) -> bool:
+    """Return whether every rank has `least` elements of the factor, which `placement` shards beside other axes.
+
+    In which order axes nest is not known here; every one that fits the placements must do.
+    """
+    size, plain = rule.factors[index].size, sharded.by_s(index)
+    if size % plain:
+        return False
+    shards = [(placement, count), *sharded.by_plugins.get(index, ()), *([(Shard(0), plain)] if plain > 1 else [])]
+    lengths = [found for order in itertools.permutations(shards) if (found := _lengths(size, order))]
+    return bool(lengths) and all(min(found) >= least for found in lengths)
+
+
+def _lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
+    """Return the lengths of shards by (placement, ranks), major first; None if a placement does not fit one."""
+    extents = frozenset([size])
+    for placement, count in nested:
+        assert isinstance(placement, ShardPlacement)
+        if not all(suits(placement, extent, count) for extent in extents):
+            return None
+        extents = frozenset(own for extent in extents for own in shard_lengths(((placement, count),), extent))
+    return extents
 
 
 def _compatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
@@ -107,7 +140,7 @@ def _compatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCount
     if not others:
         return True
     factor = rule.factors[index]
-    if index in others and (factor.rewrite or factor.aligned or factor.least_elements or rule.neighbours(index)):
+    if index in others and (factor.aligned or rule.neighbours(index)):
         return False
     if any(f in others for f in rule.majors.get(index, ())):
         return False

@@ -46,7 +46,7 @@ def _shardable(rule: RuleInstance, strategy: Strategy, factor: int, count: int, 
     expanding = [f for f in sharded.all_axes if rule.factors[f].rewrite == "expand"]
     if strategy.rewrite or rule.factors[factor].rewrite != "expand":
         return shardable(rule, factor, count, sharded, least)
-    if any(sharded.by_plugins.get(f) != sharded.all_axes[f] for f in expanding):
+    if any(f not in sharded.by_plugins or sharded.by_s(f) > 1 for f in expanding):
         return False
     return shardable(rule, factor, count, sharded.without_plugins_of(expanding), least)
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import attrs
 
+from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement
 from spmdir.core.placement.standard import Placement, plugins
 from spmdir.rules.strategies.placement_texts import texts_of
@@ -52,3 +53,13 @@ def at(placement: Placement, dim: int) -> Placement:
     if not isinstance(placement, ShardPlacement) or placement.dim == dim:
         return placement
     return attrs.evolve(placement, dim=dim)
+
+
+@lru_cache(maxsize=65536)
+def suits(placement: Placement, size: int, count: int) -> bool:
+    """Return whether `count` ranks can shard a dimension of `size` elements so; `placement.dim` is 0."""
+    try:
+        placement.check((size,), count)
+    except SpmdirError:
+        return False
+    return True

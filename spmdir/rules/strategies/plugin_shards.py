@@ -8,17 +8,16 @@ from functools import lru_cache
 
 import attrs
 
-from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import joined, scaled, tiled
 from spmdir.core.limits import ENUMERATED
-from spmdir.core.placement.base import ShardPlacement, is_contiguous, runs_of
+from spmdir.core.placement.base import ShardPlacement, is_contiguous
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import compatible, rewrite_beside
+from spmdir.rules.strategies.divisibility import compatible, leaves_enough, rewrite_beside
 from spmdir.rules.strategies.expansion_layout import LayOut
 from spmdir.rules.strategies.per_axis import factor_strategy
-from spmdir.rules.strategies.plugin_placements import at
+from spmdir.rules.strategies.plugin_placements import at, suits
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
@@ -44,7 +43,7 @@ def lifted_strategies(
         if _liftable(rule, index, sharded):
             for placement in _factor_placements(rule, index, count, sharded, shards):
                 rewrite = _rewrite(rule, index, count, sharded, placement)
-                if rewrite is None or not _has_enough(rule, index, count, placement, rewrite):
+                if rewrite is None or not _has_enough(rule, index, count, sharded, placement, rewrite):
                     continue
                 strategy = _lifted(rule, index, count, sharded, placement, shards, layouts, rewrite)
                 if strategy:
@@ -58,7 +57,7 @@ def _liftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
         return False
     if not compatible(rule, index, sharded):
         return False
-    if index in sharded.all_axes and (factor.rewrite or factor.least_elements or rule.neighbours(index)):
+    if index in sharded.all_axes and rule.neighbours(index):
         return False
     return not any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ()))
 
@@ -69,14 +68,16 @@ def _rewrite(rule: RuleInstance, index: int, count: int, sharded: ShardCounts, p
     return rewrite_beside(rule, index, sharded, scattered=not single)
 
 
-def _has_enough(rule: RuleInstance, index: int, count: int, placement: ShardPlacement, rewrite: str) -> bool:
+def _has_enough(
+    rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement, rewrite: str
+) -> bool:
     """Return whether every rank has as much of the factor as the op needs.
 
     S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
     """
     factor = rule.factors[index]
     least = max(factor.least_by(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
-    return not least or all(own >= least for _, _, own in runs_of(placement, factor.size, count))
+    return not least or leaves_enough(rule, index, placement, count, sharded, least)
 
 
 def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
@@ -169,13 +170,3 @@ def _same(of_factor: ShardPlacement, of_dim: ShardPlacement, position: FactorPos
         == tiled(scaled(of_factor.ranges(size, count, rank), position.inner), extent, position.outer)
         for rank in range(count)
     )
-
-
-@lru_cache(maxsize=65536)
-def suits(placement: Placement, size: int, count: int) -> bool:
-    """Return whether `count` ranks can shard a dimension of `size` elements so; `placement.dim` is 0."""
-    try:
-        placement.check((size,), count)
-    except SpmdirError:
-        return False
-    return True

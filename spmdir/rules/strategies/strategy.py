@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -51,17 +52,21 @@ class ShardCounts:
 
     Attributes:
         all_axes: factor → the number of its shards, for factors that are sharded at all.
-        by_plugins: factor → the number of shards by those of the axes that shard it by a plug-in placement.
+        by_plugins: factor → (placement, number of ranks) of those of the axes that shard it by a plug-in.
         by_texts: factor → the strategy, written as text, that shards it.
     """
 
     all_axes: Mapping[int, int] = {}
-    by_plugins: Mapping[int, int] = {}
+    by_plugins: Mapping[int, tuple[tuple[Placement, int], ...]] = {}
     by_texts: Mapping[int, TextStrategy] = {}
 
     def of(self, factor: int) -> int:
         """Return the number of shards of `factor`; 1 where it is not sharded."""
         return self.all_axes.get(factor, 1)
+
+    def by_s(self, factor: int) -> int:
+        """Return the number of shards of `factor` by those of the axes that shard it by S."""
+        return self.of(factor) // math.prod(count for _, count in self.by_plugins.get(factor, ()))
 
     def over(self, other: ShardCounts) -> ShardCounts:
         """Return these counts, with those of `other` for factors that these do not shard."""
@@ -87,7 +92,7 @@ class ShardCounts:
     def key(self) -> object:
         """Equal for equal counts."""
         by_texts = frozenset(self.by_texts.items()) if self.by_texts else ()
-        return tuple(sorted(self.all_axes.items())), tuple(sorted(self.by_plugins.items())), by_texts
+        return tuple(sorted(self.all_axes.items())), frozenset(self.by_plugins.items()), by_texts
 
 
 UNSHARDED = ShardCounts()
@@ -110,13 +115,13 @@ class FactorSharding(Protocol):
 def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCounts:
     """Return the counts for (strategy, number of ranks) of each mesh axis."""
     every: dict[int, int] = {}
-    plugins: dict[int, int] = {}
+    plugins: dict[int, tuple[tuple[Placement, int], ...]] = {}
     texts: dict[int, TextStrategy] = {}
     for strategy, count in strategies:
-        for factor in strategy.factors if count > 1 else ():
+        for at, factor in enumerate(strategy.factors) if count > 1 else ():
             every[factor] = every.get(factor, 1) * count
             if strategy.factor_placements:
-                plugins[factor] = plugins.get(factor, 1) * count
+                plugins[factor] = (*plugins.get(factor, ()), (strategy.factor_placements[at], count))
             if strategy.text is not None:
                 texts[factor] = strategy.text
     return ShardCounts(every, plugins, texts) if every else UNSHARDED

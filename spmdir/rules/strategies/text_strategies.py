@@ -14,8 +14,7 @@ from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, TextStrategy
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.strategies.divisibility import beside_others
-from spmdir.rules.strategies.plugin_placements import at
-from spmdir.rules.strategies.plugin_shards import suits
+from spmdir.rules.strategies.plugin_placements import at, suits
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 

@@ -279,6 +279,7 @@ CASES = [
         (Taken(1, 2), Taken(1, 2)) -> (Taken(1, 2))
         """),
     ("aten.slice.Tensor", "8x6xf32", {"dim": 0, "start": 2, "end": 5}, ["Taken(0, 1)"], """
+        (Taken(0, 1)) -> (P(sum)) local
         (Taken(1, 1)) -> (Taken(1, 1))
         """),
     ("aten.expand", "1x6xf32", {"size": (4, 6)}, ["Taken(0, 1)"], """
