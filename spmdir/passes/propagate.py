@@ -152,6 +152,7 @@ class OpStrategies:
             fraction,
             strategy.factor_placements,
             strategy.text,
+            self.rule.rotated(strategy, count),
         )
 
     def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
@@ -200,6 +201,8 @@ class PropagatePass(FunctionPass):
 
     flop_bytes: Amount = 0.0225
     """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
+    gathered_byte: Amount = 0.0
+    """Bytes on the wire that holding one byte of a gathered value is worth; the larger, the more goes round rings."""
     rounds: Count = 3
     """How often each mesh axis is decided."""
     effort: Count = 30
@@ -232,7 +235,7 @@ class PropagatePass(FunctionPass):
         """
         annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
-        problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
+        problem = attrs.evolve(problem, collectives=ctx.collectives, gathered_byte=self.gathered_byte).on(annotated)
         solution, unsolvable = None, None
         try:
             solution = solve(problem, self.rounds, self.effort)

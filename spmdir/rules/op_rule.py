@@ -22,6 +22,7 @@ from spmdir.rules.strategies.per_axis import factor_strategies, partial_strategi
 from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, pointwise
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
+from spmdir.rules.strategies.rotations import rotated
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
 from spmdir.rules.strategies.text_strategies import text_strategies
 
@@ -49,6 +50,7 @@ class OpRule(RuleInstance):
 
     rules: Rules
     _known: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
+    _rotated: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
 
     def strategies(
         self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
@@ -151,6 +153,15 @@ class OpRule(RuleInstance):
         """Return the values inside the expansion over `factor` that are reduced over the axis before they are used."""
         layout = self.expansion_layout(factor, count)
         return layout.reductions if layout else ()
+
+    def rotated(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return (bytes of a rank, factors) of what goes round the rings of a strategy for an axis of `count` ranks."""
+        if strategy.text is None or all(statement.ring is None for statement in strategy.text.body):
+            return ()
+        key = strategy, count
+        if key not in self._rotated:
+            self._rotated[key] = rotated(self, self.local_form, strategy, count)
+        return self._rotated[key]
 
     def local_form(
         self,

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
-from spmdir.search.edge_costs import EdgeCosts
+from spmdir.search.edge_costs import START_BYTES, EdgeCosts
 from spmdir.search.problem import Node, NodeStrategy
 from spmdir.search.repeats import Quotient
 
@@ -122,6 +122,8 @@ class _Finder:
             for size, factors in strategy.inner_bytes:
                 shards = math.prod(sharded.of(f) for f in factors)
                 inner += self.edges.all_reduce(size / shards)
+            for size, factors in strategy.sent_bytes:
+                inner += size / math.prod(sharded.of(f) for f in factors) + START_BYTES
             cost = work * strategy.fraction + inner * self.shared.weight[index]
             found.append(Candidate(strategy, operands, results, cost))
         if not found and not strict:

@@ -94,6 +94,9 @@ class EdgeCosts:
         self.catalogue = catalogue(shared.plugin_placements)
         self.width = len(self.catalogue.placements)
         self.price = self.catalogue.prices(count, shared.collectives)
+        if shared.gathered_byte:
+            held = zip(self.price, self.catalogue.gathers, strict=True)
+            self.price = [[p + shared.gathered_byte * g for p, g in zip(*both, strict=True)] for both in held]
         self.sizes: list[list[tuple[float, float]]] = []
         self.offset: list[dict[tuple[int, int], int]] = []
         for value in range(len(shared.values)):

@@ -32,6 +32,7 @@ class NodeStrategy:
         results: the placement of each result.
         factors: the factors that are sharded.
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
+        sent_bytes: (bytes, factors) of what a rank sends inside the op, one collective each.
         expands: the op is replaced by several, as its rule says.
         fraction: the fraction of the node's work that the busiest rank does.
         factor_placements: how the factors are sharded, if not by S; see `Strategy.factor_placements`.
@@ -46,6 +47,7 @@ class NodeStrategy:
     fraction: float = 1.0
     factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
+    sent_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ class Problem:
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
+        gathered_byte: bytes on the wire that holding one byte of a gathered value is worth.
     """
 
     mesh: Mesh
@@ -116,6 +119,7 @@ class Problem:
     nodes: tuple[Node, ...]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
+    gathered_byte: float = 0.0
 
     def on(self, mesh: Mesh) -> Problem:
         """Return this problem on a mesh that splits some of its axes."""

@@ -30,6 +30,7 @@ class Quotient:
         node_class: node of the program → its part.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
+        gathered_byte: bytes on the wire that holding one byte of a gathered value is worth.
     """
 
     nodes: list[Node]
@@ -46,6 +47,7 @@ class Quotient:
     node_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
+    gathered_byte: float = 0.0
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -79,6 +81,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         node_class=node_class,
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
+        gathered_byte=problem.gathered_byte,
     )
 
 

@@ -21,7 +21,9 @@ from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.cost import local_bytes
 from spmdir.reshard.plan import plan_reshard
+from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.search.axis_search import AxisSearch
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import Quotient, quotient
@@ -108,7 +110,7 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
     cost, has_plugins = 0.0, bool(shared.plugin_placements)
     for part, node in enumerate(shared.nodes):
         left = math.prod(strategies[part].fraction for strategies in chosen.values())
-        cost += shared.weight[part] * node.source.work * left
+        cost += shared.weight[part] * (node.source.work * left + _sent(mesh, chosen, part))
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
         made = _sharding(
@@ -121,9 +123,27 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
             for user, slot in shared.users[value]
         }
         cost += shared.value_weight[value] * sum(
-            _wire_bytes(meta, made, target, mesh, shared.collectives) for target in wanted
+            _wire_bytes(meta, made, target, mesh, shared.collectives)
+            + (shared.gathered_byte * _gathered(meta, made, target, mesh) if shared.gathered_byte else 0.0)
+            for target in wanted
         )
     return cost
+
+
+def _sent(mesh: Mesh, chosen: Mapping[str, Sequence[NodeStrategy]], part: int) -> float:
+    """Return the bytes that the strategies of a node send inside the op."""
+    sent = 0.0
+    for axis, strategies in chosen.items():
+        if strategies[part].sent_bytes:
+            sharded = shard_counts((s[part], mesh.sizes[other]) for other, s in chosen.items() if other != axis)
+            sent += sum(size / math.prod(map(sharded.of, factors)) for size, factors in strategies[part].sent_bytes)
+    return sent
+
+
+def _gathered(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
+    """Return the bytes of a value that a rank holds for being gathered; 0 if it is not."""
+    gathers = any(p.trait == "shard" and target[axis].trait != "shard" for axis, p in made.entries)
+    return local_bytes(target, meta.shape, meta.dtype.itemsize, mesh) if gathers else 0.0
 
 
 def _wire_bytes(
