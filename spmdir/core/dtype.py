@@ -92,6 +92,14 @@ RANKING = (I1, UI8, I8, I16, I32, I64, F8E5M2, F8E4M3FN, BF16, F16, F32, F64, CO
 """Element types, each promoted to a later one of its kind or of a later kind."""
 
 
+_OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
+
+
+def of_size(itemsize: float) -> DType:
+    """Return an element type of `itemsize` bytes, which stands for all of that size where they cost alike."""
+    return _OF_SIZE.get(itemsize, F32)
+
+
 def as_dtype(value: DType | str) -> DType:
     """Return the element type that `value` is or names.
 

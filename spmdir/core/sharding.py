@@ -187,17 +187,32 @@ class Sharding:
     def local_type(self, meta: TensorMeta, mesh: Mesh, coordinate: Mapping[str, int]) -> TensorMeta:
         """Return the shape and element type of what the rank at `coordinate` holds of a tensor of type `meta`."""
         shape, dtype = meta.shape, meta.dtype
-        for axis, placement in self.entries:
-            shape, dtype = own_type(placement, shape, dtype, mesh.sizes[axis], coordinate[axis])
+        for axes, placement in self.layers:
+            count, index = 1, 0
+            for axis in axes:
+                count, index = count * mesh.sizes[axis], index * mesh.sizes[axis] + coordinate[axis]
+            shape, dtype = own_type(placement, shape, dtype, count, index)
         return TensorMeta(shape, dtype)
 
     def local_types(self, meta: TensorMeta, mesh: Mesh) -> frozenset[TensorMeta]:
         """Return what `local_type` gives on all ranks, each once."""
         types = frozenset([(meta.shape, meta.dtype)])
-        for axis, placement in self.entries:
-            count = mesh.sizes[axis]
+        for axes, placement in self.layers:
+            count = mesh.group_size(axes)
             types = frozenset(itertools.chain.from_iterable(placement.local_types(*local, count) for local in types))
         return frozenset(TensorMeta(*local) for local in types)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[tuple[str, ...], Placement], ...]:
+        """Return (axes, placement) in the order in which they lay a tensor out.
+
+        Several axes of one placement that says itself what ranks hold, and that splits, do so as one axis.
+        """
+        found: dict[object, tuple[tuple[str, ...], Placement]] = {}
+        for axis, placement in self.entries:
+            key = placement if placement.has_own_type and placement.splits else axis
+            found[key] = (*found.get(key, ((),))[0], axis), placement
+        return tuple(found.values())
 
     @cached_property
     def has_own_type(self) -> bool:

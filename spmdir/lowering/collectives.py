@@ -145,19 +145,19 @@ def _convert(site: Site, x: Node) -> Started:
     source, target = site.source[moved[0]], site.target[moved[0]]
     axes = [axis for axis in moved if site.mesh.sizes[axis] > 1]
     after = site.local_type(site.target)
-    made = (after.shape, TORCH_DTYPES[after.dtype])
     group = Group(
         site.group(axes) if axes else "",
         site.mesh.group_size(moved),
         site.mesh.index(site.rank, moved),
-        *made,
+        after.shape,
+        after.dtype,
         None if target.dim is None else site.partition(site.target, target.dim, moved),
     )
     largest = local_shape(site.source, site.shape, site.mesh)
     code = EdgeCode(source, target, group, tuple(site.states), largest)
     held, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
     results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
-    require_kinds(code, found, (made, *kinds[1:]))
+    require_kinds(code, found, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
     return Started(x, False, lambda _: results[0], results[1:])
 
 

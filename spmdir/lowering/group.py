@@ -8,11 +8,13 @@ import attrs
 import torch
 from torch import Tensor
 
+from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
 from spmdir.lowering.partition import DimPartition, pad_chunks, split_even, to_chunk_order
 from spmdir.lowering.ranges import Indices, narrow
 from spmdir.lowering.wire import check_reduced, packed
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional
 
@@ -25,7 +27,7 @@ class Group:
         name: of their process group; not used where there is one rank.
         size: how many ranks there are.
         index: the number of this rank among them, in mesh order.
-        shape, dtype: of the local tensor on this rank after the edge.
+        shape, element_type: of the local tensor on this rank after the edge.
         partition: how the target of the edge shards a dimension among them; None if it shards none.
     """
 
@@ -33,8 +35,13 @@ class Group:
     size: int
     index: int
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    element_type: DType
     partition: DimPartition | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the element type of the local tensor on this rank after the edge, as torch's."""
+        return TORCH_DTYPES[self.element_type]
 
     def all_gather(self, x: Tensor) -> Tensor:
         """Return the tensors of all ranks, by rank: [*shape] → [size, *shape]."""

@@ -53,7 +53,7 @@ def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Shar
 
     Of a step that names no axes, these are all. One that names some works on what ranks hold where that is the tensor
     along the dimensions that it shards or gathers. A declared step that cuts nothing works on what the axes that come
-    before its own leave, whatever that is.
+    before its own leave, whatever that is; axes that together have one such placement go together.
     """
     own = {axis: p for side in (source, target) for axis, p in side.entries if p.has_own_type and axis not in axes}
     if not own:
@@ -63,7 +63,12 @@ def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Shar
     dims = {side[axis].dim for side in (source, target) for axis in axes}
     if kind == "convert":
         first = min(map(axis_order, axes))
-        return {axis for axis in own if dims != {None} or axis_order(axis) > first}
+        moved = {side[axis] for side in (source, target) for axis in axes}
+        return {
+            axis
+            for axis, placement in own.items()
+            if dims != {None} or axis_order(axis) > first or (placement.splits and placement in moved)
+        }
     is_partial = any(side[axis].trait == "partial" for side in (source, target) for axis in axes)
     touched = dims if is_partial or dims == {None} else dims - {None}
     return {axis for axis, placement in own.items() if not all(placement.keeps(dim) for dim in touched)}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.core.dtype import BF16, COMPLEX_F64, F32, F64, I8, DType
+from spmdir.core.dtype import of_size
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.sharding import Sharding
@@ -24,9 +24,6 @@ from spmdir.reshard.exchange import least_received
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import H100X8, Topology
 
-_OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
-"""Bytes of an element → an element type that stands for those of that size."""
-
 NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 """The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`, which do not occur in reshards."""
 
@@ -34,7 +31,7 @@ NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
     """Bytes of the most that a rank holds of a tensor of global `shape` with elements of `itemsize` bytes."""
     if sharding.has_own_type:
-        held = sharding.local_types(TensorMeta(tuple(shape), _OF_SIZE.get(itemsize, F32)), mesh)
+        held = sharding.local_types(TensorMeta(tuple(shape), of_size(itemsize)), mesh)
         return max(local.bytes for local in held)
     return itemsize * math.prod(local_shape(sharding, shape, mesh))
 

@@ -19,7 +19,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
-from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 _MOST_RANKS = 64
 """So many times noise may be added to an element, or taken from it, before it can become infinite."""
@@ -68,15 +68,16 @@ def distribute(
                 f"supports {dtype}, such as replication: leave the axis out"
             )
     mesh = refinement(mesh, sharding)
-    found: dict[tuple[tuple[str, int], ...], torch.Tensor] = {(): tensor}
-    for axis, placement in _axes(sharding, mesh):
+    layers = _layers(sharding, mesh)
+    found: dict[tuple[int, ...], torch.Tensor] = {(): tensor}
+    for axes, placement in layers:
+        count = mesh.group_size(axes)
         found = {
-            (*where, (axis, index)): shard
+            (*where, index): shard
             for where, outer in found.items()
-            for index, shard in enumerate(_declared(placement, placement.distribute, outer, mesh.sizes[axis], noise))
+            for index, shard in enumerate(_declared(placement, placement.distribute, outer, count, noise))
         }
-    by_point = {frozenset(where): shard for where, shard in found.items()}
-    return [by_point[frozenset(mesh.coordinate(rank).items())] for rank in range(mesh.world_size)]
+    return [found[_place(layers, mesh, rank)] for rank in range(mesh.world_size)]
 
 
 def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
@@ -85,9 +86,8 @@ def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int
     Partial values are made without noise, so that every rank computes its own alone.
     """
     mesh = refinement(mesh, sharding)
-    coordinate = mesh.coordinate(rank)
-    for axis, placement in _axes(sharding, mesh):
-        count, index = mesh.sizes[axis], coordinate[axis]
+    for axes, placement in _layers(sharding, mesh):
+        count, index = mesh.group_size(axes), mesh.index(rank, axes)
         if isinstance(placement, ShardPlacement):
             tensor = take(tensor, placement.dim, placement.ranges(tensor.shape[placement.dim], count, index))
         elif placement.trait != "replicated":
@@ -111,40 +111,45 @@ def collect(
         SpmdirError: copies differ between ranks beyond rounding.
     """
     mesh = refinement(mesh, sharding)
-    axes = _axes(sharding, mesh)
-    names = [axis for axis, _ in axes]
-    found = {tuple(mesh.coordinate(rank)[axis] for axis in names): shard for rank, shard in enumerate(shards)}
+    layers = _layers(sharding, mesh)
+    found = {_place(layers, mesh, rank): shard for rank, shard in enumerate(shards)}
     kind = DTYPES_OF_TORCH[dtype or shards[0].dtype]
-    types = _outer_types(TensorMeta(tuple(shape), kind), axes, mesh)
-    while axes:
-        axis, placement = axes.pop()
+    types = _outer_types(TensorMeta(tuple(shape), kind), layers, mesh)
+    while layers:
+        axes, placement = layers.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for where in sorted(found):
             groups.setdefault(where[:-1], []).append(found[where])
         for group in groups.values():
-            _check_copies(group, axis, placement)
+            _check_copies(group, axes[0], placement)
         found = {
-            where: _declared(placement, placement.collect, group, types[where].shape) for where, group in groups.items()
+            where: _declared(placement, placement.collect_as, group, types[where].shape, types[where].dtype)
+            for where, group in groups.items()
         }
-        if placement.has_own_type:
-            found = {where: tensor.to(TORCH_DTYPES[types[where].dtype]) for where, tensor in found.items()}
     return found[()]
 
 
-def _axes(sharding: Sharding, mesh: Mesh) -> list[tuple[str, Placement]]:
-    """Return every axis of the mesh with its placement, in the order of distribution."""
+Layers = list[tuple[tuple[str, ...], Placement]]
+"""Axes that lay a tensor out as one, with their placement, in the order of distribution."""
+
+
+def _layers(sharding: Sharding, mesh: Mesh) -> Layers:
+    """Return all axes of the mesh."""
     placed = dict(sharding.entries)
-    return [*sharding.entries, *((axis, sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
+    return [*sharding.layers, *(((axis,), sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
 
 
-def _outer_types(
-    meta: TensorMeta, axes: Sequence[tuple[str, Placement]], mesh: Mesh
-) -> dict[tuple[int, ...], TensorMeta]:
-    """Return (indices along the outer axes, as many as there are) → the type that the next axis lays out there."""
+def _place(layers: Layers, mesh: Mesh, rank: int) -> tuple[int, ...]:
+    """Return the index of `rank` along each layer."""
+    return tuple(mesh.index(rank, axes) for axes, _ in layers)
+
+
+def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int, ...], TensorMeta]:
+    """Return (indices along the outer layers, as many as there are) → the type that the next one lays out there."""
     types: dict[tuple[int, ...], TensorMeta] = {(): meta}
     outer: list[tuple[int, ...]] = [()]
-    for axis, placement in axes:
-        count = mesh.sizes[axis]
+    for axes, placement in layers:
+        count = mesh.group_size(axes)
         inner: dict[tuple[int, ...], TensorMeta] = {
             (*at, index): TensorMeta(*own_type(placement, types[at].shape, types[at].dtype, count, index))
             for at in outer
@@ -163,7 +168,8 @@ def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any)
         raise
     except Exception as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
-        message = f"`{method.__name__}` of {placement} fails: {type(error).__name__}: {first_line(error)}"
+        name = method.__name__.removesuffix("_as")
+        message = f"`{name}` of {placement} fails: {type(error).__name__}: {first_line(error)}"
         raise SpmdirError(message, failing_line([placement], error)) from error
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import spmdir
+from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
@@ -37,7 +38,7 @@ def test_reductions_that_no_backend_does_are_rejected_at_their_place(
 
 
 def test_edges_of_placements_reduce_what_backends_do() -> None:
-    group = Group("mesh:a", 2, 0, (4,), torch.float32)
+    group = Group("mesh:a", 2, 0, (4,), F32)
     for reduce in (group.all_reduce, group.reduce_scatter):
         with pytest.raises(UnsupportedError, match="reduces int16 by max; convert to i32"):
             reduce(torch.ones(2, 4, dtype=torch.int16), "max")

@@ -172,7 +172,7 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterato
     except SpmdirError:
         return
     usual = example.values in ("random", "positive") and example.scale == example.noise_scale == 1
-    exact = usual and not any(placement.trait == "partial" or placement.error for placement in held)
+    exact = usual and not any(placement.rounds or placement.error for placement in held)
     values = {**attrs.asdict(example, recurse=False), "values": "special" if exact else example.values}
     yield Move(**values, kind=kind, mesh=mesh, source=source, target=target)
 

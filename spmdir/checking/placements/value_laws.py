@@ -37,7 +37,7 @@ def _values(placement: Placement) -> Iterator[Example]:
     if placement.trait != "open":
         yield from tensors(placement)
         # Of partial values, infinities may cancel to NaN.
-        if placement.trait != "partial":
+        if not placement.rounds:
             yield from specials(placement)
 
 
@@ -46,9 +46,9 @@ def _inverse(placement: Placement, example: Example) -> str | None:
     for again in range(2 if placement.trait == "partial" else 1):
         shards = placement.distribute(tensor.clone(), example.ranks, example.noise(again))
         # `collect` may work in place, and what is right depends on what ranks held.
-        found = placement.collect([shard.clone() for shard in shards], tuple(tensor.shape))
-        found = found.to(tensor.dtype) if placement.has_own_type else found
-        exact = placement.trait != "partial" and not placement.error
+        copies = [shard.clone() for shard in shards]
+        found = placement.collect_as(copies, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
+        exact = not placement.rounds and not placement.error
         fault = difference(found, tensor, 0) if exact else apart(placement, found, tensor, example.ranks, shards)
         if fault:
             return fault

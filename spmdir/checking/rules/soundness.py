@@ -124,8 +124,7 @@ def collect(
     parts = [
         collect(local[i * step : (i + 1) * step], inner, own_type(placement, *type_, count, i)) for i in range(count)
     ]
-    tensor = placement.collect(parts, type_[0])
-    return tensor.to(TORCH_DTYPES[type_[1]]) if placement.has_own_type else tensor
+    return placement.collect_as(parts, *type_)
 
 
 def local_type(type_: LocalType, chosen: Chosen, result: int, mesh: Mesh, rank: int) -> LocalType:

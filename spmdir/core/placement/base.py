@@ -19,6 +19,7 @@ from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, Error
+from spmdir.core.placement.packing import converted
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
@@ -63,6 +64,7 @@ class Placement:
         op: the reduction of the partial values, for the trait "partial".
         error: how far what its steps make may be off; see `spmdir.core.placement.error`.
         splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
+        rounds: whether the value is computed from what ranks hold, so that it is right but for rounding.
         rules: strategies of ops in which it occurs, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
     """
 
@@ -70,6 +72,7 @@ class Placement:
     trait: ClassVar[str] = "other"
     error: ClassVar[Error] = EXACT
     splits: ClassVar[bool] = False
+    rounds: ClassVar[bool] = False
     rules: ClassVar[str] = ""
     dim: int | None = None
     op: str | None = None
@@ -101,6 +104,11 @@ class Placement:
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         """Return the tensor of global `shape` of the ranks' local tensors `shards`: the inverse of `distribute`."""
         raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
+
+    def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return `collect(shards, shape)` in the element type `dtype` of the tensor, which ranks may not hold."""
+        tensor = self.collect(shards, shape)
+        return converted(tensor, dtype) if self.has_own_type else tensor
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
         """Return the shape and the element type of what rank `index` of `count` holds of a tensor of `shape`, `dtype`.
@@ -359,6 +367,7 @@ class PartialPlacement(Placement):
 
     trait: ClassVar[str] = "partial"
     splits: ClassVar[bool] = True
+    rounds: ClassVar[bool] = True
     reduce: str = "sum"
     identity: float | None = -0.0
     copies: bool = False
@@ -456,8 +465,8 @@ def placement_class(name: str) -> type[Placement] | None:
 
 def edge_between(source: Placement, target: Placement) -> Edge | None:
     """Return the edge that `source` declares to `target`, else the one that `target` declares from `source`."""
-    leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge.target, target))
-    joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge.source, source))
+    leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge, edge.target, target))
+    joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge, edge.source, source))
     return next(leaving, None) or next(joining, None)
 
 
@@ -481,8 +490,10 @@ def _changes_nothing(edge: Edge) -> bool:
         return False  # it is code of a plug-in, and computes something
 
 
-def _fits(end: str, placement: Placement) -> bool:
-    return placement.trait == end if end in TRAITS else parse_placement(end) == placement
+def _fits(edge: Edge, end: str, placement: Placement) -> bool:
+    if end not in TRAITS:
+        return parse_placement(end) == placement
+    return placement.trait == end and (edge.when is None or edge.when(placement))
 
 
 def _check_error(kind: type[Placement]) -> None:

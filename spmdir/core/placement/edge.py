@@ -71,6 +71,7 @@ class Edge:
         target: the text of the placement that it goes to, or the trait "shard" for any that shards a dimension.
         source: the same, for the placement that it comes from. Exactly one of both is set; the other is the declaring
             placement.
+        when: of a step whose end is "shard": (placement) → whether it is one to or from that placement.
         by: the collectives that it costs as, one after the other: one or several kinds in
             `spmdir.reshard.collectives`; None if nothing is sent.
         itemsize: bytes of an element on the wire, where a collective sends the tensor in elements of another size; by
@@ -93,6 +94,7 @@ class Edge:
     itemsize: float | None = None
     bytes: Callable[[tuple[int, ...], float, int], Sent] | None = None
     seconds: Callable[[Any, tuple[int, ...], float, int], float] | None = None
+    when: Callable[[Any], bool] | None = None
     state: Mapping[str, State] | Callable[[tuple[int, ...], int], Mapping[str, State]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

@@ -6,41 +6,57 @@ A joint placement says how two states become one. Tensors are used by their meth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from spmdir.core.dtype import DType, as_dtype, of_size
 from spmdir.core.errors import ShardingError, wrong_argument
-from spmdir.core.placement.base import Placement, placement_class
-from spmdir.core.placement.text import print_placement
+from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
+from spmdir.core.placement.edge import Edge
+from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
+from spmdir.core.placement.text import field_types, print_placement
 
 State = Sequence[Any]
 """The tensors of a state, one a part."""
 
 
 class JointPlacement(Placement):
-    """A placement of the results of an op that are the `parts` of one state; its first field, `part`, is which one.
+    """A placement of the results of an op that are parts of one state, or follow from it, which ranks combine.
 
     States form a commutative monoid: `combine` is associative and commutative, and `identity` is neutral, so that
-    ranks may combine theirs in any order. `identity`, `combine` and `finish` are torch ops, which are traced once, so
-    they cannot branch on values. A local form of a rule calls them by the name of the class, as in
-    `state = Attended.combine(state, (out, lse))`; they are called with part 0 then.
+    ranks may combine theirs in any order. `identity`, `combine`, `finish` and `start` are torch ops, which are traced
+    once, so they cannot branch on values; they take states with fewer positions along any dimension that `slices`. A
+    local form of a rule calls them by the name of the class, as in `state = Attended.combine(state, (out, lse))`; they
+    are called with part 0 then.
+
+    A value with this placement is one of the op's results, the one that the field `part` says. Every rank holds its
+    state of all of them, as one tensor: see `pack`. The steps to R and to shards, which follow from the above, send
+    states, so no precision is lost; what they cost follows from `types`.
 
     Attributes:
-        parts: what the parts are called, in the order of the op's results.
-        part: the number of the part that this value is.
+        parts: what the parts of a state are called.
+        results: what the op's results are called, in their order; by default they are the parts.
+        part: the number of the result that this value is.
     """
 
     trait: ClassVar[str] = "other"
+    splits: ClassVar[bool] = True
+    rounds: ClassVar[bool] = True
     parts: ClassVar[tuple[str, ...]] = ()
-    part: int
+    results: ClassVar[tuple[str, ...]] = ()
+    part: int = 0
 
     def __attrs_post_init__(self) -> None:
+        names = self.results or self.parts
         if not isinstance(self.part, int):
-            raise wrong_argument("part", self.part, f"a number from 0 to {len(self.parts) - 1}")
-        if not 0 <= self.part < len(self.parts):
+            raise wrong_argument("part", self.part, f"a number from 0 to {len(names) - 1}")
+        if not 0 <= self.part < len(names):
             # It has no hash yet, by which texts are remembered.
             text = print_placement.__wrapped__(self)
-            raise ShardingError(f"{text} is no part of ({', '.join(self.parts)}); expected 0 to {len(self.parts) - 1}")
+            raise ShardingError(f"{text} is no part of ({', '.join(names)}); expected 0 to {len(names) - 1}")
 
     def identity(self, *like: Any) -> State:
         """Return the state that leaves any other as it is, its parts of the shapes and element types of `like`."""
@@ -54,6 +70,94 @@ class JointPlacement(Placement):
         """Return the results of the op, of the state of all ranks: by default its parts as they are."""
         return state
 
+    def start(self, value: Any) -> State:
+        """Return a state whose result `part` is `value`: by default one that has it as this part, beside zeros."""
+        if self.results:
+            raise NotImplementedError(
+                f"{type(self).__name__} does not say which state finishes as a value; give it a `start`"
+            )
+        types = self.types(tuple(value.shape), value.dtype)
+        zeros = [(value.new_zeros(shape), dtype) for shape, dtype in types]
+        others = [zero if dtype is value.dtype else converted(zero, as_dtype(dtype)) for zero, dtype in zeros]
+        return [value if part == self.part else other for part, other in enumerate(others)]
+
+    def types(self, shape: tuple[int, ...], dtype: Any) -> Sequence[tuple[tuple[int, ...], Any]]:
+        """Return shape and element type of each part, of those of this value: by default they are all the same."""
+        return [(shape, dtype)] * len(self.parts)
+
+    def slices(self, dim: int) -> bool:
+        """Return whether states go apart along dimension `dim`: there is one for each position of it."""
+        return True
+
+    def pack(self, *parts: Any) -> Any:
+        """Return a state as the one tensor that a rank holds: [*leading dimensions, all that is left]."""
+        return pack(parts, self._leading([tuple(part.shape) for part in parts]))
+
+    def unpack(self, packed: Any, shape: tuple[int, ...], dtype: DType) -> list[Any]:
+        """Return the parts of a packed state of a value of `shape` and `dtype`."""
+        types = self._types(shape, dtype)
+        return unpack(packed, types, self._leading([part for part, _ in types]))
+
+    def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
+        types = self._types(shape, dtype)
+        return packed_type(types, self._leading([part for part, _ in types]))
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        state = self.start(tensor)
+        others = [self.pack(*self.identity(*state)) for _ in range(count - 1)]
+        return [self.pack(*state), *others]
+
+    def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
+        return self._finished([self.unpack(shard, tuple(shape), dtype) for shard in shards])
+
+    def edges(self) -> Iterable[Edge]:
+        yield Edge(self._replicate, target="R", by="all_gather", bytes=self._replicate_bytes)
+        yield Edge(self._scatter, target="shard", by="all_to_all", bytes=self._scatter_bytes, when=self._is_slice)
+        yield Edge(self._begin, source="R")
+
+    def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
+        return [(tuple(part), as_dtype(kind)) for part, kind in self.types(tuple(shape), dtype)]
+
+    def _leading(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return how many of the first dimensions the parts have in common, along which states go apart."""
+        sizes = zip(*shapes, strict=False)
+        alike = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
+        return len(list(alike))
+
+    def _finished(self, states: Sequence[State]) -> Any:
+        """Return this result of the combined `states`."""
+        finished = self.finish(functools.reduce(self.combine, states))
+        return finished[self.part] if isinstance(finished, (tuple, list)) else finished
+
+    def _is_slice(self, target: Placement) -> bool:
+        return isinstance(target, ShardPlacement) and all(map(self.slices, range(target.dim + 1)))
+
+    def _replicate_bytes(self, shape: tuple[int, ...], itemsize: float, count: int) -> float:
+        return (count - 1) * self._state_bytes(shape, itemsize)
+
+    def _scatter_bytes(self, shape: tuple[int, ...], itemsize: float, count: int) -> float:
+        return (count - 1) / count * self._state_bytes(shape, itemsize)
+
+    def _state_bytes(self, shape: tuple[int, ...], itemsize: float) -> float:
+        """Return the bytes of a state of a value of `shape`."""
+        sizes, dtype = self.local_type(shape, of_size(itemsize), 1, 0)
+        return math.prod(sizes) * dtype.itemsize
+
+    def _replicate(self, x: Any, group: Any) -> Any:
+        """Return the result of the states `x` of all ranks, combined in the order of ranks."""
+        return self.collect_as(list(group.all_gather(x).unbind(0)), group.shape, group.element_type)
+
+    def _scatter(self, x: Any, group: Any) -> Any:
+        """Return this rank's shard of the result of the states `x` of all ranks."""
+        states = group.all_to_all(group.split(x))
+        dim = group.partition.dim
+        block = (*group.shape[:dim], states.shape[1 + dim], *group.shape[dim + 1 :])
+        return group.keep(self.collect_as(list(states.unbind(0)), block, group.element_type))
+
+    def _begin(self, x: Any, group: Any) -> Any:
+        state = self.start(x)
+        return self.pack(*(self.identity(*state) if group.index else state))
+
 
 def joint_placement(name: str) -> JointPlacement:
     """Return part 0 of the joint placement whose texts begin with `name`, on which its methods are called.
@@ -66,6 +170,6 @@ def joint_placement(name: str) -> JointPlacement:
         found = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
         raise ShardingError(f"{found}; expected the name of a JointPlacement, whose class is declared before")
     try:
-        return kind(0)  # type: ignore[call-arg]
+        return kind(part=0) if "part" in field_types(kind) else kind()  # type: ignore[call-arg]
     except TypeError as error:
         raise ShardingError(f"'{name}' is called with part 0 alone: {error}; give its other fields defaults") from None

@@ -64,13 +64,20 @@ def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     return factor.rewrite is None or not any(text.body for text in texts.values())
 
 
-def beside_others(rule: RuleInstance, factors: Collection[int], text: TextStrategy, sharded: ShardCounts) -> bool:
+def beside_others(
+    rule: RuleInstance, factors: Collection[int], text: TextStrategy, sharded: ShardCounts, splits: bool
+) -> bool:
     """Return whether `text`, which shards `factors`, is right beside what other axes shard.
 
     They must be other factors, of other dimensions. At most one axis replaces the op, by a form that does not ask for
-    one range of what the others shard by plug-ins.
+    one range of what the others shard by plug-ins. Several axes may go by one strategy, as one axis.
+
+    Args:
+        splits: whether the states that `text` leaves are the same on an axis and on sub-axes of it.
     """
     for other in sharded.all_axes:
+        if splits and other in factors and sharded.by_texts.get(other) == text and not rule.neighbours(other):
+            continue
         if other in factors or not rule.neighbours(other).isdisjoint(factors):
             return False
         declared, rewrite = sharded.by_texts.get(other), rule.factors[other].rewrite

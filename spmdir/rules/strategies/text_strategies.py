@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from spmdir.core.errors import RuleError, SpmdirError
-from spmdir.core.placement.base import ShardPlacement, placement_type, runs_of
+from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.placement.text import field_types
 from spmdir.core.tensor import TensorMeta
@@ -68,8 +68,9 @@ def _strategy(
     ]
     factors = tuple(reader.factors)
     if text.body and all(statement.ring is None for statement in text.body):
-        reader.check_nonempty()  # a ring leaves out what there is nothing of
-    if not beside_others(rule, factors, text, sharded):
+        reader.check_nonempty(sharded)  # a ring leaves out what there is nothing of
+    splits = any(p.has_own_type for p in results) and all(p.splits for p in (*operands, *results))
+    if not beside_others(rule, factors, text, sharded, splits):
         raise NotOfThisCall("another axis shards the op in a way that it does not go with")
     rewrite = "local" if text.body else None
     return Strategy(tuple(operands), tuple(results), factors, rewrite, tuple(reader.factors.values()), text)
@@ -103,13 +104,13 @@ class _Reader:
                     raise NotOfThisCall(f"factor '{self.rule.factors[factor].name}' is sharded in two ways")
         return placement
 
-    def check_nonempty(self) -> None:
+    def check_nonempty(self, sharded: ShardCounts) -> None:
         """Raise NotOfThisCall where a rank would have nothing of a dimension, for which local forms are not made."""
         for factor, placement in self.factors.items():
             assert isinstance(placement, ShardPlacement)
             size = self.rule.factors[factor].size
-            if not suits(placement, size, self.count) or any(
-                not own for _, _, own in runs_of(placement, size, self.count)
+            if not suits(placement, size, self.count) or not all(
+                shard_lengths(((placement, sharded.of(factor)), (placement, self.count)), size)
             ):
                 raise NotOfThisCall(f"a rank has nothing of '{self.rule.factors[factor].name}'")
 

@@ -1,0 +1,60 @@
+"""Several tensors as one: cat along a last dimension, as bytes where their element types differ.
+
+Tensors are used by their methods alone, so this module needs no tensor library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from spmdir.core.dtype import UI8, DType
+
+Types = Sequence[tuple[tuple[int, ...], DType]]
+"""Shape and element type of each tensor."""
+
+_METHODS = {
+    "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat16", "i64": "long", "i32": "int", "i16": "short",
+    "i8": "char", "ui8": "byte", "i1": "bool", "complex<f64>": "cdouble", "complex<f32>": "cfloat",
+}  # fmt: skip
+"""Name of an element type → the method that converts a tensor to it."""
+
+
+def converted(tensor: Any, dtype: DType) -> Any:
+    """Return `tensor` in element type `dtype`; as it is if `dtype` has no such method, as 8-bit floats have none."""
+    method = _METHODS.get(dtype.name)
+    return getattr(tensor, method)() if method else tensor
+
+
+def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
+    """Return shape and element type of tensors of `types` packed, whose `leading` dimensions are the same."""
+    kinds = {dtype for _, dtype in types}
+    sizes = [math.prod(shape[leading:]) * (1 if len(kinds) == 1 else dtype.itemsize) for shape, dtype in types]
+    return (*types[0][0][:leading], sum(sizes)), kinds.pop() if len(kinds) == 1 else UI8
+
+
+def pack(parts: Sequence[Any], leading: int) -> Any:
+    """Return `parts`, whose `leading` dimensions are the same, as one tensor with one dimension more than these."""
+    flat = [part.reshape((*part.shape[:leading], math.prod(part.shape[leading:]))) for part in parts]
+    if len({part.dtype for part in parts}) > 1:
+        flat = [part.contiguous().view(part.new_empty(0).byte().dtype) for part in flat]
+    packed = flat[0].new_empty((*flat[0].shape[:leading], sum(part.shape[-1] for part in flat)))
+    at = 0
+    for part in flat:
+        packed.narrow(leading, at, part.shape[-1]).copy_(part)
+        at += part.shape[-1]
+    return packed
+
+
+def unpack(packed: Any, types: Types, leading: int) -> list[Any]:
+    """Return the tensors of `types` of which `packed` is made."""
+    mixed, parts, at = len({dtype for _, dtype in types}) > 1, [], 0
+    for shape, dtype in types:
+        size = math.prod(shape[leading:]) * (dtype.itemsize if mixed else 1)
+        part = packed.narrow(leading, at, size)
+        at += size
+        if mixed:
+            part = part.contiguous().view(converted(packed.new_empty(0), dtype).dtype)
+        parts.append(part.reshape((*packed.shape[:leading], *shape[leading:])))
+    return parts
