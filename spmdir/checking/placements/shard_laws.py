@@ -58,7 +58,7 @@ def _runs(placement: Any, example: Example) -> str | None:
 
 
 def _nested(placement: Placement) -> Iterator[Example]:
-    if not placement.splits or placement.trait in ("open", "replicated"):
+    if not placement.splits or placement.trait in ("open", "replicated") or placement.has_own_type:
         return
     if isinstance(placement, ShardPlacement):
         yield from (Example(4, (size,) * (placement.dim + 1)) for size in even_sizes(placement, 4))
