@@ -63,17 +63,20 @@ def depends_on_shape(source: Placement, target: Placement) -> bool:
     edges = [edge_between(source, target)]
     if edges == [None]:
         edges = [edge_between(source, R), edge_between(R, target)]
-    return any(edge is not None and edge.bytes is not None for edge in edges)
+    own = source.has_own_type or target.has_own_type
+    return any(edge is not None and edge.collectives and (edge.bytes is not None or own) for edge in edges)
 
 
 def _edge_price(
     edge: Edge, source: Placement, target: Placement, local_bytes: float, count: int, local: TensorMeta | None
 ) -> float:
-    if edge.bytes is None:
-        sizes = _sizes(source, target, local_bytes, count)
-        return sum(traffic.wire(sizes) for traffic, sizes in edge_collectives(edge, sizes, (), ITEMSIZE))
-    if local is None:
+    own = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
+    if local is None and (own or edge.bytes is not None):
         return math.nan
+    if edge.bytes is None or local is None:
+        sizes = _own_sizes(source, target, local, count) if own and local else None
+        sizes = sizes or _sizes(source, target, local_bytes, count)
+        return sum(traffic.wire(sizes) for traffic, sizes in edge_collectives(edge, sizes, (), ITEMSIZE))
     shape = list(local.shape)
     if source.dim is not None and source.dim < len(shape):
         shape[source.dim] = -(-shape[source.dim] // count)
@@ -84,6 +87,19 @@ def _needs_replicated(source: Placement, target: Placement) -> bool:
     """Return whether a shard among others cannot stand for the value, or a placement has its own way to R."""
     alone = isinstance(target, PartialPlacement) and target.identity is None and source.trait == "shard"
     return alone or edge_between(source, R) is not None
+
+
+def _own_sizes(source: Placement, target: Placement, local: TensorMeta, count: int) -> Sizes | None:
+    """Return what a step handles of whose ends one says itself what ranks hold; None if the tensor fits them not."""
+    try:
+        before, after = (
+            max(TensorMeta(*held).bytes for held in side.local_types(local.shape, local.dtype, count))
+            for side in (source, target)
+        )
+    except Exception:
+        return None  # prices are asked for of all placements, of values that can never have them too
+    scatters = target.trait == "shard" and source.has_own_type
+    return Sizes(count, before, after, before / count if scatters else min(before, after))
 
 
 def _sizes(source: Placement, target: Placement, local_bytes: float, count: int) -> Sizes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.core.dtype import of_size
+from spmdir.core.dtype import F32, of_size
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.sharding import Sharding
@@ -183,10 +183,20 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         chunk = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
     if step.spec.traffic is None:
-        # A chunk is what a rank ends up with, or of what it has, if it has a shard, a part for each rank.
-        chunks = mesh.group_size(step.axes) if all(end.trait == "shard" for end in step.ends(mesh)) else 1
-        chunk = min(source, target) / chunks
+        chunk = _edge_chunk(step, source, target, mesh)
     return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim)
+
+
+def _edge_chunk(step: Step, source: float, target: float, mesh: Mesh) -> float:
+    """Return the bytes that a declared step sends from one rank to one other in a direct exchange.
+
+    They are what a rank ends up with, or, if it has a shard or a state of its own, a part of what it has for each rank.
+    """
+    before, after = step.ends(mesh)
+    count = mesh.group_size(step.axes)
+    if after.trait == "shard" and before.has_own_type:
+        return source / count
+    return min(source, target) / (count if before.trait == after.trait == "shard" else 1)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from spmdir.core.dtype import DType, as_dtype, of_size
+from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ShardingError, wrong_argument
 from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
 from spmdir.core.placement.edge import Edge
@@ -111,8 +110,8 @@ class JointPlacement(Placement):
         return self._finished([self.unpack(shard, tuple(shape), dtype) for shard in shards])
 
     def edges(self) -> Iterable[Edge]:
-        yield Edge(self._replicate, target="R", by="all_gather", bytes=self._replicate_bytes)
-        yield Edge(self._scatter, target="shard", by="all_to_all", bytes=self._scatter_bytes, when=self._is_slice)
+        yield Edge(self._replicate, target="R", by="all_gather")
+        yield Edge(self._scatter, target="shard", by="all_to_all", when=self._is_slice)
         yield Edge(self._begin, source="R")
 
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
@@ -131,17 +130,6 @@ class JointPlacement(Placement):
 
     def _is_slice(self, target: Placement) -> bool:
         return isinstance(target, ShardPlacement) and all(map(self.slices, range(target.dim + 1)))
-
-    def _replicate_bytes(self, shape: tuple[int, ...], itemsize: float, count: int) -> float:
-        return (count - 1) * self._state_bytes(shape, itemsize)
-
-    def _scatter_bytes(self, shape: tuple[int, ...], itemsize: float, count: int) -> float:
-        return (count - 1) / count * self._state_bytes(shape, itemsize)
-
-    def _state_bytes(self, shape: tuple[int, ...], itemsize: float) -> float:
-        """Return the bytes of a state of a value of `shape`."""
-        sizes, dtype = self.local_type(shape, of_size(itemsize), 1, 0)
-        return math.prod(sizes) * dtype.itemsize
 
     def _replicate(self, x: Any, group: Any) -> Any:
         """Return the result of the states `x` of all ranks, combined in the order of ranks."""
