@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
@@ -19,7 +20,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import signature_name
 from spmdir.runtime.training import OPTIMIZERS
-from tests.models import plans, zoo
+from tests.models import decisions, plans, shipped, zoo
 
 PIPELINE = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
 
@@ -55,6 +56,8 @@ LAYOUTS: dict[str, Layout] = {
     "2x2x2open": _layout({"dp": 2, "pp": 2, "tp": 2}, ["dp"], ["tp"]),
     "3": _layout({"tp": 3}, tp=["tp"]),
     "3dp": _layout({"dp": 3}, dp=["dp"]),
+    "2x3": _layout({"dp": 2, "tp": 3}, ["dp"], ["tp"]),
+    "4": _layout({"tp": 4}, tp=["tp"]),
 }
 """Name → mesh; on 2x2x2open no plan uses the middle axis."""
 
@@ -64,6 +67,15 @@ PLANS = (*plans.KINDS, SEQUENCE)
 
 RANDOM = "random"
 """A plan `random0`, `random1`, …: any shardings, for models without plans too."""
+
+SHIPPED = "shipped"
+"""A plan `shipped0`, …: any placements that come with spmdir, of inputs, parameters and outputs."""
+
+DECIDED = "decided"
+"""A plan `decided0`, …: likewise, and any strategies of all ops in place of the search's."""
+
+EXACT = 1e-12
+"""Largest error allowed in f64 under the plans SHIPPED and DECIDED."""
 
 
 def shardings(model: str, plan: str, layout: Layout) -> dict[str, str]:
@@ -170,6 +182,17 @@ def worst_error(
     program = program_of(name, plan, layout, dtype, sizes)
     if plan.startswith(RANDOM):
         return max(errors(program, layout, random_shardings(program, layout.mesh, plan)))
+    if plan.startswith((SHIPPED, DECIDED)):
+        with pytest.MonkeyPatch.context() as patch:
+            if plan.startswith(DECIDED):
+                decisions.decide_at_random(patch, plan)
+            return max(
+                errors(
+                    program,
+                    layout,
+                    *shipped.plan(*arguments(program, layout.mesh), program.expected, layout.mesh, plan),
+                )
+            )
     return max(errors(program, layout, shardings(name.partition(":")[0], plan, layout)))
 
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Placement
+from spmdir.core.sharding import Sharding
 from spmdir.passes import propagate
 from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import Node, NodeStrategy, Problem
 from spmdir.search.solve import Solution
 
 SHARDING_RATE = 0.85
 """The probability that a node that can shard a factor does."""
+
+TRIES = 100
+"""How often strategies of all axes are drawn for a node, until they go together."""
+
+Choice = dict[str, NodeStrategy]
+"""Axis → the strategy of a node."""
 
 
 def decide_at_random(patch: pytest.MonkeyPatch, seed: str) -> None:
@@ -30,28 +39,48 @@ def random_solution(seed: str) -> Callable[..., Solution]:
 
     def solve(problem: Problem, *_: object, **__: object) -> Solution:
         choice = random.Random(seed)
-        chosen: dict[str, list[NodeStrategy]] = {}
-        for axis, count in problem.mesh.sizes.items():
-            held: dict[int, Placement] = {}
-            taken: list[NodeStrategy] = []
-            for index, node in enumerate(problem.nodes):
-                others = [chosen[other][index] for other in chosen]
-                sharded = shard_counts(zip(others, [problem.mesh.sizes[other] for other in chosen], strict=True))
-                wanted = [held[value] for value in node.operands]
-                strategies = [
-                    strategy
-                    for strategy in node.source.strategies(axis, count, sharded)
-                    if _fits(strategy, wanted, others)
-                ]
-                strategies = strategies or list(node.source.strategies(axis, count, UNSHARDED))
-                splitting = [strategy for strategy in strategies if strategy.factors]
-                strategy = choice.choice(splitting if splitting and choice.random() < SHARDING_RATE else strategies)
-                held.update(zip(node.results, strategy.results, strict=True))
-                taken.append(strategy)
-            chosen[axis] = taken
+        held: dict[str, dict[int, Placement]] = {axis: {} for axis in problem.mesh.sizes}
+        chosen: dict[str, list[NodeStrategy]] = {axis: [] for axis in problem.mesh.sizes}
+        for node in problem.nodes:
+            drawn = (_drawn(choice, node, problem.mesh, held) for _ in range(TRIES))
+            taken = next(one for one in drawn if _go_together(problem, node, one))
+            for axis, strategy in taken.items():
+                chosen[axis].append(strategy)
+                held[axis].update(zip(node.results, strategy.results, strict=True))
         return Solution(chosen, 0.0, 0)
 
     return solve
+
+
+def _drawn(choice: random.Random, node: Node, mesh: Mesh, held: Mapping[str, Mapping[int, Placement]]) -> Choice:
+    taken: Choice = {}
+    for axis, count in mesh.sizes.items():
+        sharded = shard_counts((strategy, mesh.sizes[other]) for other, strategy in taken.items())
+        wanted = [held[axis][value] for value in node.operands]
+        fitting = [s for s in node.source.strategies(axis, count, sharded) if _fits(s, wanted, list(taken.values()))]
+        fitting = fitting or list(node.source.strategies(axis, count, UNSHARDED))
+        splitting = [strategy for strategy in fitting if strategy.factors]
+        taken[axis] = choice.choice(splitting if splitting and choice.random() < SHARDING_RATE else fitting)
+    return taken
+
+
+def _go_together(problem: Problem, node: Node, taken: Choice) -> bool:
+    """Return whether the strategy of each axis is one beside the others, and the values can be sharded so."""
+    mesh = problem.mesh
+    if not problem.plugin_placements:
+        return True
+    for axis, strategy in taken.items():
+        others = shard_counts((other, mesh.sizes[a]) for a, other in taken.items() if a != axis)
+        if strategy not in node.source.strategies(axis, mesh.sizes[axis], others):
+            return False
+    for position, value in enumerate((*node.operands, *node.results)):
+        placed = [(axis, (*s.operands, *s.results)[position]) for axis, s in taken.items()]
+        placed.sort(key=lambda entry: not entry[1].is_demanding)
+        try:
+            Sharding(placed, mesh.name).check_shape(mesh, problem.values[value].shape)
+        except ShardingError:
+            return False
+    return True
 
 
 def _fits(strategy: NodeStrategy, held: list[Placement], others: list[NodeStrategy]) -> bool:
