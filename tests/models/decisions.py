@@ -71,7 +71,8 @@ def _go_together(problem: Problem, node: Node, taken: Choice) -> bool:
         return True
     for axis, strategy in taken.items():
         others = shard_counts((other, mesh.sizes[a]) for a, other in taken.items() if a != axis)
-        if strategy not in node.source.strategies(axis, mesh.sizes[axis], others):
+        beside = node.source.strategies(axis, mesh.sizes[axis], others)
+        if not any((s.operands, s.results) == (strategy.operands, strategy.results) for s in beside):
             return False
     for position, value in enumerate((*node.operands, *node.results)):
         placed = [(axis, (*s.operands, *s.results)[position]) for axis, s in taken.items()]

@@ -56,7 +56,11 @@ def sharding(choice: random.Random, shape: tuple[int, ...], is_f64: bool, mesh: 
 
 def _shards(choice: random.Random, dim: int, size: int, count: int, is_nested: bool) -> Iterable[str]:
     yield from (f"S({dim})", f"S({dim})")
-    yield from (f"Cyclic({dim}, {choice.choice((1, 2, 3))})", f"Strided({dim}, {choice.choice((2, 3))})")
+    yield from (
+        f"ZigZag({dim})",
+        f"Cyclic({dim}, {choice.choice((1, 2, 3))})",
+        f"Strided({dim}, {choice.choice((2, 3))})",
+    )
     if not is_nested:
         cuts = sorted(choice.randint(0, size) for _ in range(count - 1))
         ends = zip([0, *cuts], [*cuts, size], strict=True)

@@ -203,16 +203,22 @@ class _Orders:
         requests = self._requests.setdefault(self._find(key), {})
         requests[order] = requests.get(order, 0.0) + weight
 
-    def order(self, key: Key, axes: Order, fits: Callable[[Order], bool]) -> Order:
-        """Return the nesting order of `axes`, which shard the dimension `key`; one that `fits`, if there is one."""
+    def order(self, key: Key, axes: Order, fits: Callable[[Order], bool], is_demanding: bool) -> Order:
+        """Return the nesting order of `axes`, which shard the dimension `key`; one that `fits`, if there is one.
+
+        Args:
+            is_demanding: whether some orders may not fit here that fit elsewhere.
+        """
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
         root = self._find(key)
-        if root not in self._chosen:
+        chosen = self._chosen.get(root)
+        if chosen is None or (is_demanding and set(chosen) == set(axes) and not fits(chosen)):
             requests = self._requests.get(root, {})
             orders = itertools.permutations(axes)
-            self._chosen[root] = max(orders, key=lambda order: (fits(order), _satisfied(order, requests)))
-        return self._chosen[root] if set(self._chosen[root]) == set(axes) else axes
+            chosen = max(orders, key=lambda order: (fits(order), _satisfied(order, requests)))
+            self._chosen.setdefault(root, chosen)
+        return chosen if set(chosen) == set(axes) else axes
 
 
 def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
@@ -242,7 +248,7 @@ def _assemble(
     entries = [(axis, placement) for axis, placement in placed.items() if placement.dim is None]
     for dim, axes in _sharded(placed, 1).items():
         if len(axes) > 1:
-            axes = orders.order(key(dim, axes), axes, fits)
+            axes = orders.order(key(dim, axes), axes, fits, any(placed[axis].is_demanding for axis in axes))
         entries += [(axis, placed[axis]) for axis in axes]
     return Sharding(entries, mesh.name).merged(mesh)
 
