@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= auto
 MINUTES ?= 30
+MODELS ?= llama,gpt2,vit,t5,odd_llama:sgd,odd_gpt2:sgd,odd_vit:sgd,odd_t5:sgd
 BIN := $(VENV)/bin
 BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound redistribute
 
@@ -56,6 +57,11 @@ op-table: env
 # Every model × plan × mesh against one device; hours.
 matrix: env
 	$(BIN)/python -m benchmarks.correctness
+
+# Models with any placements that come with spmdir, to rounding; hours.
+placements: env
+	$(BIN)/python -m benchmarks.correctness --models $(MODELS) --meshes 4,2x3,2x2x2 --sizes 3x7,4x8 --limit 1e-12 \
+		--plans $(shell seq -s, -f shipped%g 0 19),$(shell seq -s, -f decided%g 0 19)
 
 # README, docs/ and the docstrings as HTML in build/site; a broken link or a page that docs/index.md leaves out fails.
 site: $(VENV)/.installed-docs
