@@ -2,32 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import plugins
+from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import rule_of
+from spmdir.passes.type_check.type_check import plugins_of, rule_of
+from spmdir.rules import OpRule, Strategy
+from spmdir.rules.strategies.obstacle import Dropped
 
 
 @dataclass(frozen=True)
 class PrintRulesPass(FunctionPass):
-    """Notes on every op, as `spmd.rule`, its rule with its own factors and their sizes."""
+    """Notes on every op, as `spmd.rule`, its rule with its own factors and their sizes.
+
+    As `spmd.strategies`, it lists the strategies that the op offers and, for those that it does not, why.
+    """
 
     name = "print-rules"
 
     needs_numbers: ClassVar = False
 
+    strategies: Literal["plug-ins", "all", "none"] = "plug-ins"
+    """Of which placements strategies are listed: the plug-ins that the function names, all, or none."""
+
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        plugins = _named(function) if self.strategies != "none" else ()
+        counts: dict[int, list[str]] = {}
+        for axis, count in ir.mesh(module).axes if plugins or self.strategies == "all" else ():
+            counts.setdefault(count, []).append(axis)
         for child in function.body.block.ops:
             if isinstance(child, AtenOp):
-                child.attributes["spmd.rule"] = StringAttr(_rule_text(child, ctx))
+                rule = rule_of(child, ctx.rules)
+                child.attributes["spmd.rule"] = StringAttr(rule.text() if rule else "none: replicated only")
+                found = [text for c, axes in counts.items() if rule for text in self._listed(rule, c, axes, plugins)]
+                if found:
+                    child.attributes["spmd.strategies"] = ArrayAttr(map(StringAttr, found))
+
+    def _listed(
+        self, rule: OpRule, count: int, axes: Sequence[str], placements: tuple[Placement, ...]
+    ) -> Iterator[str]:
+        for one in rule.considered(count, placements=placements):
+            if self.strategies == "all" or _is_of_plugins(one):
+                yield f"{', '.join(axes)}: {one}"
 
 
-def _rule_text(op: AtenOp, ctx: IRContext) -> str:
-    rule = rule_of(op, ctx.rules)
-    return rule.text() if rule else "none: replicated only"
+def _named(function: FuncOp) -> tuple[Placement, ...]:
+    """Return the plug-in placements that a function names."""
+    attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
+    made = [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings]
+    return plugins_of((*shardings, *made))
+
+
+def _is_of_plugins(one: Strategy | Dropped) -> bool:
+    if isinstance(one, Strategy):
+        return bool(one.text or plugins((*one.operands, *one.results)))
+    return one.placement is None or bool(plugins([one.placement]))

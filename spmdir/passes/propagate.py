@@ -36,7 +36,7 @@ from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
-from spmdir.passes.type_check.type_check import rule_of
+from spmdir.passes.type_check.type_check import reasons_text, rule_of
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.candidates import Unsolvable
@@ -251,7 +251,7 @@ class PropagatePass(FunctionPass):
                     return makers, finer, other
         if solution is None:
             assert unsolvable is not None
-            raise _located(makers[unsolvable.node], unsolvable)
+            raise _located(makers[unsolvable.node], unsolvable, problem)
         return makers, problem, solution
 
 
@@ -398,12 +398,22 @@ def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, do
     return OpStrategies(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
 
 
-def _located(maker: Maker, error: Unsolvable) -> ShardingError:
+def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
     if isinstance(maker, AtenOp):
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(
-            f"'{maker.name}': no strategy of its rule gives {annotated or 'its values'} on axis '{error.axis}'; "
+            f"'{maker.name}': no strategy of its rule gives {annotated or 'its values'} on axis '{error.axis}'"
+            f"{_reasons(problem.nodes[error.node].source, error.axis, problem.mesh)}; "
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )
     return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other partial placements")
+
+
+def _reasons(source: StrategySource, axis: str, mesh: Mesh) -> str:
+    """Return why the strategies are left out that user annotations may have asked for on `axis`."""
+    if not isinstance(source, OpStrategies) or source.rule is None:
+        return ""
+    results = tuple(sharding.refined(mesh)[axis] if sharding else None for sharding in source.results)
+    placed = ((None,) * source.operands + results)[: source.operands + len(source.rule.result_dims)]
+    return reasons_text(source.rule.why_not(mesh.sizes[axis], placed, source.plugin_placements))

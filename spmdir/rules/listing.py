@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spmdir.core.arguments import Kind, accepts, instance, keyed
 from spmdir.core.call import Literal
@@ -11,6 +12,7 @@ from spmdir.core.errors import RuleError, require_type, shown
 from spmdir.core.placement.standard import Placement, parse_placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.rule_set import default
+from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import Strategy
 
 
@@ -40,19 +42,22 @@ _LITERAL = Kind(_is_literal, "a number, a text, None, a DType, or a tuple of suc
 )
 def strategies(
     name: str,
-    operands: tuple[TensorMeta, ...],
+    operands: Sequence[TensorMeta | Sequence[TensorMeta] | None],
     arguments: Mapping[str, Literal],
     axis_size: int,
     placements: Sequence[str | Placement] = (),
-) -> tuple[Strategy, ...]:
+    why: bool = False,
+) -> tuple[Strategy | Dropped, ...]:
     """Return the strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
 
     Args:
         name: of the op, as "aten.mm".
-        operands: global shape and element type of each tensor among its arguments, in order.
+        operands: global shape and element type of each tensor among its arguments, in order; a sequence of these for
+            a list of tensors, None for one that is absent.
         arguments: its other arguments by name.
         axis_size: how many ranks, from 1 on.
         placements: plug-in placements, as text or value, whose strategies come last, for whatever dimension.
+        why: also return what the op does not offer, each with its `reason`.
 
     Raises:
         RuleError: no rule, or the call does not fit it.
@@ -62,7 +67,10 @@ def strategies(
         >>> from spmdir.core.tensor import TensorMeta
         >>> rows = spmdir.strategies("aten.relu", (TensorMeta((8, 4), "f32"),), {}, axis_size=2)
     """
+    flat: list[Any] = []
     for operand in operands:
+        flat += operand if isinstance(operand, (list, tuple)) else [operand] if operand is not None else []
+    for operand in flat:
         _META.check("an operand", operand)
     for key, value in arguments.items():
         _LITERAL.check(f"argument '{key}'", value)
@@ -72,5 +80,11 @@ def strategies(
     for placement in plugins:
         require_type("a placement", placement, Placement, 'one such as "Cyclic(0, 2)"')
     rules = default()
-    op_rule = rules.instantiate(rules.infer_call(name, operands, arguments))
-    return op_rule.strategies(axis_size, placements=plugins) if op_rule else ()
+    structure = tuple((1,) * len(one) if isinstance(one, (list, tuple)) else int(one is not None) for one in operands)
+    is_plain = all(entry == 1 for entry in structure)
+    call = rules.infer_call(name, tuple(flat), arguments, None if is_plain else structure)
+    op_rule = rules.instantiate(call)
+    if op_rule is None:
+        return ()
+    listing = op_rule.considered if why else op_rule.strategies
+    return listing(axis_size, placements=plugins)

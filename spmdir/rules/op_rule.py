@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -18,9 +18,16 @@ from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Alone, Rank
 from spmdir.rules.local.replacement import expand, localize
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
-from spmdir.rules.strategies.per_axis import factor_strategies, partial_strategies, replicated, shard_operands
+from spmdir.rules.strategies.obstacle import Dropped
+from spmdir.rules.strategies.per_axis import (
+    factor_strategies,
+    partial_strategies,
+    plugin_partial_strategies,
+    replicated,
+    shard_operands,
+)
 from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, pointwise
-from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, plugins_among
+from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, at, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
 from spmdir.rules.strategies.rotations import rotated
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
@@ -73,7 +80,9 @@ class OpRule(RuleInstance):
             self._known[key] = None  # so that an expansion that leads back here is found out
             try:
                 with self.rules.clock:
-                    self._known[key] = tuple(dict.fromkeys(self._list(count, sharded, plugins)))
+                    self._known[key] = tuple(
+                        dict.fromkeys(s for s in self._list(count, sharded, plugins) if isinstance(s, Strategy))
+                    )
             except SpmdirError:
                 del self._known[key]
                 raise
@@ -82,20 +91,61 @@ class OpRule(RuleInstance):
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return found
 
-    def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy]:
+    def considered(
+        self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
+    ) -> tuple[Strategy | Dropped, ...]:
+        """Return the `strategies`, and with its reason each one that is left out of those that were considered.
+
+        Of placements by S all factors are considered, of plug-ins whatever they shard, pass or declare.
+        """
+        plugins = plugins_among(placements)
+        every = [*self._list(count, sharded, NO_PLUGINS), *(self._list(count, sharded, plugins) if plugins else ())]
+        used = {factor for dims in self.all_dims for made_of in dims for factor in made_of}
+        passing = {p for one in every if isinstance(one, Strategy) for p in one.operands}
+        return tuple(
+            one
+            for one in {str(one): one for one in every}.values()
+            if isinstance(one, Strategy) or (one.factor in used if one.factor is not None else one.what not in passing)
+        )
+
+    def why_not(
+        self,
+        count: int,
+        placed: Sequence[Placement | None],
+        placements: tuple[Placement, ...] = (),
+        sharded: ShardCounts = UNSHARDED,
+    ) -> tuple[Dropped, ...]:
+        """Return what is left out of the strategies that operands and results `placed` so may have asked for.
+
+        Args:
+            placed: the placement of each operand, then of each result; None for any.
+        """
+        wanted: set[tuple[object, int | None]] = {(p, None) for p in placed}
+        for placement, dims in zip(placed, (*self.operand_dims, *self.result_dims), strict=True):
+            if placement is not None and placement.dim is not None and placement.dim < len(dims or ()):
+                wanted |= {(at(placement, 0), factor) for factor in (dims or ())[placement.dim]}
+        return tuple(
+            one
+            for one in self.considered(count, sharded, placements)
+            if isinstance(one, Dropped) and (one.placement is None or (one.placement, one.factor) in wanted)
+        )
+
+    def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
         """Yield the strategies; where a minor factor is sharded before its major ones are, those that finish these."""
         unfinished = self._unfinished(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)
         if not plugins:
             own = (replicated(self), *factor_strategies(self, count, sharded, self.expansion_layout))
             every = (*own, *partial_strategies(self), *text_strategies(self, count, sharded, texts, ()))
-            yield from (s for s in every if not unfinished or unfinished == self._finished_by(s, count))
+            if unfinished:
+                every = (s for s in every if isinstance(s, Strategy) and unfinished == self._finished_by(s, count))
+            yield from every
             return
         known = self.strategies(count, sharded)
         yield from known
         if not unfinished:
             yield from lifted_strategies(self, count, sharded, plugins.shards, self.expansion_layout)
-            yield from partial_strategies(self, plugins.partials)
+            yield from plugin_partial_strategies(self, plugins.partials)
             yield from declared_strategies(self, count, sharded, known, plugins.lifting)
             yield from text_strategies(self, count, sharded, texts, plugins.shards)
 

@@ -22,10 +22,14 @@ from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
+from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
 STRATEGIES_SHOWN = 8
 """How many of an op's strategies an error lists."""
+
+REASONS_SHOWN = 3
+"""How many of the strategies that an op does not offer an error lists."""
 
 Choice = Mapping[str, Strategy]
 """Mesh axis → the strategy used on it."""
@@ -135,8 +139,13 @@ def _match_axis(
     accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
     raise ShardingError(
         f"on axis '{axis}' ({_listed(found)}) -> ({_listed(made)}) is not a strategy of this op: {', '.join(wrong)}; "
-        f"it accepts {accepted}"
+        f"it accepts {accepted}{reasons_text(rule.why_not(count, (*found, *made), extras))}"
     )
+
+
+def reasons_text(dropped: Sequence[Dropped]) -> str:
+    """Return what of a rule's strategies is left out and why, as the end of a message."""
+    return "".join(f"; {one}" for one in dropped[:REASONS_SHOWN])
 
 
 def _listed(placements: Sequence[Placement | None]) -> str:

@@ -228,6 +228,9 @@ class TextStrategy:
     conditions: tuple[Expression, ...] = attrs.field(eq=False)
     body: tuple[Statement, ...] = attrs.field(eq=False)
 
+    def __str__(self) -> str:
+        return self.text.partition("\n")[0].partition(" when ")[0].partition(":")[2].strip()
+
 
 PASSING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
 """The kinds of clauses that let a partial value pass."""

@@ -14,8 +14,9 @@ from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.promotion import sums_exactly
 from spmdir.rules.language.syntax_tree import LINEAR, PASSING, RuleClause
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import rewrite_beside, shardable
+from spmdir.rules.strategies.divisibility import rewrite_beside, unshardable
 from spmdir.rules.strategies.expansion_layout import LayOut
+from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 PARTIALS = tuple(map(Partial, REDUCTIONS))
@@ -33,16 +34,19 @@ def replicated(rule: RuleInstance) -> Strategy:
     return Strategy((R,) * len(rule.call.operands), (R,) * len(rule.call.results))
 
 
-def factor_strategies(rule: RuleInstance, count: int, sharded: ShardCounts, layouts: LayOut) -> Iterator[Strategy]:
+def factor_strategies(
+    rule: RuleInstance, count: int, sharded: ShardCounts, layouts: LayOut
+) -> Iterator[Strategy | Dropped]:
     """Yield a strategy for each factor that `count` ranks can shard by S beside what other axes shard."""
     for index in range(len(rule.factors)):
-        if shardable(rule, index, count, sharded):
-            rewrite = rule.factors[index].rewrite
+        found: Strategy | Obstacle | None = unshardable(rule, index, count, sharded)
+        if found is None:
+            rewrite: str | Obstacle | None = rule.factors[index].rewrite
             if sharded.by_plugins:
                 rewrite = rewrite_beside(rule, index, sharded, scattered=False)
-            strategy = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts, rewrite)
-            if strategy:
-                yield strategy
+            assert not isinstance(rewrite, Obstacle)  # it is shardable
+            found = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts, rewrite)
+        yield Dropped(rule, Shard(0), index, found) if isinstance(found, Obstacle) else found
 
 
 def factor_strategy(
@@ -54,8 +58,9 @@ def factor_strategy(
     layouts: LayOut,
     rewrite: str | None,
     factor_placements: tuple[Placement, ...] = (),
-) -> Strategy | None:
-    """Return the strategy that shards the factor as `placement_of` says; None if results cannot be placed so.
+) -> Strategy | Obstacle:
+    """Return the strategy that shards the factor as `placement_of` says; why there is none if results cannot be placed
+    so.
 
     Args:
         layouts: lays out the op's expansion, where sharding the factor expands it.
@@ -65,17 +70,21 @@ def factor_strategy(
     operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
     if rewrite == "expand":
         layout = layouts(index, count, sharded, operands)
-        return Strategy(operands, layout.results, (index,), "expand", factor_placements) if layout else None
+        if layout is None:
+            return Obstacle("an op of its expansion has no such strategy", (), Place(rule, ("expand",), index))
+        return Strategy(operands, layout.results, (index,), "expand", factor_placements)
     results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
     additive, number = rule.additive
     reduced = next((p for p in results if isinstance(p, Partial)), None)
-    if None in results or (reduced and (number or (additive and reduced.op != "sum"))):
-        return None
+    if None in results:
+        return Obstacle("no placement of the result corresponds to it")
+    if reduced and (number or (additive and reduced.op != "sum")):
+        return Obstacle("the result would be {}, and the op adds something to it", (reduced,))
     metas = zip(results, rule.call.results, strict=True)
     if any(meta is not None and meta.dtype.is_bool and p == Partial("sum") for p, meta in metas):
-        return None
+        return Obstacle("the result would be a sum of truth values")
     if reduced == Partial("sum") and not rule.scales_finitely:
-        return None
+        return Obstacle("the result would be a sum, and a number among the arguments is not finite")
     if reduced:
         operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
     return Strategy(operands, tuple(p for p in results if p), (index,), rewrite or None, factor_placements)
@@ -116,6 +125,26 @@ def partial_strategies(rule: RuleInstance, candidates: tuple[PartialPlacement, .
                 yield from _passing(rule, clause, (member,), candidates)
         elif members and not any(number != 0 for number in numbers):
             yield from _passing(rule, clause, members, candidates)
+
+
+def plugin_partial_strategies(
+    rule: RuleInstance, candidates: tuple[PartialPlacement, ...]
+) -> Iterator[Strategy | Dropped]:
+    """Yield the strategies in which plug-in placements pass to the results, and those of them that pass nothing."""
+    passed: set[Placement] = set()
+    for strategy in partial_strategies(rule, candidates) if candidates else ():
+        passed.update(strategy.operands)
+        yield strategy
+    for placement in candidates:
+        if placement not in passed:
+            dtypes = dict.fromkeys(meta.dtype for meta in rule.call.operands)
+            unsupported = [dtype for dtype in dtypes if not placement.supports(dtype)]
+            clauses = ", ".join(dict.fromkeys(clause.kind for clause in rule.active(*PASSING))) or "none"
+            if unsupported:
+                yield Dropped(rule, placement, None, Obstacle("it does not support {}", (unsupported[0],)))
+            else:
+                reason = Obstacle("it passes no clause of the rule that lets partial values pass: {}", (clauses,))
+                yield Dropped(rule, placement, None, reason)
 
 
 def _passing(

@@ -26,7 +26,9 @@ def texts_of(kind: type[Placement]) -> Records:
     beside = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
     if beside is None:
         return {}
-    return read_strategies(read_text_file(beside, f"strategies from '{beside}'"), str(beside))
+    is_ours = kind.__module__.startswith("spmdir.")
+    text = read_text_file(beside, f"strategies from '{beside}'")
+    return read_strategies(text, beside.name if is_ours else str(beside))
 
 
 def _in_class(kind: type[Placement]) -> Records:

@@ -8,14 +8,16 @@ from spmdir.core.errors import RuleError
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.rules.instance import RuleInstance
-from spmdir.rules.strategies.divisibility import shardable
+from spmdir.rules.local.suitability import serving
+from spmdir.rules.strategies.divisibility import unshardable
+from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
 from spmdir.rules.strategies.per_axis import shard_operands
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
 def declared_strategies(
     rule: RuleInstance, count: int, sharded: ShardCounts, known: Sequence[Strategy], lifting: Iterable[Placement]
-) -> Iterator[Strategy]:
+) -> Iterator[Strategy | Dropped]:
     """Yield what placements add by `lift` to the `known` strategies, where element types and factors allow it.
 
     Raises:
@@ -24,20 +26,37 @@ def declared_strategies(
     for placement in lifting:
         for strategy in placement.lift(rule, known):
             _check(rule, placement, strategy)
-            shardable = (_shardable(rule, strategy, factor, count, sharded) for factor in strategy.factors)
-            if _suits_dtypes(rule, strategy) and all(shardable):
-                yield strategy
+            reason = _unsupported(rule, strategy) or _out_of_range(rule, strategy)
+            for factor in strategy.factors:
+                reason = reason or _unshardable(rule, strategy, factor, count, sharded)
+            yield Dropped(rule, strategy, None, reason) if reason else strategy
 
 
-def _suits_dtypes(rule: RuleInstance, strategy: Strategy) -> bool:
-    """Return whether values of the element types of operands and results can be placed so."""
+def _unsupported(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
+    """Return the reason if values of the element types of operands and results cannot be placed so."""
     metas = (*rule.call.operands, *rule.call.results)
-    pairs = zip((*strategy.operands, *strategy.results), metas, strict=True)
-    return all(meta is None or placement.supports(meta.dtype) for placement, meta in pairs)
+    for meta, placement in zip(metas, (*strategy.operands, *strategy.results), strict=True):
+        if meta is not None and not placement.supports(meta.dtype):
+            return Obstacle("{} does not support {}", (placement, meta.dtype))
+    return None
 
 
-def _shardable(rule: RuleInstance, strategy: Strategy, factor: int, count: int, sharded: ShardCounts) -> bool:
-    """Return whether `count` ranks can shard the factor of a strategy that a placement added.
+def _out_of_range(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
+    """Return the reason if the local form that it uses asks for one range of what another placement than S shards."""
+    if strategy.rewrite != "local":
+        return None
+    placed = zip((*strategy.operands, *strategy.results), (*rule.operand_dims, *rule.result_dims), strict=True)
+    scattered = {f for p, dims in placed if p.dim is not None and not isinstance(p, Shard) for f in (dims or ())[p.dim]}
+    if serving(rule, strategy.factors, scattered):
+        return None
+    place = Place(rule, ("local",), strategy.factors[0]) if strategy.factors else None
+    return Obstacle("the local form of the rule is for shards that are one range each", (), place)
+
+
+def _unshardable(
+    rule: RuleInstance, strategy: Strategy, factor: int, count: int, sharded: ShardCounts
+) -> Obstacle | None:
+    """Return why `count` ranks cannot shard the factor of a strategy that a placement added; None if they can.
 
     Without the rewrite that its rule has for it the op stays as it is, so it goes with others such, but not with an
     axis that expands the op.
@@ -45,10 +64,10 @@ def _shardable(rule: RuleInstance, strategy: Strategy, factor: int, count: int, 
     least = int(any(p.reduce in ("max", "min") for p in strategy.results if isinstance(p, PartialPlacement)))
     expanding = [f for f in sharded.all_axes if rule.factors[f].rewrite == "expand"]
     if strategy.rewrite or rule.factors[factor].rewrite != "expand":
-        return shardable(rule, factor, count, sharded, least)
+        return unshardable(rule, factor, count, sharded, least)
     if any(f not in sharded.by_plugins or sharded.by_s(f) > 1 for f in expanding):
-        return False
-    return shardable(rule, factor, count, sharded.without_plugins_of(expanding), least)
+        return Obstacle("another axis expands the op")
+    return unshardable(rule, factor, count, sharded.without_plugins_of(expanding), least)
 
 
 def _check(rule: RuleInstance, placement: Placement, strategy: object) -> None:

@@ -14,8 +14,9 @@ from spmdir.core.placement.base import ShardPlacement, is_contiguous
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import compatible, leaves_enough, rewrite_beside
+from spmdir.rules.strategies.divisibility import incompatible, lacking, rewrite_beside
 from spmdir.rules.strategies.expansion_layout import LayOut
+from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
 from spmdir.rules.strategies.per_axis import factor_strategy
 from spmdir.rules.strategies.plugin_placements import at, suits
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
@@ -37,47 +38,77 @@ class FactorPosition:
 
 def lifted_strategies(
     rule: RuleInstance, count: int, sharded: ShardCounts, shards: tuple[ShardPlacement, ...], layouts: LayOut
-) -> Iterator[Strategy]:
+) -> Iterator[Strategy | Dropped]:
     """Yield the strategies of `factor_strategies` with `shards` in the place of S, where shards still correspond."""
     for index in range(len(rule.factors)):
-        if _liftable(rule, index, sharded):
-            for placement in _factor_placements(rule, index, count, sharded, shards):
-                rewrite = _rewrite(rule, index, count, sharded, placement)
-                if rewrite is None or not _has_enough(rule, index, count, sharded, placement, rewrite):
-                    continue
-                strategy = _lifted(rule, index, count, sharded, placement, shards, layouts, rewrite)
-                if strategy:
-                    yield strategy
+        reason = _unliftable(rule, index, sharded)
+        if reason:
+            yield from (Dropped(rule, placement, index, reason) for placement in shards)
+            continue
+        for placement in _factor_placements(rule, index, sharded, shards):
+            found = _strategy(rule, index, count, sharded, placement, shards, layouts)
+            if isinstance(found, Strategy):
+                yield found
+            elif found is not None and placement in shards:
+                yield Dropped(rule, placement, index, found)
 
 
-def _liftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
-    """Return whether some placement other than S may shard the factor."""
+def _strategy(
+    rule: RuleInstance,
+    index: int,
+    count: int,
+    sharded: ShardCounts,
+    placement: ShardPlacement,
+    shards: tuple[ShardPlacement, ...],
+    layouts: LayOut,
+) -> Strategy | Obstacle | None:
+    """Return the strategy in which `placement` shards the factor, or why there is none; None where it is one by S."""
+    size = rule.factors[index].size
+    if not any(suits(placement, n, count) for n in (size, size // sharded.of(index))):
+        return Obstacle("{} ranks cannot shard {} elements so", (count, size))
+    rewrite = _rewrite(rule, index, count, sharded, placement)
+    if isinstance(rewrite, Obstacle):
+        return rewrite
+    return _lacking(rule, index, count, sharded, placement, rewrite) or _lifted(
+        rule, index, count, sharded, placement, shards, layouts, rewrite
+    )
+
+
+def _unliftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
+    """Return why no placement other than S may shard the factor; None if one may."""
     factor = rule.factors[index]
-    if factor.aligned or index in rule.layout.windows or factor.least > 1:
-        return False
-    if not compatible(rule, index, sharded):
-        return False
+    if factor.aligned:
+        return Obstacle("only S keeps shards to multiples of 16 bytes", (), Place(rule, ("aligned",), index))
+    if index in rule.layout.windows or factor.least > 1:
+        return Obstacle("windows slide along it, and their halos are for shards that are one range each")
+    reason = incompatible(rule, index, sharded)
+    if reason:
+        return reason
     if index in sharded.all_axes and rule.neighbours(index):
-        return False
-    return not any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ()))
+        return Obstacle("another axis shards it too, and it shares a dimension")
+    if any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ())):
+        return Obstacle("another axis shards a factor before it unevenly or by a plug-in placement")
+    return None
 
 
-def _rewrite(rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement) -> str | None:
+def _rewrite(
+    rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement
+) -> str | Obstacle:
     """Return the rewrite with which `placement` shards the factor, as `rewrite_beside` does."""
     single = index not in sharded.all_axes and is_contiguous(placement, rule.factors[index].size, count)
     return rewrite_beside(rule, index, sharded, scattered=not single)
 
 
-def _has_enough(
+def _lacking(
     rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement, rewrite: str
-) -> bool:
-    """Return whether every rank has as much of the factor as the op needs.
+) -> Obstacle | None:
+    """Return the reason if a rank has less of the factor than the op needs.
 
     S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
     """
     factor = rule.factors[index]
     least = max(factor.least_by(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
-    return not least or leaves_enough(rule, index, placement, count, sharded, least)
+    return lacking(rule, index, placement, count, sharded, least) if least else None
 
 
 def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
@@ -85,16 +116,13 @@ def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
 
 
 def _factor_placements(
-    rule: RuleInstance, index: int, count: int, sharded: ShardCounts, shards: Sequence[ShardPlacement]
+    rule: RuleInstance, index: int, sharded: ShardCounts, shards: Sequence[ShardPlacement]
 ) -> Iterator[ShardPlacement]:
     """Yield what may shard the factor by itself: the plug-ins, and what these make of it inside dimensions."""
     found: dict[Placement | None, None] = dict.fromkeys(shards)
     for position in _positions(rule, index, sharded):
         found.update(dict.fromkeys(_of_factor(p, position) for p in shards))
-    size, before = rule.factors[index].size, sharded.of(index)
-    for placement in found:
-        if isinstance(placement, ShardPlacement) and any(suits(placement, n, count) for n in (size, size // before)):
-            yield placement
+    yield from (placement for placement in found if isinstance(placement, ShardPlacement))
 
 
 def _positions(rule: RuleInstance, index: int, sharded: ShardCounts) -> tuple[FactorPosition, ...]:
@@ -128,11 +156,13 @@ def _lifted(
     shards: tuple[ShardPlacement, ...],
     layouts: LayOut,
     rewrite: str,
-) -> Strategy | None:
+) -> Strategy | Obstacle | None:
     size = rule.factors[index].size
     positions = _positions(rule, index, sharded)
     placements = {position: _of_dimension(placement, position, size, count, shards) for position in positions}
-    if None in placements.values() or all(isinstance(p, Shard) for p in placements.values()):
+    if None in placements.values():
+        return Obstacle("no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`")
+    if all(isinstance(p, Shard) for p in placements.values()):
         return None
 
     def placement_of(dims: Dims) -> Placement | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spmdir.core.errors import RuleError, SpmdirError
+from spmdir.core.errors import Location, RuleError, SpmdirError
 from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.placement.text import field_types
@@ -13,13 +13,22 @@ from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, TextStrategy
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.strategies.divisibility import beside_others
+from spmdir.rules.strategies.divisibility import amiss_beside, too_small
+from spmdir.rules.strategies.obstacle import Dropped, Obstacle
 from spmdir.rules.strategies.plugin_placements import at, suits
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
 class NotOfThisCall(Exception):
-    """Why a strategy is not one of a call, though it fits the op."""
+    """A strategy is not one of a call, though it fits the op.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, message: str, *values: object, at: Location | None = None):
+        super().__init__(message)
+        self.reason = Obstacle(message, values, at)
 
 
 def text_strategies(
@@ -28,7 +37,7 @@ def text_strategies(
     sharded: ShardCounts,
     texts: Iterable[TextStrategy],
     shards: Sequence[ShardPlacement],
-) -> Iterator[Strategy]:
+) -> Iterator[Strategy | Dropped]:
     """Yield the strategies of `texts` on this call for an axis of `count` ranks.
 
     Args:
@@ -42,8 +51,8 @@ def text_strategies(
         for placement in (Shard(0), *shards) if _has_any_shard(text) else (None,):
             try:
                 yield _strategy(rule, count, sharded, text, placement)
-            except NotOfThisCall:
-                continue
+            except NotOfThisCall as error:
+                yield Dropped(rule, text, None, error.reason)
 
 
 def _has_any_shard(text: TextStrategy) -> bool:
@@ -55,7 +64,7 @@ def _strategy(
 ) -> Strategy:
     for condition in text.conditions:
         if not evaluate(condition, rule.scope):
-            raise NotOfThisCall("its `when` does not hold")
+            raise NotOfThisCall("its `when` does not hold", at=getattr(condition, "location", None) or text.location)
     reader = _Reader(rule, count, placement)
     operands: list[Placement] = [R] * len(rule.call.operands)
     for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
@@ -70,8 +79,8 @@ def _strategy(
     if text.body and all(statement.ring is None for statement in text.body):
         reader.check_nonempty(sharded)  # a ring leaves out what there is nothing of
     splits = any(p.has_own_type for p in results) and all(p.splits for p in (*operands, *results))
-    if not beside_others(rule, factors, text, sharded, splits):
-        raise NotOfThisCall("another axis shards the op in a way that it does not go with")
+    if amiss := amiss_beside(rule, factors, text, sharded, splits):
+        raise NotOfThisCall("{}", amiss)
     rewrite = "local" if text.body else None
     return Strategy(tuple(operands), tuple(results), factors, rewrite, tuple(reader.factors.values()), text)
 
@@ -90,18 +99,18 @@ class _Reader:
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         placement = self._read(term, meta, dims)
         if not placement.supports(meta.dtype):
-            raise NotOfThisCall(f"{placement} does not support {meta.dtype}")
+            raise NotOfThisCall("{} does not support {}", placement, meta.dtype)
         try:
             placement.check(meta.shape, self.count)
         except SpmdirError as error:
-            raise NotOfThisCall(error.message) from None
+            raise NotOfThisCall("{}", error.message) from None
         if isinstance(placement, ShardPlacement):
             made_of = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
             if meta.shape[placement.dim] <= 1:
-                raise NotOfThisCall(f"dimension {placement.dim} has {meta.shape[placement.dim]} elements")
+                raise NotOfThisCall("dimension {} has fewer than 2 elements", placement.dim)
             for factor in made_of:
                 if self.factors.setdefault(factor, at(placement, 0)) != at(placement, 0) and len(made_of) == 1:
-                    raise NotOfThisCall(f"factor '{self.rule.factors[factor].name}' is sharded in two ways")
+                    raise NotOfThisCall("factor '{}' is sharded in two ways", self.rule.factors[factor].name)
         return placement
 
     def check_nonempty(self, sharded: ShardCounts) -> None:
@@ -109,10 +118,10 @@ class _Reader:
         for factor, placement in self.factors.items():
             assert isinstance(placement, ShardPlacement)
             size = self.rule.factors[factor].size
-            if not suits(placement, size, self.count) or not all(
-                shard_lengths(((placement, sharded.of(factor)), (placement, self.count)), size)
-            ):
-                raise NotOfThisCall(f"a rank has nothing of '{self.rule.factors[factor].name}'")
+            if not suits(placement, size, self.count):
+                raise NotOfThisCall("{} ranks cannot shard {} elements so", self.count, size)
+            if not all(shard_lengths(((placement, sharded.of(factor)), (placement, self.count)), size)):
+                raise NotOfThisCall("{}", too_small(size, self.count * sharded.of(factor), 1))
 
     def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         if term.is_any_shard:
@@ -126,7 +135,7 @@ class _Reader:
         try:
             return kind(**values)
         except (TypeError, ValueError) as error:
-            raise NotOfThisCall(str(error.args[0] if error.args else error)) from None
+            raise NotOfThisCall("{}", error.args[0] if error.args else error) from None
         except SpmdirError as error:
             raise RuleError(error.message, term.location) from None
 
@@ -141,7 +150,7 @@ class _Reader:
         value = evaluate(field, self.rule.scope)
         value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
         if not isinstance(value, int) or isinstance(value, bool):
-            raise NotOfThisCall(f"its dimension is {value}, which is not one")
+            raise NotOfThisCall("its dimension is {}, which is not one", value)
         if not -meta.rank <= value < meta.rank:
             raise RuleError(f"dimension {value} of a tensor of rank {meta.rank}", term.location)
         return value % meta.rank

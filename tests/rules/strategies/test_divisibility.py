@@ -3,7 +3,7 @@
 import pytest
 
 from spmdir.core.placement.standard import R, Shard
-from spmdir.rules.strategies.divisibility import compatible, shardable
+from spmdir.rules.strategies.divisibility import incompatible, unshardable
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy, shard_counts
 from tests.rules.lines import instance
 
@@ -31,12 +31,12 @@ from tests.rules.lines import instance
     ],
 )
 def test_a_factor_can_be_sharded(line: str, operands: str, factor: int, count: int, sharded: dict, expected: bool):
-    assert shardable(instance(line, operands), factor, count, ShardCounts(sharded)) == expected
+    assert (unshardable(instance(line, operands), factor, count, ShardCounts(sharded)) is None) == expected
 
 
 def test_two_rewrites_are_not_compatible():
     rule = instance("(x: m n) -> m n\n    local m\n    return x\n    local n\n    return x", "4x4")
-    assert compatible(rule, 1, UNSHARDED) and not compatible(rule, 1, ShardCounts({0: 2}))
+    assert incompatible(rule, 1, UNSHARDED) is None and incompatible(rule, 1, ShardCounts({0: 2}))
 
 
 def test_counts_multiply_over_axes_and_tell_plug_ins_apart():

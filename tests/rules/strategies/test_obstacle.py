@@ -1,0 +1,88 @@
+"""What an op does not offer is told with its reason, by the engine that leaves it out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+import spmdir
+from spmdir.core.dtype import DType
+from spmdir.core.intervals import Ranges
+from spmdir.core.placement.base import PartialPlacement, ShardPlacement
+from spmdir.core.placement.standard import S
+from spmdir.rules.strategies.obstacle import Dropped
+from tests.rules.lines import tensor
+
+
+@attrs.frozen
+class InTurn(ShardPlacement):
+    """Elements are dealt to the ranks in turn; it offers what S offers, whatever the op does with it."""
+
+    text: ClassVar[str] = "InTurn({dim})"
+    dim: int
+
+    def ranges(self, size: int, count: int, index: int) -> Ranges:
+        return tuple((at, at + 1) for at in range(index, size, count))
+
+    def lift(self, rule: Any, strategies: Any) -> Any:
+        def replaced(placements: Any) -> Any:
+            return tuple(InTurn(p.dim) if isinstance(p, S) else p for p in placements)
+
+        for one in strategies:
+            if one.rewrite == "local":
+                yield attrs.evolve(one, operands=replaced(one.operands), factor_placements=(InTurn(0),))
+
+
+@attrs.frozen
+class OfFloats(PartialPlacement):
+    text: ClassVar[str] = "OfFloats"
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype.is_float
+
+
+def reasons(op: str, operands: str, *placements: str, count: int = 2, **arguments: Any) -> list[str]:
+    """Return what plug-ins, or S where none are given, do not get of an op."""
+    metas = tuple(map(tensor, operands.split()))
+    found = spmdir.strategies(f"aten.{op}", metas, arguments, count, placements, why=True)
+    dropped = [one for one in found if isinstance(one, Dropped)]
+    return [str(one) for one in dropped if not placements or not isinstance(one.placement, S)]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (reasons("amax", "5x1", count=4, dim=(0,)),
+         ["no S(d0): of 5 elements not each of 4 ranks has at least 1", "no S(d1): it has fewer than 2 elements"]),
+        (reasons("sort", "8x9", "Cyclic(0, 2)", descending=False),
+         ["no Cyclic(d1, 2): it is unsharded (order.rules:35:76)"]),
+        (reasons("avg_pool1d", "2x2x8", "InTurn(0)", kernel_size=(2,)),
+         ["no InTurn(x): windows slide along it, and their halos are for shards that are one range each",
+          "no InTurn(stride): it is unsharded (window.rules:37:1)",
+          "no (InTurn(2)) -> (S(2)) local: the local form of the rule is for shards that are one range each "
+          "(window.rules:39:5)"]),
+        (reasons("mm", "6x4 4x8", "Ragged(0, [1, 3])"),
+         ["no Ragged(m, [1, 3]): 2 ranks cannot shard 6 elements so",
+          "no Ragged(n, [1, 3]): 2 ranks cannot shard 8 elements so"]),
+        (reasons("view", "6x4", "Cyclic(0, 3)", size=(24,)),
+         ["no Cyclic(r1, 3): no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`"]),
+        (reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
+        (reasons("exp", "6xf32", "OfFloats"),
+         ["no OfFloats: it passes no clause of the rule that lets partial values pass: commutes"]),
+        (reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
+         ["no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92)"]),
+    ],
+)  # fmt: skip
+def test_a_reason_is_what_says_so_and_where(found: list[str], expected: list[str]):
+    assert found == expected
+
+
+def test_what_an_op_offers_is_the_same_with_reasons_and_without():
+    calls = [("mm", "4x6 6x8", {}), ("view", "6x4", {"size": (24,)}), ("sort", "8x9", {"descending": False})]
+    for op, operands, arguments in calls:
+        metas = tuple(map(tensor, operands.split()))
+        common = (f"aten.{op}", metas, arguments, 2, ("Cyclic(0, 2)", "Masked", "InTurn(0)"))
+        told = [one for one in spmdir.strategies(*common, why=True) if not isinstance(one, Dropped)]
+        assert tuple(told) == spmdir.strategies(*common)
