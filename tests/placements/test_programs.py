@@ -45,13 +45,14 @@ def close(name: str, found: torch.Tensor, right: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_program_computes_what_one_device_does(path: Path) -> None:
-    inputs, (right,) = values(path.read_text())
-    (found,) = simulate(ir.parse(path.read_text()), inputs)
-    close(path.stem, found, right)
+    inputs, expected = values(path.read_text())
+    found = simulate(ir.parse(path.read_text()), inputs)
+    for one, right in zip(found, expected, strict=True):
+        close(path.stem, one, right)
 
 
-def run_files(rank: int, texts: list[str]) -> list[torch.Tensor]:
-    """Return what this rank has of the result of every program."""
+def run_files(rank: int, texts: list[str]) -> list[tuple[torch.Tensor, ...]]:
+    """Return what this rank has of the results of every program."""
     outputs = []
     for text in texts:
         module, (inputs, _) = lowered(text), values(text)
@@ -60,7 +61,7 @@ def run_files(rank: int, texts: list[str]) -> list[torch.Tensor]:
         shardings = [sharding_of(argument) or Sharding() for argument in function.args]
         noise = random_like(torch.Generator().manual_seed(0))
         held = [distribute(x, sharding, mesh, noise)[rank] for x, sharding in zip(inputs, shardings, strict=True)]
-        outputs.append(lower_to_fx(module, device_mesh=device_mesh)(*held)[0])
+        outputs.append(lower_to_fx(module, device_mesh=device_mesh)(*held))
     return outputs
 
 
@@ -71,7 +72,8 @@ def test_real_ranks_compute_what_one_device_does(count: int, tmp_path: Path) -> 
     assert chosen
     outputs = on_ranks(count, run_files, tmp_path, [path.read_text() for path in chosen])
     for index, path in enumerate(chosen):
-        module, (_, (right,)) = lowered(path.read_text()), values(path.read_text())
-        (result,) = ir.terminator(ir.main_function(module)).operands
-        sharding = sharding_of(result) or Sharding()
-        close(path.stem, collect([shards[index] for shards in outputs], sharding, ir.mesh(module), right.shape), right)
+        module, (_, expected) = lowered(path.read_text()), values(path.read_text())
+        results = ir.terminator(ir.main_function(module)).operands
+        for at, (result, right) in enumerate(zip(results, expected, strict=True)):
+            shards, sharding = [rank[index][at] for rank in outputs], sharding_of(result) or Sharding()
+            close(path.stem, collect(shards, sharding, ir.mesh(module), right.shape), right)
