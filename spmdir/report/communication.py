@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xdsl.ir import SSAValue
 
     from spmdir.core.sharding import Sharding
+    from spmdir.report.output_errors import OutputError
 
 
 @attrs.frozen
@@ -61,6 +62,7 @@ class CommReport:
         reshards: still in the program, so not counted; run lower-reshard.
         objective: what propagate minimised, where it is known: bytes of reshards, and of compute and memory as it
             prices them.
+        errors: how far results may be off by inexact steps; of results without any there is nothing.
     """
 
     count: int
@@ -71,6 +73,7 @@ class CommReport:
     seconds: float
     reshards: int = 0
     objective: float | None = attrs.field(default=None, eq=False)
+    errors: tuple[OutputError, ...] = ()
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms")]
@@ -85,6 +88,7 @@ class CommReport:
             lines.append(f"objective of propagate {size_text(self.objective)}, compute and memory included")
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
+        lines += map(str, self.errors)
         return "\n".join(lines)
 
 
@@ -134,6 +138,7 @@ def comm_report(
     from spmdir.dialects.ring import RotateOp
     from spmdir.dialects.values import global_type
     from spmdir.passes.propagation.objective import objective_of
+    from spmdir.report.output_errors import output_errors
 
     pipeline = as_pipeline(pipeline)
     module, topology = _at_examples(module, pipeline), pipeline.topology if topology is None else topology
@@ -142,6 +147,7 @@ def comm_report(
     by_axis: dict[tuple[str, ...], Share] = {}
     total, reshards, objective = Share(), 0, None
     bounds: list[float | None] = []
+    errors: list[OutputError] = []
     for function in ir.functions(module):
         objective = objective if objective is not None else objective_of(function)
         for op in function.body.block.ops:
@@ -168,6 +174,8 @@ def comm_report(
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share
         bounds += _bounds(function, mesh)
+        with pipeline.rules:
+            errors += output_errors(function, mesh, pipeline.rules)
     order = {axis: index for index, axis in enumerate(mesh.axis_names)}
     return CommReport(
         total.count,
@@ -178,6 +186,7 @@ def comm_report(
         total.seconds,
         reshards,
         objective,
+        tuple(errors),
     )
 
 

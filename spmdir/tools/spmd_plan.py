@@ -18,6 +18,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.report.communication import bound_text, size_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import TOPOLOGIES, Topology
 from spmdir.tools.command import ArgumentParser, guarded
@@ -51,6 +52,8 @@ def _main(argv: Sequence[str]) -> int:
     print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")
     _show("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
     print(f"lower bound  {bound_text(plan.lower_bound)}")
+    for error in (error for step in plan.steps for error in step_errors(step, options.shape, mesh)):
+        print(f"error  {error}")
     if not options.no_dtensor and importlib.util.find_spec("torch"):
         from spmdir.tools.dtensor_plans import dtensor_plans
 
