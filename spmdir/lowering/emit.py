@@ -29,7 +29,7 @@ from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.ring import ChooseOp, RotateOp, StateOp
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.sizes import open_sizes
@@ -46,7 +46,7 @@ from spmdir.lowering.ranges import Indices
 from spmdir.lowering.result_types import check_results
 from spmdir.lowering.ring import erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
-from spmdir.lowering.site import Kind, Site, Started, here
+from spmdir.lowering.site import WAIT, Kind, Site, Started, here
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
@@ -97,9 +97,16 @@ def lower_to_fx(
 
 
 def emit(
-    module: ModuleOp, mesh: Mesh, rank: int, group_name: GroupName, ignore_shardings: bool = False
+    module: ModuleOp,
+    mesh: Mesh,
+    rank: int,
+    group_name: GroupName,
+    ignore_shardings: bool = False,
+    measured: bool = False,
 ) -> fx.GraphModule:
     """Return the graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
+
+    If `measured`, each inexact step is followed by a call of `measured_step`, which the simulator does.
 
     Raises:
         SpmdirError: an op is unknown to torch or a collective is impossible; located.
@@ -108,13 +115,27 @@ def emit(
         raise UnsupportedError(
             f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
-    return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings).graph_module()
+    return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings, measured).graph_module()
+
+
+def measured_step(held: Any, made: Any, number: int, group: str) -> Any:
+    """Stands for what measures step `number` of a program, by what a rank held before it and what the step made."""
+    raise NotImplementedError("only a simulation measures the steps of a program")
 
 
 class _Emitter:
     """Walks a function once and appends to a graph."""
 
-    def __init__(self, function: FuncOp, mesh: Mesh, rank: int, group_name: GroupName, ignore_shardings: bool):
+    def __init__(
+        self,
+        function: FuncOp,
+        mesh: Mesh,
+        rank: int,
+        group_name: GroupName,
+        ignore_shardings: bool,
+        measured: bool,
+    ):
+        self.measured, self.number = measured, 0
         self.function, self.mesh, self.rank, self.group_name = function, mesh, rank, group_name
         self.ignore_shardings = ignore_shardings
         self.graph = fx.Graph()
@@ -136,7 +157,8 @@ class _Emitter:
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
             self.origin[placeholder] = argument
             placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
-        for op in self.function.body.block.ops:
+        for number, op in enumerate(self.function.body.block.ops):
+            self.number = number
             if isinstance(op, CallOp):
                 raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
             if isinstance(op, ValueOp):
@@ -279,7 +301,11 @@ class _Emitter:
         if self.ignore_shardings:
             return [here(x) if op.asynchronous else x, *map(self.node, op.operands[1:])]
         started = start(op.spec, site, x)
-        return [started if op.asynchronous else started.wait(self.call), *started.states]
+        if not self.measured or op.asynchronous or not (is_inexact(source) or is_inexact(target)):
+            return [started if op.asynchronous else started.wait(self.call), *started.states]
+        group = self.group_name(self.mesh.axis_names)
+        checked = self.call(measured_step, x, started.wait(self.call), self.number, group)
+        return [self.call(WAIT, checked), *started.states]
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
         """Return name → what this rank keeps for a step, and its kind."""

@@ -90,15 +90,22 @@ class _Random:
 
 
 def run_lockstep(
-    programs: Sequence[fx.GraphModule], inputs: Sequence[Sequence[Tensor]], mesh: Mesh, seed: int = 0
+    programs: Sequence[fx.GraphModule],
+    inputs: Sequence[Sequence[Tensor]],
+    mesh: Mesh,
+    seed: int = 0,
+    others: Steps | None = None,
 ) -> list[Any]:
     """What each rank returns; `programs` and `inputs` are by rank, `seed` is that of random ops.
+
+    Args:
+        others: what is done together beside the collectives.
 
     Raises:
         DivergenceError: ranks issue different collectives, or a result is used before its wait.
         SpmdirError: an op fails on a rank.
     """
-    steps = {**EXECUTED, **_plugin_steps()}
+    steps = {**EXECUTED, **_plugin_steps(), **(others or {})}
     runs = [
         _run(program, given, rank, _Random(seed), steps)
         for rank, (program, given) in enumerate(zip(programs, inputs, strict=True))

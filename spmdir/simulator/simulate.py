@@ -28,12 +28,13 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, global_type, sharding_of, signature_kind, signature_name
 from spmdir.dialects.verification import is_local
-from spmdir.lowering.emit import emit
+from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.passes.finish import bound, inlined, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.lockstep import run_alone, run_lockstep
+from spmdir.simulator.measured_errors import MeasuredError, Measuring
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.memory_layouts import layout_of
 
@@ -94,10 +95,15 @@ def _simulated(
     state_dict: Mapping[str, torch.Tensor],
     seed: int,
     state: dict[str, torch.Tensor],
+    errors: list[MeasuredError] | None = None,
 ) -> list[Any]:
-    """Run every rank's program of a localized module in lock step, and reassemble the outputs."""
+    """Run every rank's program of a localized module in lock step, and reassemble the outputs.
+
+    If there is a list for `errors`, inexact steps are measured and their exact results taken.
+    """
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
+    measuring = Measuring(mesh, noise, [*function.body.block.ops], errors if errors is not None else [])
     held = [
         _distributed(value, tensor, mesh, noise)
         for value, tensor in bind_inputs(function, mesh, inputs, state_dict, state)
@@ -105,11 +111,11 @@ def _simulated(
     programs = []
     for rank in range(mesh.world_size):
         say("lowering the program of rank {} of {}", rank, mesh.world_size)
-        programs.append(emit(module, mesh, rank, symbolic_group))
+        programs.append(emit(module, mesh, rank, symbolic_group, measured=errors is not None))
     for program in programs:
         _follow(program, held)
     inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
-    returned = run_lockstep(programs, inputs_of, mesh, seed)
+    returned = run_lockstep(programs, inputs_of, mesh, seed, {measured_step: measuring.step})
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
@@ -120,6 +126,25 @@ def _simulated(
     kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
     state.update((signature_name(function, "res_attrs", index), results[index]) for index in kept)
     return arrange_outputs(function, results)
+
+
+@torch.no_grad()
+def measure_errors(
+    module: ModuleOp,
+    inputs: Inputs,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    pipeline: Pipeline | str | None = None,
+) -> tuple[list[Any], list[MeasuredError]]:
+    """Return what the program computes if its inexact steps are exact, and how far these steps are off.
+
+    Arguments and errors are those of `simulate`.
+    """
+    pipeline, errors = as_pipeline(pipeline), []
+    with pipeline.rules:
+        module = localized(module, pipeline)
+        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, errors)
+    return outputs, errors
 
 
 @torch.no_grad()

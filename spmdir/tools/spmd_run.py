@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.core.dtype import DTYPES
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from xdsl.dialects.builtin import ModuleOp
 
+    from spmdir.simulator.measured_errors import MeasuredError
+
 _DESCRIPTION = "Run a program on seeded random inputs, on all ranks of its mesh in one process."
 _EXAMPLES = """\
 examples:
@@ -26,8 +28,8 @@ examples:
 
 The program may be at any stage; what is still to be done to it is done first. The error of an output is the
 largest difference of an element over the largest element of the output. Integer inputs are 0 and 1, so that they
-are valid as indices and as masks. Where a placement is declared inexact, such as Quantised, the tolerance is as much
-wider as it says, for every value with that placement and every rank that has it.
+are valid as indices and as masks. Where a placement is declared inexact, such as Quantised, each of its steps
+is compared with the bound that it declares, and the outputs with those of one device as if these steps were exact.
 """
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
 """Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
@@ -51,7 +53,7 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
     from spmdir.passes.finish import bound
-    from spmdir.simulator.simulate import run_single, simulate
+    from spmdir.simulator.simulate import measure_errors, run_single, simulate
 
     module = ir.parse(text, file)
     if options.sizes or open_sizes(module).symbols:
@@ -62,7 +64,11 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
         print(*outputs, sep="\n")
         return 0
     expected = run_single(module, inputs, state_dict, options.seed)
-    report(outputs, expected, options.tolerance, declared_errors(module, pipeline))
+    exact = None
+    if has_inexact(module):
+        exact, errors = measure_errors(module, inputs, state_dict, options.seed, pipeline)
+        report_steps(errors)
+    report(outputs, expected, options.tolerance, exact)
     return 0
 
 
@@ -148,65 +154,57 @@ def random_inputs(
     return inputs, state_dict
 
 
-def declared_errors(module: ModuleOp, pipeline: Pipeline) -> dict[str, float]:
-    """Return inexact placement → the error that it may make, summed over the values with that placement.
-
-    It is relative to what ranks hold, and infinite where no bound is known. Where n partial values hide a value at
-    random, the largest of them may be n times the value, and together they may be 2 n - 1 times as large.
-    """
-    from spmdir.passes.finish import localized
-
-    # Inexact placements occur only where they are asked for, so a program without any has none after all passes.
-    return _errors(localized(module, pipeline)) if _errors(module) else {}
-
-
-def _errors(module: ModuleOp) -> dict[str, float]:
+def has_inexact(module: ModuleOp) -> bool:
+    """Return whether a value of the program has an inexact placement; one that has none gets none from the passes."""
     from spmdir.dialects import ir
-    from spmdir.dialects.values import global_shape, sharding_of
-    from spmdir.reshard.cost import local_shape
+    from spmdir.dialects.reshard_ops import is_inexact
+    from spmdir.dialects.values import sharding_of
 
-    mesh, function = ir.mesh(module), ir.main_function(module)
+    function = ir.main_function(module)
     values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
-    found: dict[str, float] = {}
-    for value, sharding in ((value, sharding) for value in values if (sharding := sharding_of(value))):
-        for axis, placement in sharding.entries:
-            if placement.error:
-                count, shape = mesh.sizes[axis], local_shape(sharding, global_shape(value, mesh), mesh)
-                bound = placement.error.bound(shape, count)
-                most = math.inf if bound is None else bound * (2 * count - 1)
-                found[str(placement)] = found.get(str(placement), 0.0) + most
-    return found
+    return any(is_inexact(sharding_of(value)) for value in values)
 
 
 def report(
-    outputs: Sequence[Any], expected: Sequence[Any], tolerance: float | None, errors: Mapping[str, float]
+    outputs: Sequence[Any], expected: Sequence[Any], tolerance: float | None, exact: Sequence[Any] | None = None
 ) -> None:
     """Print the error of each output.
 
     Args:
-        tolerance: what passes; None for that of the element type, wider by `errors` where it is not 0.
-        errors: inexact placement → the error that it may make.
+        tolerance: what passes, inexact steps included; None for that of the element type, without them.
+        exact: the outputs if inexact steps are exact; those that were found if None.
 
     Raises:
         SpmdirErrors: outputs that differ by more.
     """
-    if errors and tolerance is None:
-        print(", ".join(f"{placement} may be off by {error:.0e}" for placement, error in errors.items()))
     differences: list[SpmdirError] = []
-    for index, (found, right) in enumerate(zip(outputs, expected, strict=True)):
-        error, limit = relative_error(found, right), tolerance_of(right) if tolerance is None else tolerance
-        if tolerance is None and limit:
-            limit += sum(errors.values())
+    for index, (found, right, compared) in enumerate(zip(outputs, expected, exact or outputs, strict=True)):
+        compared = compared if tolerance is None else found
+        error, limit = relative_error(compared, right), tolerance_of(right) if tolerance is None else tolerance
         if math.isnan(error):
             print(f"output {index}: no finite element, infinities and NaN agree")
             continue
-        print(f"output {index}: max relative error {error:.1e}, tolerance {limit:.0e}")
+        whole = "" if found is compared else f"{relative_error(found, right):.1e}, beside inexact steps "
+        print(f"output {index}: max relative error {whole}{error:.1e}, tolerance {limit:.0e}")
         if error > limit:
             differences.append(
                 SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}")
             )
     if differences:
         raise SpmdirErrors(differences)
+
+
+def report_steps(errors: Sequence[MeasuredError]) -> None:
+    """Print how far each inexact step is off.
+
+    Raises:
+        SpmdirErrors: steps that are off by more than their placement declares.
+    """
+    print(*errors, sep="\n")
+    if beyond := [error for error in errors if not error.is_within]:
+        raise SpmdirErrors(
+            [SpmdirError(f"{error}; expected no more: correct `error` of the placement") for error in beyond]
+        )
 
 
 def relative_error(found: Any, right: Any) -> float:

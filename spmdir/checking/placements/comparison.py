@@ -12,6 +12,7 @@ import torch
 from spmdir.core.placement.base import PartialPlacement, Placement
 from spmdir.core.placement.error import ENDS, Error
 from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.simulator.measured_errors import measured
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -102,12 +103,6 @@ def inexact_difference(
     if norm <= most:
         return None
     return f"is off by {norm:.2g} ({error.norm}); expected at most {most:.2g}, which is {bound:.3g} of {ENDS[error.of]}"
-
-
-def measured(norm: str, tensor: torch.Tensor) -> float:
-    """Return a norm of a tensor, by its name in `spmdir.core.placement.error.NORMS`."""
-    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-    return float(torch.linalg.vector_norm(wide, math.inf if norm == "max" else 2)) if tensor.numel() else 0.0
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,96 @@
+"""Inexact steps, measured where they are: what they make of what ranks hold, beside what an exact step would make.
+
+The program then goes on with the exact values, so that all that comes after is compared with one device to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+from xdsl.ir import Operation
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Noise
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import global_type
+from spmdir.reshard.cost import local_shape
+from spmdir.simulator.distribution import collect, distribute
+from spmdir.simulator.lockstep import Issued
+
+
+@attrs.frozen
+class MeasuredError:
+    """The error of one step of a program on some values.
+
+    Attributes:
+        step: its placements and its place.
+        found: norm(difference from the exact value) over the norms that it is relative to.
+        bound: the most that its placement declares; None if no bound is known.
+        norm: "max" or "l2".
+        rounding: how large `found` may be by rounding.
+    """
+
+    step: str
+    found: float
+    bound: float | None
+    norm: str
+    rounding: float
+
+    @property
+    def is_within(self) -> bool:
+        """Return whether the step is off by no more than it may be."""
+        return self.bound is None or self.found <= self.bound + self.rounding
+
+    def __str__(self) -> str:
+        most = "no bound is known" if self.bound is None else f"at most {self.bound:.1e} is declared"
+        return f"{self.step} is off by {self.found:.1e} ({self.norm}); {most}"
+
+
+@attrs.define
+class Measuring:
+    """Measures the inexact steps of a program while it is simulated.
+
+    Attributes:
+        ops: those of the program, by number.
+        errors: what has been measured so far.
+    """
+
+    mesh: Mesh
+    noise: Noise
+    ops: Sequence[Operation]
+    errors: list[MeasuredError]
+
+    def step(self, calls: Sequence[Issued]) -> list[Tensor]:
+        """Return what an exact step gives the ranks, of what they held before the step and what it made of that."""
+        op = self.ops[calls[0].arguments[2]]
+        assert isinstance(op, Collective)
+        source, target, mesh, meta = op.source, op.target, self.mesh, global_type(op.operands[0], self.mesh)
+        assert source is not None and target is not None and meta is not None  # the program is localized
+        held, made = ([call.arguments[at] for call in calls] for at in (0, 1))
+        found = collect(made, target, mesh, meta.shape)
+        right = collect(held, source, mesh, meta.shape, found.dtype)
+        step = op.step(mesh)
+        before, after = step.ends(mesh)
+        error = before.error or after.error
+        size = measured(error.norm, right)
+        if error.of == "shards":
+            size = sum(measured(error.norm, shard) for shard in held)
+        apart = measured(error.norm, found - right)
+        rounding = 64 * torch.finfo(right.dtype).eps if right.is_floating_point() or right.is_complex() else 0.0
+        bound = error.bound(local_shape(source, meta.shape, mesh), mesh.group_size(step.axes))
+        off = apart / size if size else math.inf if apart else 0.0
+        if not before.error and off <= rounding:
+            return made  # a value enters the placement as it is
+        self.errors.append(MeasuredError(f"{before} -> {after} at {location_of(op)}", off, bound, error.norm, rounding))
+        return distribute(right, target, mesh, self.noise)
+
+
+def measured(norm: str, tensor: Tensor) -> float:
+    """Return a norm of a tensor, by its name in `spmdir.core.placement.error.NORMS`."""
+    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    return float(torch.linalg.vector_norm(wide, math.inf if norm == "max" else 2)) if tensor.numel() else 0.0
