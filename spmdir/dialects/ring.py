@@ -183,7 +183,22 @@ class FinishOp(StateOp):
         self.require(parts, len(self.results))
 
 
+@irdl_op_definition
+class PackOp(StateOp):
+    """`pack(%a, %b) {by = "Attended"}`: a state as one tensor, which is what a rank holds of a joint placement."""
+
+    name = "spmd.pack"
+    METHOD: ClassVar[str] = "pack"
+
+    def check_state(self, parts: int) -> None:
+        self.require(parts, 1)
+        if any(meta is None or DYNAMIC in meta.shape for meta in self.given):
+            return
+        types = [(meta.shape, meta.dtype) for meta in self.given if meta is not None]
+        self.expect((TensorMeta(*self.placement.packed_type(types)),))
+
+
 RING_CLASSES: dict[str, type[LocalFormOp]] = {
-    op.name: op for op in (RotateOp, ChooseOp, IdentityOp, CombineOp, FinishOp)
+    op.name: op for op in (RotateOp, ChooseOp, IdentityOp, CombineOp, FinishOp, PackOp)
 }
 """Name of an op → its class."""

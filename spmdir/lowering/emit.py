@@ -51,7 +51,7 @@ from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from spmdir.torch_interop.schemas import torch_op
+from spmdir.torch_interop.schemas import is_random, torch_op
 from spmdir.torch_interop.torch_literals import schema, torch_constant, torch_literal
 
 aten = torch.ops.aten
@@ -147,6 +147,7 @@ class _Emitter:
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
         )
         self.rejected: list[fx.Node] = []
+        self.once: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
         self.checked: set[object] = set()
         self._device: Any = None
@@ -179,6 +180,18 @@ class _Emitter:
         node = self.graph.call_function(target, args, kwargs)
         node.meta.update(self.meta)
         return node
+
+    def call_once(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Return the node of a call like `call`; one that has been made so before stands for it.
+
+        The results of one op may have one state, which they all pack and send: it is packed and sent once.
+        """
+        if is_random(target) or any(isinstance(arg, (torch.Tensor, Indices)) for arg in args):
+            return self.call(target, *args, **kwargs)
+        key = (target, _key(args), _key(tuple(sorted(kwargs.items()))))
+        if key not in self.once:
+            self.once[key] = self.call(target, *args, **kwargs)
+        return self.once[key]
 
     def node(self, value: SSAValue) -> fx.Node:
         node = self.values[value]
@@ -294,8 +307,8 @@ class _Emitter:
         mesh = refinement(self.mesh, source, target, op.axes)
         argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
         site = Site(
-            self.call, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh),
-            meta, argument, self.states(op),
+            self.call_once if op.spec.name == "convert" else self.call, self.group_name, mesh, self.rank,
+            source.refined(mesh), target.refined(mesh), meta, argument, self.states(op),
         )  # fmt: skip
         x = self.node(operand)
         if self.ignore_shardings:
@@ -339,7 +352,7 @@ class _Emitter:
     def emit_state(self, op: Any) -> Sequence[Any]:
         nodes, given = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
         told = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
-        return state(self.call, op, nodes, given, told)
+        return state(self.call_once, op, nodes, given, told)
 
     def node_meta(self, node: fx.Node) -> TensorMeta | None:
         """Return what `local_meta` says of the value that `node` is; None if it is none."""
@@ -411,6 +424,13 @@ _EMITTERS = (
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
     return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
+
+
+def _key(value: Any) -> object:
+    """Return what is equal for equal arguments of a call: 1, 1.0 and True are not."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value if isinstance(value, fx.Node) else (type(value), value)
 
 
 def _typed(value: Any, types: Mapping[fx.Node, TensorMeta | None]) -> Any:

@@ -125,8 +125,8 @@ class AfterCode:
 
 @attrs.frozen(cache_hash=True)
 class StateCode:
-    """A method of a joint placement on the parts of states: `identity`, `combine`, whose states follow one another, or
-    `finish`."""
+    """A method of a joint placement on the parts of states: `identity`, `combine`, whose states follow one another,
+    `finish` or `pack`."""
 
     placement: JointPlacement
     method: str
@@ -135,6 +135,8 @@ class StateCode:
         if self.method == "combine":
             half = len(self.placement.parts)
             return self.placement.combine(parts[:half], parts[half:])
+        if self.method == "pack":
+            return self.placement.pack(*parts)
         if self.method == "finish":
             return self.placement.finish(parts)
         return self.placement.identity(*parts)

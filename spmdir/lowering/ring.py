@@ -51,7 +51,7 @@ def state(
     code = StateCode(op.placement, op.METHOD)
     results = inline_all(emit, code, values, given)
     kinds = [kind for _, kind in results]
-    known = kinds if op.METHOD == "finish" else given
+    known = kinds if op.METHOD in ("finish", "pack") else given
     require_kinds(code, kinds, [kind or like for kind, like in itertools.zip_longest(told, known[: len(told)])])
     return [node for node, _ in results]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
 from spmdir.reshard.bound import lower_bound
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from xdsl.ir import SSAValue
 
     from spmdir.core.sharding import Sharding
+    from spmdir.dialects.collectives import Collective
     from spmdir.report.output_errors import OutputError
+    from spmdir.reshard.steps import Step
 
 
 @attrs.frozen
@@ -146,6 +149,7 @@ def comm_report(
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, reshards, objective = Share(), 0, None
+    sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in ir.functions(module):
@@ -163,6 +167,9 @@ def comm_report(
                 step, meta = op.step(mesh), global_type(op.operands[0], mesh)
                 if meta is None or not sends_anything(step, meta.shape, mesh):
                     continue
+                if (state := _sent_state(op, step)) in sent:
+                    continue
+                sent.add(state)
                 kind, used = step.kind, step.axes
                 spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, machine)
             else:
@@ -188,6 +195,17 @@ def comm_report(
         objective,
         tuple(errors),
     )
+
+
+def _sent_state(op: Collective, step: Step) -> object:
+    """Return what is equal for collectives that send one state, which is sent once; else the op."""
+    placement = step.source[step.axes[0]] if step.axes else None
+    if step.kind != "convert" or not isinstance(placement, JointPlacement):
+        return op
+    owner: Any = op.operands[0].owner
+    state = owner if getattr(owner, "name", "") != "spmd.pack" else tuple(owner.operands)
+    name = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[type-var]
+    return state, name, step.axes, tuple((axis, step.target[axis]) for axis in step.axes)
 
 
 def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:

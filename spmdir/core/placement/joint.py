@@ -88,6 +88,10 @@ class JointPlacement(Placement):
         """Return whether states go apart along dimension `dim`: there is one for each position of it."""
         return True
 
+    def packed_type(self, types: Types) -> LocalType:
+        """Return shape and element type of a packed state whose parts have the shapes and element types `types`."""
+        return packed_type(types, self._leading([shape for shape, _ in types]))
+
     def pack(self, *parts: Any) -> Any:
         """Return a state as the one tensor that a rank holds: [*leading dimensions, all that is left]."""
         return pack(parts, self._leading([tuple(part.shape) for part in parts]))
@@ -98,8 +102,7 @@ class JointPlacement(Placement):
         return unpack(packed, types, self._leading([part for part, _ in types]))
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
-        types = self._types(shape, dtype)
-        return packed_type(types, self._leading([part for part, _ in types]))
+        return self.packed_type(self._types(shape, dtype))
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         state = self.start(tensor)

@@ -111,6 +111,7 @@ STATE_METHODS = {
     "identity": "the tensors that the parts are like",
     "combine": "two states",
     "finish": "one state",
+    "pack": "one state",
 }
 """Method of a joint placement → what it takes."""
 

@@ -128,7 +128,8 @@ class Emitter:
             return self.call(expression)[0]
         if isinstance(expression, StateCall):
             wanted = self._local_results() if expression.method == "finish" else ()
-            return state_call(self, expression, [self.value(argument) for argument in expression.arguments], wanted)
+            made = state_call(self, expression, [self.value(argument) for argument in expression.arguments], wanted)
+            return made[0] if expression.method == "pack" else made
         if isinstance(expression, Sequence):
             return tuple(self.value(item) for item in expression.items)
         if isinstance(expression, Name) and expression.name in self.names:

@@ -36,7 +36,8 @@ def state_call(
         RuleError: the arguments are not what the method takes; located.
     """
     try:
-        parts = joint_placement(expression.placement).parts
+        placement = joint_placement(expression.placement)
+        parts = placement.parts
     except SpmdirError as error:
         raise RuleError(error.message, expression.location) from None
     method = expression.method
@@ -53,6 +54,8 @@ def state_call(
     if method == "finish":
         pairs = zip(wanted, metas, strict=False)
         results = tuple(meta and attrs.evolve(meta, dtype=part.dtype) for meta, part in pairs)
+    if method == "pack":
+        results = (TensorMeta(*placement.packed_type([(meta.shape, meta.dtype) for meta in metas])),)
     return emitter.add(Call(f"spmd.{method}", metas, (("by", expression.placement),), results), operands)
 
 
