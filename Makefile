@@ -9,7 +9,7 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound r
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules op-table site wheel-check
+.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules check-placements op-table site wheel-check
 
 env: $(VENV)/.installed
 
@@ -49,6 +49,11 @@ reshards: env
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env
 	$(BIN)/python -m spmdir.tools.spmd_check_rules --all
+
+# All laws of the shipped placements, and all of the wrong placements in the tests; minutes.
+check-placements: env
+	$(BIN)/python -m spmdir.tools.spmd_check_placement spmdir/placements/[a-z]*.py
+	$(BIN)/python -m tests.checking.placements.wrong_table
 
 # The table of torch's ops, as the installed torch has them; run it with each version that is supported.
 op-table: env

@@ -182,22 +182,22 @@ def _of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterat
 def _of_value(placement: Placement, path: str | None, effort: Effort) -> Verdict:
     tried = examples = left_out = 0
     for law in effort.chosen:
-        say("{}: law '{}'", placement, law.name)
+        say("{}: law '{}'", _text(placement), law.name)
         # What users draw afterwards does not depend on how often laws draw.
         with torch.random.fork_rng(()):
             count, out, broken = _try(law, placement, path, effort)
         tried, examples, left_out = tried + bool(count), examples + count, left_out + out
         if broken is not None:
-            return Verdict(_name(placement), tried, examples, left_out, broken)
-    return Verdict(_name(placement), tried, examples, left_out)
+            return Verdict(_text(placement), tried, examples, left_out, broken)
+    return Verdict(_text(placement), tried, examples, left_out)
 
 
 def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tuple[int, int, SpmdirError | None]:
     """Return how many examples were tried and left out, and what is wrong with the last that was tried."""
 
     def broken(fault: str, example: Example = _NONE, error: BaseException | None = None) -> SpmdirError:
-        where = f" on {example}" if str(example) else ""
-        message = f"{_name(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
+        where = f" on {text}" if (text := _text(example)) else ""
+        message = f"{_text(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
         return SpmdirError(message, _place(type(placement), path, (*example.methods, *law.about), error))
 
     every, error = _in_time(lambda: list(law.examples(placement)), effort)
@@ -208,7 +208,7 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tu
     if law.all_hold is not None and _in_time(lambda: law.all_hold(placement, chosen), effort)[0]:  # type: ignore[misc]
         return len(chosen), left_out, None
     for number, example in enumerate(chosen, 1):
-        say("{}: law '{}', example {} of {}", placement, law.name, number, len(chosen))
+        say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(chosen))
         fault, error = _in_time(lambda one=example: (law.fault(placement, one),), effort)
         if fault is None:
             return number, left_out, broken(_told(error), example, error)
@@ -241,11 +241,12 @@ def _told(error: BaseException | None) -> str:
     return text if isinstance(error, TooLong) else f"raises {type(error).__name__}: {text}"
 
 
-def _name(placement: Placement) -> str:
+def _text(value: Placement | Example) -> str:
+    """Return its text, or the name of its class where that cannot be made."""
     try:
-        return str(placement)
+        return str(value)
     except Exception:
-        return type(placement).__name__
+        return type(value).__name__
 
 
 def _place(

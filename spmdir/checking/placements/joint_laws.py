@@ -1,0 +1,130 @@
+"""Laws of joint placements: states combine in any order, and those of parts of a tensor give what that of all gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from spmdir.checking.placements.comparison import difference
+from spmdir.checking.placements.law import Example, Law
+from spmdir.core.dtype import F32, F64, as_dtype
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.joint import JointPlacement
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
+
+ROUNDINGS = 64
+"""How many roundings of the largest element two ways to combine the same states may differ by."""
+
+
+def _states(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, JointPlacement) and placement.part == 0:
+        for dtype in (F64, F32):
+            for scale in (1.0, 300.0, 1e-3):
+                yield Example(3, (4, 6), dtype, "positive", scale)
+        yield Example(3, (0, 6), F64, "positive")
+
+
+def _drawn(placement: JointPlacement, example: Example) -> list[list[torch.Tensor]]:
+    """Return a state for each rank of the example: of positive numbers, for many parts are counts, sums or squares."""
+    assert example.shape is not None and example.dtype is not None
+    generator = torch.Generator().manual_seed(example.seed)
+    types = placement.types(example.shape, example.dtype)
+    states = []
+    for _ in range(example.ranks):
+        parts = [torch.rand(tuple(shape), generator=generator, dtype=torch.float64) + 0.125 for shape, _ in types]
+        kinds = [TORCH_DTYPES[as_dtype(kind)] for _, kind in types]
+        states.append([(part * example.scale).to(kind) for part, kind in zip(parts, kinds, strict=True)])
+    return states
+
+
+def _combined(placement: Placement, example: Example) -> str | None:
+    assert isinstance(placement, JointPlacement)
+    a, b, c = _drawn(placement, example)
+    once = placement.combine(_copied(a), _copied(b))
+    if len(once) != len(a):
+        return f"`combine` gives {len(once)} parts; expected {len(a)}: {', '.join(placement.parts)}"
+    nothing = placement.identity(*_copied(a))
+    if len(nothing) != len(a):
+        return f"`identity` gives {len(nothing)} parts; expected {len(a)}: {', '.join(placement.parts)}"
+    left = placement.combine(_copied(once), _copied(c))
+    right = placement.combine(_copied(a), placement.combine(_copied(b), _copied(c)))
+    for name, found, right in (
+        ("combined with the identity", placement.combine(_copied(a), _copied(nothing)), a),
+        ("that the identity is combined with", placement.combine(_copied(nothing), _copied(a)), a),
+        ("of no rank but identities", placement.combine(_copied(nothing), _copied(nothing)), nothing),
+        ("(b, a) in place of (a, b)", placement.combine(_copied(b), _copied(a)), once),
+        ("(a, (b, c)) in place of ((a, b), c)", right, left),
+    ):  # fmt: skip
+        if fault := _apart(placement, found, right):
+            return f"of the state {name}, {fault}"
+    return None
+
+
+def _finished(placement: Placement, example: Example) -> str | None:
+    """Rows of a state go apart: what is made of the first rows is the first rows of what is made."""
+    assert isinstance(placement, JointPlacement) and example.shape is not None
+    if not placement.slices(0) or not example.shape[0]:
+        return None
+    a, b, _ = _drawn(placement, example)
+    half = example.shape[0] // 2
+    rows = [[part[:half].clone() for part in state] for state in (a, b)]
+    whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
+    part = _results(placement.finish(placement.combine(*rows)))
+    expected = len(placement.results or placement.parts)
+    if len(whole) != expected:
+        return f"`finish` gives {len(whole)} results; expected {expected}"
+    if fault := _apart(placement, part, [result[:half] for result in whole], placement.results):
+        return f"of the first rows, {fault}, as of all rows"
+    nothing = placement.combine(_copied(a), _copied(placement.identity(*a)))
+    if fault := _apart(
+        placement, _results(placement.finish(nothing)), _results(placement.finish(_copied(a))), placement.results
+    ):
+        return f"beside the identity, {fault}"
+    return None
+
+
+def _results(finished: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.Tensor]:
+    return finished if isinstance(finished, (tuple, list)) else [finished]  # type: ignore[list-item]
+
+
+def _apart(
+    placement: JointPlacement,
+    found: Sequence[torch.Tensor],
+    right: Sequence[torch.Tensor],
+    names: Sequence[str] = (),
+) -> str | None:
+    """Return which tensor differs by more than rounding, and how; None if none does."""
+    for name, one, other in zip(names or placement.parts, found, right, strict=True):
+        if fault := difference(one, other, _rounding(other)):
+            return f"'{name}' {fault}"
+    return None
+
+
+def _rounding(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor[:0]
+    largest = max(1.0, float(finite.abs().max()) if finite.numel() else 0.0)
+    return ROUNDINGS * largest * torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
+
+
+def _copied(state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return a copy: they may work in place."""
+    return [part.clone() for part in state]
+
+
+JOINT_LAWS = (
+    Law(
+        "combine",
+        "states combine in any order and grouping, and the identity changes none",
+        _states,
+        _combined,
+        ("combine", "identity"),
+    ),
+    Law(
+        "finish",
+        "each position of a state is finished by itself, and the identity changes no result",
+        _states,
+        _finished,
+        ("finish", "slices"),
+    ),
+)
