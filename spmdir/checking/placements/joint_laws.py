@@ -26,15 +26,20 @@ def _states(placement: Placement) -> Iterator[Example]:
 
 
 def _drawn(placement: JointPlacement, example: Example) -> list[list[torch.Tensor]]:
-    """Return a state for each rank of the example: of positive numbers, for many parts are counts, sums or squares."""
+    """Return a state for each rank of the example.
+
+    That of a value of any sign, and others of positive numbers, for many parts are counts, sums or squares.
+    """
     assert example.shape is not None and example.dtype is not None
     generator = torch.Generator().manual_seed(example.seed)
-    types = placement.types(example.shape, example.dtype)
-    states = []
-    for _ in range(example.ranks):
-        parts = [torch.rand(tuple(shape), generator=generator, dtype=torch.float64) + 0.125 for shape, _ in types]
-        kinds = [TORCH_DTYPES[as_dtype(kind)] for _, kind in types]
-        states.append([(part * example.scale).to(kind) for part, kind in zip(parts, kinds, strict=True)])
+    types = [
+        (tuple(shape), TORCH_DTYPES[as_dtype(kind)]) for shape, kind in placement.types(example.shape, example.dtype)
+    ]
+    value = torch.randn(example.shape, generator=generator, dtype=torch.float64) * example.scale
+    states = [list(placement.start(value.to(TORCH_DTYPES[example.dtype])))]
+    for _ in range(example.ranks - 1):
+        parts = [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.125 for shape, _ in types]
+        states.append([(part * example.scale).to(kind) for part, (_, kind) in zip(parts, types, strict=True)])
     return states
 
 
@@ -48,13 +53,13 @@ def _combined(placement: Placement, example: Example) -> str | None:
     if len(nothing) != len(a):
         return f"`identity` gives {len(nothing)} parts; expected {len(a)}: {', '.join(placement.parts)}"
     left = placement.combine(_copied(once), _copied(c))
-    right = placement.combine(_copied(a), placement.combine(_copied(b), _copied(c)))
+    grouped = placement.combine(_copied(a), placement.combine(_copied(b), _copied(c)))
     for name, found, right in (
         ("combined with the identity", placement.combine(_copied(a), _copied(nothing)), a),
         ("that the identity is combined with", placement.combine(_copied(nothing), _copied(a)), a),
         ("of no rank but identities", placement.combine(_copied(nothing), _copied(nothing)), nothing),
         ("(b, a) in place of (a, b)", placement.combine(_copied(b), _copied(a)), once),
-        ("(a, (b, c)) in place of ((a, b), c)", right, left),
+        ("(a, (b, c)) in place of ((a, b), c)", grouped, left),
     ):  # fmt: skip
         if fault := _apart(placement, found, right):
             return f"of the state {name}, {fault}"

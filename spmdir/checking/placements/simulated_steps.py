@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -80,6 +80,15 @@ def run(moves: Sequence[Move], held: Sequence[Sequence[torch.Tensor]]) -> list[l
     for kept, before, sharding in zip(after[len(moves) :], states, shardings, strict=True):
         collect(kept, sharding, mesh, _whole(before, sharding, mesh))
     return after[: len(moves)]
+
+
+def run_again(move: Move, held: Sequence[torch.Tensor], times: int) -> Iterator[list[list[torch.Tensor]]]:
+    """Yield what ranks have after each of `times` runs of `move`: the value, then each state, one a rank."""
+    graphs, states, _ = _programs([move])
+    for _ in range(times):
+        inputs = [[value[rank] for value in (held, *states)] for rank in range(move.mesh.world_size)]
+        value, *states = ([*each] for each in zip(*run_lockstep(graphs, inputs, move.mesh), strict=True))
+        yield [value, *states]
 
 
 def _programs(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:

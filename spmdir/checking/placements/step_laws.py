@@ -107,7 +107,7 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
 def _converts(placement: Placement) -> Iterator[Move]:
     """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
     for at, example in enumerate(islice(_tensors(placement), 0, None, 2)):
-        yield from _edges_on(placement, example, two_axes=at < 2)
+        yield from edges_on(placement, example, two_axes=at < 2)
 
 
 def _large_converts(placement: Placement) -> Iterator[Move]:
@@ -117,7 +117,7 @@ def _large_converts(placement: Placement) -> Iterator[Move]:
             for example in islice(_tensors(placement), 1):
                 shape = (size,) * len(example.shape or ())
                 if takes(placement, shape, count):
-                    yield from _edges_on(placement, attrs.evolve(example, count=count, shape=shape))
+                    yield from edges_on(placement, attrs.evolve(example, count=count, shape=shape))
 
 
 def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
@@ -126,7 +126,7 @@ def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
         own, mesh = [("x", placement)], Mesh({"x": example.ranks})
         if not _can_hold(placement, example) or example.count != 2:
             continue
-        yield from _edges_on(placement, example, two_axes=False)
+        yield from edges_on(placement, example, two_axes=False)
         yield from _move("reshard", example, mesh, own, [])
         yield from _move("reshard", example, mesh, [], own)
 
@@ -139,7 +139,8 @@ def _can_hold(placement: Placement, example: Example) -> bool:
     return True
 
 
-def _edges_on(placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert") -> Iterator[Move]:
+def edges_on(placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert") -> Iterator[Move]:
+    """Yield each edge on one tensor, along one axis, and along two of which both move."""
     meshes = (Mesh({"x": example.ranks}), *([Mesh({"x": example.ranks, "y": 2})] if two_axes else ()))
     for edge in placement.edges():
         end = edge.target if edge.target is not None else edge.source
@@ -153,7 +154,7 @@ def _edges_on(placement: Placement, example: Example, two_axes: bool = True, kin
 def _planned_edges(placement: Placement) -> Iterator[Move]:
     """Yield the reshards that each edge makes in one step, along one axis."""
     for example in islice(_tensors(placement), 0, None, 2):
-        yield from _edges_on(placement, example, two_axes=False)
+        yield from edges_on(placement, example, two_axes=False)
 
 
 def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterator[Move]:

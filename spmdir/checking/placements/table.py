@@ -6,8 +6,19 @@ from spmdir.checking.placements.joint_laws import JOINT_LAWS
 from spmdir.checking.placements.partial_laws import PARTIAL_LAWS
 from spmdir.checking.placements.rule_laws import RULE_LAWS
 from spmdir.checking.placements.shard_laws import PARTITION_LAWS, SHARD_LAWS
+from spmdir.checking.placements.state_laws import STATE_LAWS
 from spmdir.checking.placements.step_laws import STEP_LAWS
 from spmdir.checking.placements.text_laws import TEXT_LAWS
 from spmdir.checking.placements.value_laws import VALUE_LAWS
 
-LAWS = (*TEXT_LAWS, *PARTITION_LAWS, *VALUE_LAWS, *PARTIAL_LAWS, *JOINT_LAWS, *SHARD_LAWS, *STEP_LAWS, *RULE_LAWS)
+LAWS = (
+    *TEXT_LAWS,
+    *PARTITION_LAWS,
+    *VALUE_LAWS,
+    *PARTIAL_LAWS,
+    *JOINT_LAWS,
+    *SHARD_LAWS,
+    *STEP_LAWS,
+    *STATE_LAWS,
+    *RULE_LAWS,
+)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir import Error, UnsupportedError
+from spmdir import UNKNOWN, Error, JointPlacement, State, UnsupportedError
 from spmdir.core.dtype import F32
 from spmdir.core.errors import ShardingError
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, ShardPlacement
@@ -205,6 +205,91 @@ class NAME(PartialPlacement):
         return (group.all_gather(small) * scale).sum(0).to(x.dtype)
 '''
 
+STABLE = '''\
+@attrs.frozen
+class NAME(JointPlacement):
+    """The logarithm of a sum of exponentials, as the largest exponent and the sum relative to it."""
+
+    text: ClassVar[str] = "NAME"
+    parts: ClassVar[tuple[str, ...]] = ("largest", "total")
+    results: ClassVar[tuple[str, ...]] = ("logsumexp",)
+
+    def identity(self, largest, total):
+        return largest.new_full(largest.shape, -math.inf), total.new_zeros(total.shape)
+
+    def combine(self, left, right):
+        largest = left[0].maximum(right[0])
+        finite = largest.where(largest > -math.inf, 0)
+        return largest, left[1] * (left[0] - finite).exp() + right[1] * (right[0] - finite).exp()
+
+    def finish(self, state):
+        return (state[0] + state[1].log(),)
+
+    def start(self, value):
+        return value, value.new_ones(value.shape)
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+'''
+
+MOMENTS = '''\
+@attrs.frozen
+class NAME(JointPlacement):
+    """The mean of some elements, the sum of the squares of the differences from it, and how many they are."""
+
+    text: ClassVar[str] = "NAME({part})"
+    examples: ClassVar[tuple[str, ...]] = ("NAME(0)",)
+    parts: ClassVar[tuple[str, ...]] = ("mean", "squares", "count")
+    part: int = 0
+
+    def identity(self, mean, squares, count):
+        return mean.new_zeros(mean.shape), squares.new_zeros(squares.shape), count.new_zeros(count.shape)
+
+    def combine(self, left, right):
+        count = left[2] + right[2]
+        share = right[2] / count.where(count > 0, 1)
+        apart = right[0] - left[0]
+        return left[0] + apart * share, left[1] + right[1] + apart * apart * left[2] * share, count
+
+    def start(self, value):
+        parts = [value.new_zeros(value.shape) for _ in self.parts]
+        parts[2] = parts[2] + 1
+        parts[self.part] = value
+        return parts
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+'''
+
+FEEDBACK = '''\
+@attrs.frozen
+class NAME(PartialPlacement):
+    """A partial sum of which each rank sends the largest quarter, and adds the others to those of the next run."""
+
+    text: ClassVar[str] = "NAME"
+    error = UNKNOWN
+
+    def supports(self, dtype):
+        return dtype.name in ("f64", "f32")
+
+    def edges(self):
+        yield Edge(lambda x, group: x, source="P(sum)")
+        yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state={"error": State()})
+
+    def sent(self, shape, itemsize, count):
+        rows = (count - 1) * -(-math.prod(shape) // 4)
+        return rows * itemsize, rows * 8
+
+    def send(self, x, group, state):
+        wanted = (x + state["error"]).flatten()
+        places = wanted.abs().topk(-(-wanted.numel() // 4)).indices
+        values = wanted[places]
+        left = wanted.index_put((places,), values.new_zeros(values.shape))
+        places, values = group.all_gather(places).flatten(), group.all_gather(values).flatten()
+        total = wanted.new_zeros(wanted.shape).index_add(0, places, values)
+        return total.reshape(x.shape), {"error": left.reshape(x.shape)}
+'''
+
 RIGHT = {
     "RightDealt": DEALT,
     "RightChunked": CHUNKED,
@@ -216,5 +301,8 @@ RIGHT = {
     "RightRooted": ROOTED,
     "RightBrief": BRIEF,
     "RightBytes": BYTES,
+    "RightStable": STABLE,
+    "RightFeedback": FEEDBACK,
+    "RightMoments": MOMENTS,
 }
 """Name → the source of a class that holds every law."""

@@ -1,0 +1,70 @@
+"""Laws of what ranks keep for a step from one run to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from spmdir.checking.placements.examples import takes
+from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.simulated_steps import Move, run_again
+from spmdir.checking.placements.step_laws import edges_on
+from spmdir.core.dtype import F32, F64
+from spmdir.core.placement.base import Placement
+from spmdir.simulator.distribution import collect
+
+RUNS = 32
+"""Runs after which what a step leaves out of each must have been added, but for what the last ones left."""
+
+GROWTH = 1.5
+"""How many times as large the errors of twice as many runs may be in sum; those that nothing corrects are twice."""
+
+
+def _stateful(placement: Placement) -> Iterator[Move]:
+    for count in (2, 3):
+        example = Example(count, (3, 2), next((kind for kind in (F64, F32) if placement.supports(kind)), None))
+        if example.dtype is not None and takes(placement, (3, 2), count):
+            yield from (move for move in edges_on(placement, example, two_axes=False) if move.states)
+
+
+def _kept(placement: Placement, example: Example) -> str | None:
+    assert isinstance(example, Move) and example.shape is not None
+    tensor, held, shape = example.tensor(), example.held(), example.shape
+    sums, total, changed = [], torch.zeros_like(tensor), False
+    first: list[list[torch.Tensor]] | None = None
+    for value, *states in run_again(example, held, 2 * RUNS):
+        for one, kept in zip(example.states, states, strict=True):
+            if not all(state.isfinite().all() for state in kept):
+                return f"after {len(sums) + 1} runs the state '{one.name}' is not finite"
+        first = first or states
+        changed = changed or any(map(_differ, first, states)) or any(state.any() for each in states for state in each)
+        total = total + collect(value, example.target, example.mesh, shape, tensor.dtype) - tensor
+        sums.append(float(torch.linalg.vector_norm(total)))
+    before, after = sums[RUNS - 1], sums[-1]
+    if after <= 1e-3 * RUNS * float(torch.linalg.vector_norm(tensor)):
+        return None
+    if not changed:
+        return "its states never change, and its results are not exact; expected the new states beside the result"
+    own = [one for one in example.states if tuple(one.meta.shape[1:]) == tuple(held[0].shape)]
+    if own and after > GROWTH * before:
+        return (
+            f"the errors of {2 * RUNS} runs on one value are {after:.3g} in sum, those of {RUNS} runs {before:.3g}; "
+            f"expected that what a run leaves in '{own[0].name}' is added to later ones"
+        )
+    return None
+
+
+def _differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return any(not torch.equal(one, other) for one, other in zip(left, right, strict=True))
+
+
+STATE_LAWS = (
+    Law(
+        "state",
+        "states stay finite, and what a run leaves in one of the shape of a shard is added to later ones",
+        _stateful,
+        _kept,
+        ("edges",),
+    ),
+)
