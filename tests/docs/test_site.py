@@ -10,12 +10,21 @@ import spmdir
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+def entries(page: Path) -> list[str]:
+    """Return what the tables of contents of `page` list."""
+    found = re.findall(r"^```\{toctree\}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [line for entry in found for line in entry.splitlines() if not line.startswith(":")]
+
+
 def test_every_page_is_in_the_contents_once() -> None:
-    entries = re.findall(r"^```\{toctree\}\n(.*?)^```$", (DOCS / "index.md").read_text(), re.MULTILINE | re.DOTALL)
-    listed = [line for entry in entries for line in entry.splitlines() if not line.startswith(":")]
-    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"} | {"/README", "/CONTRIBUTING", "/CHANGELOG"}
-    assert set(listed) == pages, "docs/index.md names each page"
+    listed = entries(DOCS / "index.md")
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    pages |= {f"{index.parent.name}/index" for index in DOCS.glob("*/index.md")}
+    assert set(listed) == pages | {"/README", "/CONTRIBUTING", "/CHANGELOG"}, "docs/index.md names each page"
     assert len(listed) == len(set(listed))
+    for index in DOCS.glob("*/index.md"):
+        pages = {page.stem for page in index.parent.glob("*.md")} - {"index"}
+        assert sorted(entries(index)) == sorted(pages), f"{index} names each page beside it"
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
