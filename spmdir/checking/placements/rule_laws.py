@@ -12,6 +12,7 @@ import torch
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.rules.sample import Sample, f, sample
 from spmdir.checking.rules.samples import (
+    FAMILIES,
     all_samples,
     contraction,
     index,
@@ -46,9 +47,9 @@ class Run(Example):
 def _runs(placement: Placement) -> Iterator[Run]:
     if placement.trait in ("open", "replicated"):
         return
-    kind = type(placement)
-    for one in _of_ops() if kind.lift is Placement.lift and not texts_of(kind) else _all():
-        if one.op in OPS or one.op in texts_of(kind) or _lifts(placement, one.op):
+    declared = frozenset(texts_of(type(placement)))
+    for one in (*_of_ops(), *_named(declared)) if type(placement).lift is Placement.lift else _all():
+        if one.op in OPS or one.op in declared or _lifts(placement, one.op):
             for count in (2, 3):
                 yield Run(count, about=f"a sample of {one.op}", sample=one)
 
@@ -65,6 +66,16 @@ def _of_ops() -> tuple[Sample, ...]:
     families = (pointwise, contraction, reduction, softmax, view, index, normalization)
     written = (one for family in families for one in family.samples() if one.op in OPS)
     return (*written, *(sample(name, f(5, 4)) for name in ("relu", "gelu", "exp")))
+
+
+@cache
+def _named(ops: frozenset[str]) -> tuple[Sample, ...]:
+    """Return the samples of `ops` that `_of_ops` lacks."""
+    torch.manual_seed(0)
+    wanted = ops.difference(OPS)
+    written = tuple(one for family in FAMILIES for one in family.samples() if one.op in wanted) if wanted else ()
+    others = wanted.difference(one.op for one in written)
+    return (*written, *(one for one in _all() if one.op in others)) if others else written
 
 
 class _Named:

@@ -19,6 +19,7 @@ from spmdir.rules.language.local_functions import (
     irregular,
     local_index,
     margins,
+    parts,
     pick,
     position,
     positions,
@@ -78,6 +79,11 @@ def given(scope: Scope, name: str) -> bool:
 def length(scope: Scope, name: str) -> int:
     """length(xs): how many tensors or numbers the list xs has."""
     return len(_listed(scope, name))
+
+
+def lengths(scope: Scope, name: str, argument: str) -> tuple[int, ...]:
+    """lengths(xs, dim): the sizes of the tensors of the list xs along the dimension that argument dim names."""
+    return tuple(shape[scope.argument(argument)] for shape in _listed(scope, name))
 
 
 def equal(scope: Scope, name: str) -> bool:
@@ -235,6 +241,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     # Tensors.
     "given": given,
     "length": length,
+    "lengths": lengths,
     "equal": equal,
     "rank": rank,
     "shape": shape,
@@ -273,6 +280,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reaches": reaches,
     "triangle": triangle,
     "irregular": irregular,
+    "parts": parts,
     "position": position,
     "column": column,
     "pick": pick,

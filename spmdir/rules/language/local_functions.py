@@ -101,6 +101,11 @@ irregular = of_two("irregular", lambda scope, first, second: False)
 """irregular(l, s), irregular(l, s, is_causal): of these some are before some others, but not as in a triangle."""
 
 
+def parts(scope: Scope, name: str) -> tuple[int | Local, ...]:
+    """parts(dim): the lengths of a rank's shards of the results in a list, along the dimension of argument dim."""
+    return tuple(rank_integer("size", shard) for shard in scope.parts(scope.argument(name)))
+
+
 def position(scope: Scope, tensor: str, reference: str) -> int:
     """position(x, f): the number of the dimension of tensor x."""
     return scope.position(tensor, reference)

@@ -21,6 +21,7 @@ class Scope:
         binding, operands, results: of the call.
         factors: reference → the shards of the factors it means, each a Local of kind "shard".
         dims: (tensor, references) → the dimensions of the tensor that these factors make up.
+        parts: dimension → the shard of each result along it, of results that a list has.
         inner: the padding that a local form leaves to the op, where halos are fetched; None where none are.
         names, meta_of: values that statements before it named, and the types of these.
     """
@@ -30,6 +31,7 @@ class Scope:
     results: tuple[TensorMeta | None, ...]
     factors: Callable[[str], tuple[Local, ...]]
     dims: Callable[[str, tuple[str, ...]], tuple[int, ...]]
+    parts: Callable[[int], tuple[Local, ...]] = lambda _: ()
     inner: Callable[[], tuple[int, ...] | None] = lambda: None
     names: Mapping[str, Any] = {}
     meta_of: Callable[[Any], TensorMeta] | None = None

@@ -63,12 +63,16 @@ def localize(
         chosen = {f for reference in references for f in meant(reference)}
         return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if chosen & set(made_of))
 
+    def parts(dim: int) -> tuple[Local, ...]:
+        made_of = [factor for result in owner.result_dims for factor in (result or ())[dim]]
+        return tuple(held.get(f) or Local("shard", owner.factors[f].size, ()) for f in made_of)
+
     def inner() -> tuple[int, ...] | None:
         sharded = {window.from_end for f, window in owner.layout.windows.items() if window and f in shards}
         pads = owner.layout.paddings
         return tuple(0 if len(pads) - d in sharded else p for d, p in enumerate(pads)) if sharded else None
 
-    scope = attrs.evolve(owner.scope, factors=factors, dims=dims, inner=inner)
+    scope = attrs.evolve(owner.scope, factors=factors, dims=dims, parts=parts, inner=inner)
     emitter = Emitter(owner, ops, scope, rank, operands, held)
     results = tuple(map(emitter.returned, emitter.run(bodies[0]), owner.call.results))
     form = Expansion(tuple(emitter.made), results)

@@ -152,6 +152,8 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool):
             raise NotOfThisCall("its dimension is {}, which is not one", value)
         if not -meta.rank <= value < meta.rank:
+            if term.repeated:  # of a list, some may have other ranks
+                raise NotOfThisCall("a tensor of rank {} has no dimension {}", meta.rank, value)
             raise RuleError(f"dimension {value} of a tensor of rank {meta.rank}", term.location)
         return value % meta.rank
 
