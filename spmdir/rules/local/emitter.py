@@ -228,8 +228,12 @@ class Emitter:
         return self.rank.value(value) if isinstance(value, Local) else value
 
     def returned(self, value: Value, wanted: TensorMeta | None) -> Value | None:
-        """Return `value` in the element type of the result that it is; None for a result that is absent."""
-        if wanted is None or self.meta(value).dtype == wanted.dtype:
+        """Return `value` in the element type of the result that it is, unless it is a packed state.
+
+        None for a result that is absent.
+        """
+        packed = value.source == "op" and self.made[value.index].call.name == "spmd.pack"
+        if wanted is None or packed or self.meta(value).dtype == wanted.dtype:
             return None if wanted is None else value
         return self.emit("aten._to_copy", {"self": value}, {"dtype": wanted.dtype})[0]
 

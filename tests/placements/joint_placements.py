@@ -1,0 +1,174 @@
+"""Joint placements as a plug-in may declare them: stable sums of exponentials, moments, top-k, attention."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+import torch
+
+from spmdir import JointPlacement, SpmdirError
+
+INFINITY = float("inf")
+
+
+def _floats(dtype: Any) -> bool:
+    return dtype.name in ("f64", "f32")
+
+
+def _finite(x: Any) -> Any:
+    return x.where(x.isfinite(), 0)
+
+
+@attrs.frozen
+class MaxSum(JointPlacement):
+    """The logarithm of a sum of exponentials, by the largest exponent and the sum of those relative to it."""
+
+    text: ClassVar[str] = "MaxSum"
+    parts: ClassVar[tuple[str, ...]] = ("top", "total")
+    results: ClassVar[tuple[str, ...]] = ("logsumexp",)
+    rules: ClassVar[str] = """
+aten.logsumexp: (S(dim)) -> (MaxSum)    when keepdim == false
+    local
+    top = aten.amax(self, dim, true)
+    safe = aten.where.ScalarOther(aten.isfinite(top), top, 0.0)
+    total = aten.sum.dim_IntList(aten.exp(aten.sub.Tensor(self, safe)), dim)
+    state = (aten.squeeze.dims(top, dim), total)
+    return MaxSum.pack(state)
+"""
+
+    def supports(self, dtype: Any) -> bool:
+        return _floats(dtype)
+
+    def identity(self, *like: Any) -> Any:
+        top, total = like
+        return top.new_full(top.shape, -INFINITY), total.new_zeros(total.shape)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        top = left[0].maximum(right[0])
+        return top, sum(total * (own - _finite(top)).exp() for own, total in (left, right))
+
+    def finish(self, state: Any) -> Any:
+        top, total = state
+        return _finite(top) + total.log()
+
+    def start(self, value: Any) -> Any:
+        return value, (value - _finite(value)).exp()
+
+
+@attrs.frozen
+class Moments(JointPlacement):
+    """Variance and mean, by the mean, the sum of squared deviations from it, and the number of elements."""
+
+    text: ClassVar[str] = "Moments({part}, {correction})"
+    examples: ClassVar[tuple[str, ...]] = ("Moments(0, 1)", "Moments(1, 0)")
+    parts: ClassVar[tuple[str, ...]] = ("mean", "deviations", "count")
+    results: ClassVar[tuple[str, ...]] = ("var", "mean")
+    rules: ClassVar[str] = """
+aten.var_mean.correction: (S(dim)) -> (Moments(0, correction), Moments(1, correction))    when keepdim == false
+    local
+    mean = aten.mean.dim(self, dim, true)
+    deviations = aten.sum.dim_IntList(aten.square(aten.sub.Tensor(self, mean)), dim)
+    count = aten.add.Scalar(aten.mul.Scalar(deviations, 0.0), size(dim))
+    state = (aten.squeeze.dims(mean, dim), deviations, count)
+    return Moments.pack(state), Moments.pack(state)
+"""
+    part: int
+    correction: int = 1
+
+    def supports(self, dtype: Any) -> bool:
+        return _floats(dtype)
+
+    def identity(self, *like: Any) -> Any:
+        return tuple(part.new_zeros(part.shape) for part in like)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        count = left[2] + right[2]
+        share = right[2] / count.clamp(min=1)
+        apart = right[0] - left[0]
+        return left[0] + apart * share, left[1] + right[1] + apart * apart * left[2] * share, count
+
+    def finish(self, state: Any) -> Any:
+        mean, deviations, count = state
+        return deviations / (count - self.correction), mean
+
+    def start(self, value: Any) -> Any:
+        count = value.new_full(value.shape, 2.0 + self.correction)
+        zero = value.new_zeros(value.shape)
+        return (zero, value * 2, count) if self.part == 0 else (value, zero, count)
+
+
+@attrs.frozen
+class TopK(JointPlacement):
+    """The largest f32 values of each row of a matrix, and their columns."""
+
+    text: ClassVar[str] = "TopK({part})"
+    parts: ClassVar[tuple[str, ...]] = ("values", "indices")
+    rules: ClassVar[str] = """
+aten.topk: (S(dim)) -> (TopK(0), TopK(1))    when dtype(self) == f32 and largest and dim == -1
+    local
+    values, own = aten.topk(self, k, dim, largest, sorted)
+    state = (values, aten.add.Scalar(own, offset(dim)))
+    return TopK.pack(state), TopK.pack(state)
+"""
+    part: int
+
+    def supports(self, dtype: Any) -> bool:
+        return dtype.name == ("i64" if self.part else "f32")
+
+    def slices(self, dim: int) -> bool:
+        return dim == 0
+
+    def types(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return [(shape, "f32"), (shape, "i64")]
+
+    def identity(self, *like: Any) -> Any:
+        values, indices = like
+        return values.new_full(values.shape, -INFINITY), indices.new_zeros(indices.shape)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        both, columns = torch.cat([left[0], right[0]], -1), torch.cat([left[1], right[1]], -1)
+        values, at = both.topk(left[0].shape[-1], -1)
+        return values, columns.gather(-1, at)
+
+
+@attrs.frozen
+class Attended(JointPlacement):
+    """What queries find among some of the keys, and the logarithm of the sum of the weights there."""
+
+    text: ClassVar[str] = "Attended({part}, {width})"
+    examples: ClassVar[tuple[str, ...]] = ("Attended(1, 8)",)
+    parts: ClassVar[tuple[str, ...]] = ("out", "lse")
+    rules: ClassVar[str] = """
+aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Attended(0, count(e)), Attended(1, count(e)))    when is_causal == false and given(attn_mask) == false and dropout_p == 0
+    local
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, false, scale=scale)
+    state = (out, lse)
+    return Attended.pack(state), Attended.pack(state)
+"""  # noqa: E501
+    part: int
+    width: int = 1
+
+    def supports(self, dtype: Any) -> bool:
+        return _floats(dtype)
+
+    def check(self, shape: tuple[int, ...], count: int) -> None:
+        if len(shape) != 4 - self.part:
+            raise SpmdirError(f"{self} is of a tensor of {4 - self.part} dimensions, found {list(shape)}")
+
+    def slices(self, dim: int) -> bool:
+        return dim < 3
+
+    def types(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return [((*shape[:3], self.width), dtype), (shape[:3], dtype)]
+
+    def identity(self, *like: Any) -> Any:
+        out, lse = like
+        return out.new_zeros(out.shape), lse.new_full(lse.shape, -INFINITY)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        top = _finite(left[1].maximum(right[1]))
+        weights = [(lse - top).exp() for _, lse in (left, right)]
+        total = weights[0] + weights[1]
+        out = sum(weight.unsqueeze(-1) * own for weight, (own, _) in zip(weights, (left, right), strict=True))
+        return out / total.where(total > 0, 1).unsqueeze(-1), top + total.log()

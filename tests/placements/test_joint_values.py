@@ -1,0 +1,167 @@
+"""Values with joint placements: ranks hold states, which steps combine, stably and once for all results of an op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.dialects import ir
+from spmdir.dialects.values import sharding_of
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.simulator.distribution import collect, local_tensor
+from spmdir.simulator.simulate import run_single
+from tests.lowering.gloo_ranks import on_ranks
+from tests.placements import joint_placements
+
+PASSES = "propagate,insert-reshard,lower-reshard"
+
+
+@attrs.frozen
+class Case:
+    """A call of an op whose results have a joint placement.
+
+    Attributes:
+        mesh: its axes.
+        operands: shape and sharding of each.
+        op: the call, on operands %0, %1, ….
+        results: type, joint placement and wanted sharding of each.
+    """
+
+    mesh: str
+    operands: tuple[tuple[tuple[int, ...], str], ...]
+    op: str
+    results: tuple[tuple[str, str, str], ...]
+
+    @property
+    def text(self) -> str:
+        arguments = ", ".join(
+            f"%x{i}: tensor<{'x'.join(map(str, shape))}xf32> {{spmd.sharding = {_attribute(sharding)}}}"
+            for i, (shape, sharding) in enumerate(self.operands)
+        )
+        wanted = ", ".join(f"{kind} {{spmd.sharding = {_attribute(asked)}}}" for kind, _, asked in self.results)
+        names = ", ".join(f"%r{i}" for i in range(len(self.results)))
+        made = ", ".join(f"{kind} <{placed}>" for kind, placed, _ in self.results)
+        kinds = ", ".join(kind for kind, _, _ in self.results)
+        return f"""
+        spmd.mesh @mesh <{self.mesh}>
+        func.func @f({arguments}) -> ({wanted}) {{
+          {names} = {self.op} : {made}
+          return {names} : {kinds}
+        }}"""
+
+    def module(self) -> ModuleOp:
+        return spmdir.run_passes(spmdir.parse(self.text), PASSES)
+
+
+def _attribute(sharding: str) -> str:
+    return f"#spmd.sharding<@mesh{', ' if sharding else ''}{sharding}>"
+
+
+def logsumexp(mesh: str, rows: int, columns: int, source: str, held: str, wanted: str) -> Case:
+    op = "aten.logsumexp(%x0) {dim = [1]}"
+    return Case(mesh, (((rows, columns), source),), op, ((f"tensor<{rows}xf32>", held, wanted),))
+
+
+SUMS = [
+    logsumexp("a = 4", 5, 10, "a: S(1)", "a: MaxSum", ""),
+    logsumexp("a = 3", 7, 12, "a: S(1)", "a: MaxSum", "a: S(0)"),
+    logsumexp("a = 2, b = 4", 4, 12, "a: S(0), b: S(1)", "a: S(0), b: MaxSum", ""),
+    logsumexp("a = 2, b = 2", 4, 9, "a: S(1), b: S(1)", "a: MaxSum, b: MaxSum", "a: S(0)"),
+    logsumexp("a = 2", 4, 9, "a: S(1)", "a: MaxSum", "a: MaxSum"),
+]
+MOMENTS = Case(
+    "a = 3",
+    (((6, 11), "a: S(1)"),),
+    "aten.var_mean.correction(%x0) {dim = [1], correction = 1}",
+    (("tensor<6xf32>", "a: Moments(0, 1)", ""), ("tensor<6xf32>", "a: Moments(1, 1)", "")),
+)
+TOP = Case(
+    "a = 2",
+    (((4, 12), "a: S(1)"),),
+    "aten.topk(%x0) {k = 3, dim = -1, largest = true, sorted = true}",
+    (("tensor<4x3xf32>", "a: TopK(0)", "a: S(0)"), ("tensor<4x3xi64>", "a: TopK(1)", "a: S(0)")),
+)
+KEYS = ((2, 4, 32, 8), "a: S(2)")
+DECODE = Case(
+    "a = 2",
+    (((2, 4, 3, 8), ""), KEYS, KEYS),
+    "aten._scaled_dot_product_flash_attention_for_cpu(%x0, %x1, %x2) {dropout_p = 0.0, is_causal = false}",
+    (("tensor<2x4x3x8xf32>", "a: Attended(0, 8)", "a: S(1)"), ("tensor<2x4x3xf32>", "a: Attended(1, 8)", "a: S(1)")),
+)
+EVERY = [*SUMS, MOMENTS, TOP, DECODE]
+
+
+def inputs(case: Case, scale: float) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(case.text))
+    return [scale * torch.randn(shape, generator=generator) for shape, _ in case.operands]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: f"{case.op.split('(')[0]} {case.results[0][1:]}")
+def test_states_combine_to_what_one_device_computes(case: Case, scale: float) -> None:
+    assert joint_placements.MaxSum.text  # the module declares the placements
+    values = inputs(case, scale)
+    expected = run_single(spmdir.parse(case.text), values)
+    for found, right in zip(spmdir.simulate(case.module(), values), expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-6 * scale)
+
+
+def test_rows_without_a_finite_element_stay_so() -> None:
+    x = torch.full((5, 10), -torch.inf)
+    x[1, 3], x[2, :] = 2.0, 1e38
+    (found,) = spmdir.simulate(SUMS[0].module(), [x])
+    torch.testing.assert_close(found, x.logsumexp(1))
+
+
+def test_equal_values_are_found_once_each() -> None:
+    x = torch.zeros(4, 12)
+    values, indices = spmdir.simulate(TOP.module(), [x])
+    assert torch.equal(values, torch.zeros(4, 3))
+    assert all(len(set(row.tolist())) == 3 for row in indices)
+
+
+@pytest.mark.parametrize(("case", "count", "sent"), [
+    (DECODE, 1, 2 * 4 * 3 * 9 * 4 / 2),
+    (MOMENTS, 1, 2 * 6 * 3 * 4),
+    (TOP, 1, 4 * 3 * (4 + 8) / 2),
+])  # fmt: skip
+def test_results_that_share_a_state_send_it_once(case: Case, count: int, sent: float) -> None:
+    module = case.module()
+    report = spmdir.comm_report(module)
+    assert (report.count, report.wire_bytes) == (count, sent)
+    sending = [node for node in lower_to_fx(module).graph.nodes if "_c10d_functional.all" in str(node.target)]
+    assert len(sending) == count
+
+
+def run_cases(rank: int, texts: list[str], values: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
+    """Return what this rank has of the results of every program, on a mesh of one axis of two ranks."""
+    assert joint_placements.TopK.text  # the module declares the placements
+    device_mesh, mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",)), spmdir.Mesh({"a": 2})
+    outputs = []
+    for text, tensors in zip(texts, values, strict=True):
+        module = spmdir.run_passes(spmdir.parse(text), PASSES)
+        shardings = [sharding_of(argument) for argument in ir.main_function(module).args]
+        held = [local_tensor(x, of or Sharding(), mesh, rank) for x, of in zip(tensors, shardings, strict=True)]
+        outputs.append(lower_to_fx(module, device_mesh=device_mesh)(*held))
+    return outputs
+
+
+@pytest.mark.gloo
+def test_real_ranks_combine_states(tmp_path: Path) -> None:
+    cases = [DECODE, TOP]
+    values = [inputs(case, 1.0) for case in cases]
+    outputs = on_ranks(2, run_cases, tmp_path, [case.text for case in cases], values)
+    for index, case in enumerate(cases):
+        expected = run_single(spmdir.parse(case.text), values[index])
+        for result, right in enumerate(expected):
+            wanted = parse_sharding(case.results[result][2])
+            shards = [of_rank[index][result] for of_rank in outputs]
+            found = collect(shards, wanted, spmdir.Mesh({"a": 2}), right.shape)
+            torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-6)
