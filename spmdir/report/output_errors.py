@@ -17,6 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import is_inexact
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
@@ -139,7 +140,7 @@ def _through(op: ValueOp, operands: list[_Off], rules: RuleSet, local: bool) -> 
     """Return what is known of the results of an op."""
     if not any(operands) or not isinstance(op, AtenOp):
         return sum(operands, _Off())
-    total, place = _Off(), f"{op.name} at {location_of(op)}"
+    total, place = _Off(), f"{op.name} at {_place(op)}"
     for index, found in enumerate(operands):
         if not found or found.unknown is not None:
             total += found
@@ -151,6 +152,11 @@ def _through(op: ValueOp, operands: list[_Off], rules: RuleSet, local: bool) -> 
         else:
             total += found.grown(growth)
     return total
+
+
+def _place(op: ValueOp) -> str:
+    """Return where an op is in its text, or the name of what it gives."""
+    return str(location_of(op) or f"%{name_of(op.results[0])}")
 
 
 def _growth(op: AtenOp, operand: int, rules: RuleSet) -> float:
@@ -165,7 +171,7 @@ def _steps(op: Collective, mesh: Mesh) -> Iterator[_Off]:
     meta = global_type(op.operands[0], mesh)
     if meta is None or not is_inexact(op.source):
         return
-    where = str(location_of(op))
+    where = _place(op)
     for error in step_errors(op.step(mesh), meta.shape, mesh):
         unknown = (
             f"no bound is declared from {error.before} to {error.after} at {where}" if error.bound is None else None

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from spmdir.core.arguments import CALLABLE, accepts, instance
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
+from spmdir.core.sharding import ShardingLike
+from spmdir.importer.constrain import constrain
 from spmdir.runtime.replay import watch_step
 
 State = dict[str, Any]
@@ -124,7 +126,12 @@ def _check_numbers(optimizer: str, option: str, value: Any, default: Any) -> Non
     optimizer=instance(str, expected=f"one of {', '.join(OPTIMIZERS)}"),
 )
 def training_step(
-    model: nn.Module, loss: Callable[..., Tensor], optimizer: str = "adamw", **options: float | Sequence[float]
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    optimizer: str = "adamw",
+    *,
+    gradients: ShardingLike | None = None,
+    **options: float | Sequence[float],
 ) -> tuple[Callable[..., tuple[Tensor, State]], State]:
     """Return one training step of `model` as a pure function, and the state it begins with.
 
@@ -140,6 +147,8 @@ def training_step(
         model: whose parameters are trained; it is not changed.
         loss: (model, *args) → 0-d tensor, e.g. `lambda model, x, y: (model(x) - y).square().mean()`.
         optimizer: "adamw" (lr, betas, eps, weight_decay) or "sgd" (lr, momentum, weight_decay).
+        gradients: how each gradient is laid out before it is used, such as by a placement that sends less of it; if
+            None the compiler decides.
         options: the optimizer's options; torch.optim's defaults, except that SGD has momentum 0.9.
 
     Raises:
@@ -176,7 +185,7 @@ def training_step(
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
         held = {f"model.{name}": value for name, value in {**state["parameters"], **parameters, **buffers}.items()}
         with watch_step(originals):
-            value, gradients = torch.func.functional_call(objective, held, (list(parameters.values()), args))
+            value, found = torch.func.functional_call(objective, held, (list(parameters.values()), args))
         new: State = {
             "parameters": dict(state["parameters"]),
             "buffers": buffers,
@@ -184,10 +193,11 @@ def training_step(
             "step": state["step"] + 1,
         }
         common = rule.common(new["step"], settings)
-        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+        for (name, parameter), gradient in zip(parameters.items(), found, strict=True):
             moments = tuple(state[moment][name] for moment in rule.moments)
             updated = parameter.detach()
             if gradient is not None:
+                gradient = gradient if gradients is None else constrain(gradient, gradients)
                 updated, moments = rule.update(updated, gradient, moments, common, settings)
             new["parameters"][name] = updated
             for moment, tensor in zip(rule.moments, moments, strict=True):

@@ -16,6 +16,7 @@ from xdsl.ir import Operation
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Noise
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.names import name_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import local_shape
@@ -86,7 +87,8 @@ class Measuring:
         off = apart / size if size else math.inf if apart else 0.0
         if not before.error and off <= rounding:
             return made  # a value enters the placement as it is
-        self.errors.append(MeasuredError(f"{before} -> {after} at {location_of(op)}", off, bound, error.norm, rounding))
+        where = location_of(op) or name_of(op.results[0])
+        self.errors.append(MeasuredError(f"{before} -> {after} at {where}", off, bound, error.norm, rounding))
         return distribute(right, target, mesh, self.noise)
 
 
