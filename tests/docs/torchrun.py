@@ -47,6 +47,7 @@ def fork(script: str, rank: int) -> int:
     status = 1
     try:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
         status = 0
     except BaseException:
