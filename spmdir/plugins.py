@@ -24,9 +24,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirErrors, did_you_mean, raise_all, require_type
+from spmdir.core.errors import (
+    Location,
+    ParseError,
+    SpmdirError,
+    SpmdirErrors,
+    did_you_mean,
+    raise_all,
+    require_type,
+    warn,
+)
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.unusable_edges import instance_of, unusable_edges
 from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.reshard.collectives import register_collectives
 
@@ -48,6 +58,9 @@ _SOURCE = "__spmdir_source__"
 
 _RULES = "__spmdir_rules__"
 """The name under which it keeps the text of the .rules file beside it."""
+
+_TOLD = "__spmdir_told__"
+"""The name under which it keeps that warnings about it have been issued."""
 
 _EXPECTED = "expected a .rules, .rewrites or .py file, or a package"
 
@@ -212,6 +225,10 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     files = load_plugins([*listed, str(beside)] if beside else listed)
     if any(kind.rules for kind in placements):
         _guarded(name, lambda: _check_strategies(placements, files))
+    if not vars(module).get(_TOLD):
+        for kind in placements:
+            _guarded(name, lambda kind=kind: _warn_of_edges(kind))
+        setattr(module, _TOLD, True)
     passes = {kind.name: kind for kind in _passes(name, module)}
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
     strategies: Records = {}
@@ -241,6 +258,13 @@ def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plu
 
     rules = extended_rules(files)
     raise_all([error for kind in placements for error in rules.errors((), texts_of(kind))])
+
+
+def _warn_of_edges(kind: type[Placement]) -> None:
+    """Warn of edges of a placement that are never taken."""
+    placement = instance_of(kind) if "text" in vars(kind) and kind.edges is not Placement.edges else None
+    for edge, why in unusable_edges(placement) if placement is not None else ():
+        warn(f"an edge of {kind.__name__} is never taken: {why}", edge.place)
 
 
 def _dialect_names() -> frozenset[str]:

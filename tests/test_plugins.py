@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.core.errors import ParseError, SpmdirError
+from spmdir.core.errors import ParseError, SpmdirError, SpmdirWarning
 from spmdir.core.placement.base import parse_placement
 from spmdir.dialects import ir
 from spmdir.passes import PASSES
@@ -259,3 +259,45 @@ def test_the_reprs_of_a_plug_in_and_of_rules_are_short_and_say_what_is_in_them(t
     assert repr(load_plugin(own)) == f"<Plugin '{own}': rules of mylib.scale>"
     rules = repr(load_rules(own))
     assert rules.startswith("<RuleSet of ") and rules.endswith(" ops, 1 of them not packaged: mylib.scale>")
+
+
+def test_a_placement_named_like_a_shipped_one_is_an_error_with_both_places(tmp_path: Path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from spmdir import ShardPlacement\n\n\nclass Cyclic(ShardPlacement):\n    text = 'Cyclic({dim})'\n"
+    )
+    with pytest.raises(SpmdirError, match=r"own\.py:4:1: .* spmdir\.placements\.cyclic, which comes with"):
+        load_plugin(path)
+
+
+EDGES = """
+import attrs
+from typing import ClassVar
+from spmdir import Edge, Placement
+
+
+@attrs.frozen
+class NAME(Placement):
+    text: ClassVar[str] = "NAME"
+
+    def edges(self):
+        yield Edge(lambda x, group: x, target="shard")
+        yield Edge(lambda x, group: x, EDGE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "why"),
+    [
+        ("Shadowing", 'target="S(0)"', r"the edge to 'shard' before it \(.*own\.py:12:1\) is taken in its place"),
+        ("Nowhere", 'source="Nonesuch"', "it leads to 'Nonesuch', which is no placement"),
+        ("Endless", "", "it has neither a `target` nor a `source`"),
+        ("Own", 'target="Own"', "it leads from Own to itself"),
+    ],
+)
+def test_an_edge_that_is_never_taken_is_told_once(tmp_path: Path, name: str, edge: str, why: str):
+    path = tmp_path / "own.py"
+    path.write_text(EDGES.replace("NAME", name).replace("EDGE", edge))
+    with pytest.warns(SpmdirWarning, match=why) as told:
+        load_plugins([path, str(path)])
+    assert [str(warning.message).partition(": ")[0] for warning in told] == [f"{path}:13:1"]

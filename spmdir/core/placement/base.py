@@ -513,7 +513,12 @@ def _register(kind: type[Placement]) -> None:
             f"the text of {kind.__module__}.{kind.__qualname__} is '{kind.text}'; expected a name, and fields in round "
             "brackets, as in 'Cyclic({dim}, {block})'"
         )
-    known = _TYPES.get(head)
+    known, shipped = _TYPES.get(head), SHIPPED.get(head)
+    if shipped not in (None, kind.__module__):
+        raise ShardingError(
+            f"placement '{head}' is declared by {shipped}, which comes with spmdir, and by "
+            f"{kind.__module__}.{kind.__qualname__}; give this one another name"
+        )
     # attrs makes a class anew when it gives it slots, and a file may be run again.
     if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ShardingError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spmdir.core.errors import RuleError
+from spmdir.core.errors import RuleError, warn
 from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.local.suitability import serving
@@ -26,7 +27,11 @@ def declared_strategies(
     for placement in lifting:
         for strategy in placement.lift(rule, known):
             _check(rule, placement, strategy)
-            reason = _unsupported(rule, strategy) or _out_of_range(rule, strategy)
+            reason = _out_of_range(rule, strategy)
+            if reason:
+                text = f"placement {placement} adds '{strategy}' to {rule.name}, which is left out: {reason}"
+                warn(text, place(type(placement).lift))
+            reason = reason or _unsupported(rule, strategy)
             for factor in strategy.factors:
                 reason = reason or _unshardable(rule, strategy, factor, count, sharded)
             yield Dropped(rule, strategy, None, reason) if reason else strategy

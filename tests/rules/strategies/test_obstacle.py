@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import attrs
@@ -9,6 +10,7 @@ import pytest
 
 import spmdir
 from spmdir.core.dtype import DType
+from spmdir.core.errors import SpmdirWarning
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement
 from spmdir.core.placement.standard import S
@@ -51,32 +53,43 @@ def reasons(op: str, operands: str, *placements: str, count: int = 2, **argument
     return [str(one) for one in dropped if not placements or not isinstance(one.placement, S)]
 
 
+def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
+    metas = (tensor("2x2x6"),)
+    with pytest.warns(
+        SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d, which is left"
+    ) as told:
+        spmdir.strategies("aten.avg_pool1d", metas, {"kernel_size": (3,)}, 2, ("InTurn(0)",))
+    line = InTurn.lift.__code__.co_firstlineno
+    assert {str(warning.message).partition(": ")[0] for warning in told} == {f"{__file__}:{line}:1"}
+
+
+@pytest.mark.filterwarnings("ignore:.*placement InTurn")
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (reasons("amax", "5x1", count=4, dim=(0,)),
+        (lambda: reasons("amax", "5x1", count=4, dim=(0,)),
          ["no S(d0): of 5 elements not each of 4 ranks has at least 1", "no S(d1): it has fewer than 2 elements"]),
-        (reasons("sort", "8x9", "Cyclic(0, 2)", descending=False),
+        (lambda: reasons("sort", "8x9", "Cyclic(0, 2)", descending=False),
          ["no Cyclic(d1, 2): it is unsharded (order.rules:35:76)"]),
-        (reasons("avg_pool1d", "2x2x8", "InTurn(0)", kernel_size=(2,)),
+        (lambda: reasons("avg_pool1d", "2x2x8", "InTurn(0)", kernel_size=(2,)),
          ["no InTurn(x): windows slide along it, and their halos are for shards that are one range each",
           "no InTurn(stride): it is unsharded (window.rules:37:1)",
           "no (InTurn(2)) -> (S(2)) local: the local form of the rule is for shards that are one range each "
           "(window.rules:39:5)"]),
-        (reasons("mm", "6x4 4x8", "Ragged(0, [1, 3])"),
+        (lambda: reasons("mm", "6x4 4x8", "Ragged(0, [1, 3])"),
          ["no Ragged(m, [1, 3]): 2 ranks cannot shard 6 elements so",
           "no Ragged(n, [1, 3]): 2 ranks cannot shard 8 elements so"]),
-        (reasons("view", "6x4", "Cyclic(0, 3)", size=(24,)),
+        (lambda: reasons("view", "6x4", "Cyclic(0, 3)", size=(24,)),
          ["no Cyclic(r1, 3): no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`"]),
-        (reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
-        (reasons("exp", "6xf32", "OfFloats"),
+        (lambda: reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
+        (lambda: reasons("exp", "6xf32", "OfFloats"),
          ["no OfFloats: it passes no clause of the rule that lets partial values pass: commutes"]),
-        (reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
+        (lambda: reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
          ["no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92)"]),
     ],
 )  # fmt: skip
-def test_a_reason_is_what_says_so_and_where(found: list[str], expected: list[str]):
-    assert found == expected
+def test_a_reason_is_what_says_so_and_where(found: Callable[[], list[str]], expected: list[str]):
+    assert found() == expected
 
 
 def test_what_an_op_offers_is_the_same_with_reasons_and_without():
