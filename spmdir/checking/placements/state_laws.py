@@ -22,9 +22,11 @@ GROWTH = 1.5
 
 
 def _stateful(placement: Placement) -> Iterator[Move]:
+    if not any(edge.state for edge in placement.edges()):
+        return
     for count in (2, 3):
         example = Example(count, (3, 2), next((kind for kind in (F64, F32) if placement.supports(kind)), None))
-        if example.dtype is not None and takes(placement, (3, 2), count):
+        if example.dtype is not None and (placement.dim or 0) < 2 and takes(placement, (3, 2), count):
             yield from (move for move in edges_on(placement, example, two_axes=False) if move.states)
 
 

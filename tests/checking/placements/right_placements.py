@@ -303,6 +303,5 @@ RIGHT = {
     "RightBytes": BYTES,
     "RightStable": STABLE,
     "RightFeedback": FEEDBACK,
-    "RightMoments": MOMENTS,
 }
 """Name → the source of a class that holds every law."""
