@@ -66,7 +66,10 @@ def check_sound(text: str, options: str = "") -> bool:
         inputs = inputs_of(before)
         outputs = zip(simulate(before, inputs), simulate(after, inputs), strict=True)
         for one, other in outputs:
-            torch.testing.assert_close(one, other, rtol=2e-2 if one.dtype == torch.bfloat16 else 1e-4, atol=1e-4)
+            inexact = "Quantised" in text  # sums of up to four values as 8-bit integers
+            torch.testing.assert_close(
+                one, other, rtol=2e-2 if one.dtype == torch.bfloat16 else 1e-4, atol=0.2 if inexact else 1e-4
+            )
     return changed
 
 

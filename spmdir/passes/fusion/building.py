@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.standard import Shard
+from spmdir.core.placement.standard import Shard, plugins
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.buckets import BucketOp, UnbucketOp
@@ -177,7 +177,7 @@ class Builder:
             return
         strategies: list[Sequence[Strategy]] = []
         for axis in self.axes:
-            found = rule.strategies(self.mesh.sizes[axis])
+            found = rule.strategies(self.mesh.sizes[axis], placements=self.plugins)
             if target is not None:
                 placement = target.along(axis, self.mesh)
                 found = [strategy for strategy in found if strategy.results[0] == placement]
@@ -268,6 +268,12 @@ class Builder:
         """Return the rule of f; None if it has none."""
         function = self.found.function
         return rule_of(function, self.rules) if isinstance(function, AtenOp) else None
+
+    @cached_property
+    def plugins(self) -> tuple[Placement, ...]:
+        """Return the placements of plug-ins that the values of the match have."""
+        values = (value for op in self.found.ops for value in (*op.operands, *op.results))
+        return plugins(placement for value in values for _, placement in sharding_at(value).entries)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
