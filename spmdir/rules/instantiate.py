@@ -84,9 +84,9 @@ def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
                 said[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
                 alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in statements(clause.body))
-                said[factor].update(
-                    rewrite=clause.kind, clauses=(*said[factor].get("clauses", ()), number), alone=alone
-                )
+                former = said[factor]
+                former.update(rewrite=clause.kind, clauses=(*former.get("clauses", ()), number))
+                former.update(alone=(*former.get("alone", ()), *([number] if alone else [])))
             else:
                 said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.unsharded:

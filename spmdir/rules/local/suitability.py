@@ -20,10 +20,11 @@ def serving(rule: RuleInstance, sharded: Collection[int], scattered: Collection[
         sharded: the factors that are sharded.
         scattered: those of which a rank may have several ranges.
     """
-    needing = [rule.factors[f].clauses for f in sharded if rule.factors[f].clauses]
+    needing = [rule.factors[f] for f in sharded if rule.factors[f].clauses]
     if not needing:
         return None
-    shared = [number for number in needing[0] if all(number in clauses for clauses in needing[1:])]
+    first, *others = needing
+    shared = [n for n in first.clauses if all(n in other.clauses and n not in other.alone for other in others)]
     return tuple(number for number in shared if not any(_asks_for_range(rule, number, f) for f in scattered))
 
 

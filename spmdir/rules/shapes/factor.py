@@ -21,7 +21,7 @@ class Factor:
         least: the elements that every rank must have of it.
         aligned: whether every rank must have a multiple of 16 bytes of it.
         clauses: the indices of the clauses that may rewrite the op when it is sharded; the last that suits counts.
-        alone: whether the rewrite handles one of the clause's factors at a time.
+        alone: those of these clauses that handle one of their factors at a time.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Factor:
     least: int = 0
     aligned: bool = False
     clauses: tuple[int, ...] = ()
-    alone: bool = False
+    alone: tuple[int, ...] = ()
 
     @property
     def least_elements(self) -> int:

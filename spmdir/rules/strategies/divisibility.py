@@ -65,7 +65,7 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
     others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
     if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in others):
         return Obstacle("another axis shards a factor by another rewrite of the op")
-    if factor.alone and any(set(factor.clauses) & set(clauses) for clauses in others):
+    if factor.alone and any(clauses and set(factor.clauses) & set(clauses) <= set(factor.alone) for clauses in others):
         return _said(rule, index, factor.rewrite or "", "its rewrite is for one factor at a time")
     if sharded.by_texts and not _beside_texts(rule, index, sharded):
         return Obstacle("another axis has a strategy that it does not go beside")
