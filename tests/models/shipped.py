@@ -1,4 +1,4 @@
-"""Random shardings by the placements that come with spmdir, of what a program takes and returns."""
+"""Random shardings of a program by the placements that come with spmdir, and its run on real ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.values import sharding_of
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.simulator.distribution import distribute, random_like
 
 PARTIAL = ("P(sum)", "P(avg)", "P(max)", "Masked")
 """Partial placements of any values; norms are of values that are not negative, and quantised sums are inexact."""
@@ -65,3 +71,13 @@ def _shards(choice: random.Random, dim: int, size: int, count: int, is_nested: b
         cuts = sorted(choice.randint(0, size) for _ in range(count - 1))
         ends = zip([0, *cuts], [*cuts, size], strict=True)
         yield f"Ragged({dim}, [{', '.join(str(end - start) for start, end in ends)}])"
+
+
+def run(rank: int, text: str, inputs: list[torch.Tensor]) -> list[Any]:
+    """Return what this rank has of each result of a program."""
+    module = ir.parse(text)
+    mesh, noise = ir.mesh(module), random_like(torch.Generator().manual_seed(0))
+    device_mesh = init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.axis_names))
+    shardings = [sharding_of(argument) or Sharding() for argument in ir.main_function(module).args]
+    held = [distribute(x, sharding, mesh, noise)[rank] for x, sharding in zip(inputs, shardings, strict=True)]
+    return list(lower_to_fx(module, device_mesh=device_mesh)(*held))
