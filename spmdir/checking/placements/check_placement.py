@@ -25,7 +25,7 @@ FEW = 12
 """Examples of a law that are tried quickly, spread evenly over all."""
 
 SECONDS = 10.0
-"""Time for one example."""
+"""Time for one example; all examples together have a tenth of it each, beside that of one."""
 
 Answer = TypeVar("Answer")
 
@@ -200,12 +200,12 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tu
         message = f"{_text(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
         return SpmdirError(message, _place(type(placement), path, (*example.methods, *law.about), error))
 
-    every, error = _in_time(lambda: list(law.examples(placement)), effort)
+    every, error = _in_time(lambda: list(law.examples(placement)), effort, 100)
     if every is None:
         return 0, 0, broken(_told(error), error=error)
     chosen = effort.of(every)
     left_out = len(every) - len(chosen)
-    if law.all_hold is not None and _in_time(lambda: law.all_hold(placement, chosen), effort)[0]:  # type: ignore[misc]
+    if law.all_hold is not None and _in_time(lambda: law.all_hold(placement, chosen), effort, len(chosen))[0]:  # type: ignore[misc]
         return len(chosen), left_out, None
     for number, example in enumerate(chosen, 1):
         say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(chosen))
@@ -220,10 +220,15 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tu
 _NONE = Example()
 
 
-def _in_time(run: Callable[[], Answer], effort: Effort) -> tuple[Answer | None, BaseException | None]:
-    """Return what `run` returns, or what it raises: code of plug-ins may raise anything, or not end."""
+def _in_time(
+    run: Callable[[], Answer], effort: Effort, examples: int = 0
+) -> tuple[Answer | None, BaseException | None]:
+    """Return what `run` returns, or what it raises: code of plug-ins may raise anything, or not end.
+
+    `examples` is of how many it makes use.
+    """
     try:
-        with time_limit(effort.seconds):
+        with time_limit(effort.seconds * (1 + examples / 10)):
             return run(), None
     except (KeyboardInterrupt, GeneratorExit):
         raise

@@ -71,8 +71,9 @@ class Example:
         if not (dtype.is_floating_point or dtype.is_complex):
             lowest = -100 if dtype.is_signed else 0
             return torch.randint(lowest, 100, shape, generator=generator).to(dtype)
-        value = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return (VALUES[self.values](value, generator) * self.scale).to(dtype)
+        parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + dtype.is_complex)]
+        real, *imaginary = (VALUES[self.values](part, generator) * self.scale for part in parts)
+        return torch.complex(real, *imaginary).to(dtype) if imaginary else real.to(dtype)
 
     def noise(self, again: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the noise for `distribute`; others for other numbers."""

@@ -53,6 +53,19 @@ PARTIALS = {
         """,
         "reduction",
     ),
+    "ConjugatedSums": extended(
+        TOTAL,
+        """
+        identity = None
+
+        def after(self, reduced, count):
+            return reduced.conj().resolve_conj()
+
+        def collect(self, shards, shape):
+            return sum(shards)
+        """,
+        "reduction",
+    ),
     "Turning": extended(
         TOTAL,
         """

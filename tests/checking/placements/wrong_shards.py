@@ -85,6 +85,12 @@ SHARDS = {
         "inverse",
     ),
     "Raising": extended(DEALT, "def collect(self, shards, shape):\n    return 1 / 0", "inverse"),
+    "Conjugated": extended(
+        DEALT,
+        "def collect(self, shards, shape):\n"
+        "    return super(type(self), self).collect(shards, shape).conj().resolve_conj()",
+        "inverse",
+    ),
     "Uninitialised": extended(
         DEALT,
         "def collect(self, shards, shape):\n"
