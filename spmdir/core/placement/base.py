@@ -38,6 +38,8 @@ SHIPPED = {
     "Masked": "spmdir.placements.masked",
     "Norm": "spmdir.placements.norm",
     "Quantised": "spmdir.placements.quantised",
+    "Padded": "spmdir.placements.padded",
+    "Shadow": "spmdir.placements.shadow",
 }
 """Name in texts → the module that declares it, imported when a text first names it."""
 

@@ -1,0 +1,116 @@
+"""`Padded(d)`: every rank holds a shard of one length, the last ones padded.
+
+Dimension d is sharded as by `S(d)`, and shards that are shorter than the first one, ⌈size / ranks⌉, have padding at
+their end, as FSDP and kernels of fixed sizes want. Of seven rows, two ranks hold
+
+    rank 0: 0 1 2 3     rank 1: 4 5 6 ·
+
+What padding holds is not defined: zeros where a tensor is padded, and whatever ops make of them. So the ops that may
+have it are pointwise ones, and contractions and views that keep the dimension as it is; a sum over it would add the
+padding. Integers are not padded, since an index or a divisor that padding holds may be an error.
+
+Several axes may pad one dimension: the inner one shards what the outer one holds. Between `S(d)` and `Padded(d)`
+nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from spmdir.core.dtype import DType
+from spmdir.core.errors import ShardingError
+from spmdir.core.intervals import chunk
+from spmdir.core.placement.base import Edge, LocalType, Noise, Placement, parse_placement
+from spmdir.core.placement.standard import R, Shard
+
+
+@attrs.frozen
+class Padded(Placement):
+    """Rank i has chunk i of dimension `along` as `torch.chunk` makes them, padded to the length of the first."""
+
+    text: ClassVar[str] = "Padded({along})"
+    along: int = attrs.field(validator=attrs.validators.ge(0))
+
+    @property
+    def kind(self) -> None:
+        return None
+
+    def check(self, shape: tuple[int, ...], count: int) -> None:
+        if self.along >= len(shape):
+            raise ShardingError(f"{self} pads dimension {self.along} of a tensor of {len(shape)} dimensions")
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype.is_inexact
+
+    def keeps(self, dim: int | None) -> bool:
+        return dim != self.along
+
+    def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
+        return (*shape[: self.along], -(-shape[self.along] // count), *shape[self.along + 1 :]), dtype
+
+    def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        chunks = (chunk(tensor.shape[self.along], count, index) for index in range(count))
+        shape = self.local_type(tuple(tensor.shape), None, count, 0)[0]  # type: ignore[arg-type]
+        return [self._padded(tensor.narrow(self.along, start, own), shape) for start, own in chunks]
+
+    def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        tensor = shards[0].new_empty(shape)
+        for index, shard in enumerate(shards):
+            start, own = chunk(shape[self.along], len(shards), index)
+            tensor.narrow(self.along, start, own).copy_(shard.narrow(self.along, 0, own))
+        return tensor
+
+    def edges(self) -> Iterable[Edge]:
+        yield Edge(lambda x, group: x.narrow(self.along, 0, group.shape[self.along]), target=f"S({self.along})")
+        yield Edge(lambda x, group: self._padded(x, group.shape), source=f"S({self.along})")
+        yield Edge(self._gather, target="R", by="all_gather")
+        yield Edge(self._slice, source="R")
+
+    def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
+        for strategy in strategies:
+            padded = self._of(strategy)
+            if self in (*padded.operands, *padded.results) and _keeps_positions(rule, strategy):
+                yield padded
+
+    def _gather(self, x: Any, group: Any) -> Any:
+        together = group.all_gather(x).movedim(0, self.along).flatten(self.along, self.along + 1)
+        return together.narrow(self.along, 0, group.shape[self.along])
+
+    def _slice(self, x: Any, group: Any) -> Any:
+        start, own = chunk(x.shape[self.along], group.size, group.index)
+        return self._padded(x.narrow(self.along, start, own), group.shape)
+
+    def _padded(self, x: Any, shape: Sequence[int]) -> Any:
+        padded = x.new_zeros(shape)
+        padded.narrow(self.along, 0, x.shape[self.along]).copy_(x)
+        return padded
+
+    def _of(self, strategy: Any) -> Any:
+        """Return `strategy` with padded shards for shards by S, each of its own dimension."""
+
+        def padded(placements: Sequence[Placement]) -> tuple[Placement, ...]:
+            return tuple(parse_placement(f"Padded({p.dim})") if isinstance(p, Shard) else p for p in placements)
+
+        return attrs.evolve(strategy, operands=padded(strategy.operands), results=padded(strategy.results))
+
+
+def _keeps_positions(rule: Any, strategy: Any) -> bool:
+    """Return whether an op computes each position of what `strategy` shards from that position, and takes any numbers.
+
+    What fills a dimension alone and is in all results is computed so; ops that look at other dimensions as a whole may
+    reject what padding holds, as factorisations do, so they are left out.
+    """
+    if strategy.rewrite or len(strategy.factors) != 1:
+        return False
+    if not all(isinstance(p, Shard) or p == R for p in (*strategy.operands, *strategy.results)):
+        return False
+    (factor,) = strategy.factors
+    if rule.neighbours(factor) or rule.layout.windows.get(factor) or rule.factors[factor].least_elements > 1:
+        return False
+    results = [{f for dim in dims for f in dim} for dims in rule.result_dims if dims is not None]
+    used = {f for dims in rule.operand_dims for dim in dims for f in dim}
+    is_elementwise = all(used <= made_of for made_of in results) and not any(rule.active("unsharded"))
+    return all(factor in made_of for made_of in results) and (is_elementwise or rule.is_view or rule.flops > 0)
