@@ -12,6 +12,7 @@ from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, chunk, joined
 from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.joint import JointPlacement
 
 
 @attrs.frozen
@@ -147,3 +148,28 @@ class Linear(PartialPlacement):
 
     text: ClassVar[str] = "Linear"
     splits: ClassVar[bool] = False
+
+
+@attrs.frozen
+class Stable(JointPlacement):
+    """A logarithm of a sum of exponentials, as the largest exponent and the sum of what remains."""
+
+    text: ClassVar[str] = "Stable"
+    parts: ClassVar[tuple[str, ...]] = ("most", "sum")
+    results: ClassVar[tuple[str, ...]] = ("value",)
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype in (F32, F64)
+
+    def start(self, value: Any) -> Sequence[Any]:
+        return value, torch.ones_like(value)
+
+    def identity(self, *like: Any) -> Sequence[Any]:
+        return torch.full_like(like[0], -1e300), torch.zeros_like(like[1])
+
+    def combine(self, left: Sequence[Any], right: Sequence[Any]) -> Sequence[Any]:
+        most = left[0].maximum(right[0])
+        return most, left[1] * (left[0] - most).exp() + right[1] * (right[0] - most).exp()
+
+    def finish(self, state: Sequence[Any]) -> Sequence[Any]:
+        return (state[0] + state[1].log(),)

@@ -28,7 +28,17 @@ SHARDING = ("S({dim})", "Cyclic({dim}, {n})", "Strided({dim}, {n})", "Ragged({di
 PARTIAL = ("P(sum)", "P(avg)", "P(max)", "P(min)", "P(product)", "Masked", "Norm(2)", "Norm(inf)", "Quantised")
 """Those that are partial."""
 
-DECLARED = ("Dealt({dim}, {n})", "Backwards({dim})", "Steep({dim})", "First", "Root(2)", "Thirds", "Shadow")
+DECLARED = (
+    "Dealt({dim}, {n})",
+    "Backwards({dim})",
+    "Steep({dim})",
+    "First",
+    "Root(2)",
+    "Thirds",
+    "Shadow",
+    "Linear",
+    "Stable",
+)
 """Plug-ins of all traits, of the module of tests that declares them."""
 
 SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12)
