@@ -132,10 +132,10 @@ def _scattered(x: Any, group: Any) -> Any:
 
 
 @attrs.frozen
-class Shadow(PartialPlacement):
+class GatheredSum(PartialPlacement):
     """A partial sum that is gathered instead of reduced."""
 
-    text: ClassVar[str] = "Shadow"
+    text: ClassVar[str] = "GatheredSum"
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x, source="P(sum)")

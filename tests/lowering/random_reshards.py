@@ -35,7 +35,7 @@ DECLARED = (
     "First",
     "Root(2)",
     "Thirds",
-    "Shadow",
+    "GatheredSum",
     "Linear",
     "Stable",
 )

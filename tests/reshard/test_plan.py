@@ -247,8 +247,8 @@ def test_an_axis_of_one_rank_that_stays_replicated_is_not_searched() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "steps"),
     [
-        ("a: P(sum)", "a: Shadow", "convert on [a]"),
-        ("a: P(sum), b: P(sum)", "a: P(sum), b: Shadow", "convert on [b]"),
+        ("a: P(sum)", "a: GatheredSum", "convert on [a]"),
+        ("a: P(sum), b: P(sum)", "a: P(sum), b: GatheredSum", "convert on [b]"),
         ("a: Thirds", "a: P(sum)", "convert on [a]"),
         ("a: Thirds, b: S(0)", "a: P(sum), b: S(0)", "convert on [a]"),
     ],
@@ -259,7 +259,7 @@ def test_a_declared_step_that_sends_nothing_is_taken_whatever_its_kind(source: s
 
 
 def test_a_step_that_changes_nothing_tells_the_kind_and_one_that_computes_does_not() -> None:
-    assert declared.Shadow().kind == "sum"
+    assert declared.GatheredSum().kind == "sum"
     assert declared.Thirds().kind == "Thirds"
     with pytest.raises(ShardingError, match="do not commute"):
         plan_reshard((16, 16), "f32", "a: P(sum), b: Thirds", "", TALL)
