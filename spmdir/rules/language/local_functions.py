@@ -28,6 +28,8 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
 def size(scope: Scope, *references: str) -> int | Local:
     """size(f, …): the length of a rank's shard of a dimension that is the product of these factors, major first."""
     found = [scope.one("size", reference) for reference in references]
+    if len(found) == 1:
+        return rank_integer("size", found[0])
     extent = math.prod(shard.extent for shard in found)
     sharded = [shard for shard in found if shard.axes]
     if not any(shard.placements for shard in sharded):
