@@ -22,7 +22,14 @@ from spmdir.simulator.distribution import collect
 from tests.lowering import declared_placements
 from tests.lowering.reshard_programs import Reshard, simulated
 
-SHARDING = ("S({dim})", "Cyclic({dim}, {n})", "Strided({dim}, {n})", "Ragged({dim}, {sizes})", "ZigZag({dim})")
+SHARDING = (
+    "S({dim})",
+    "Cyclic({dim}, {n})",
+    "Strided({dim}, {n})",
+    "Ragged({dim}, {sizes})",
+    "ZigZag({dim})",
+    "Padded({dim})",
+)
 """The shipped placements that shard."""
 
 PARTIAL = ("P(sum)", "P(avg)", "P(max)", "P(min)", "P(product)", "Masked", "Norm(2)", "Norm(inf)", "Quantised")
