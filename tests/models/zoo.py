@@ -46,7 +46,7 @@ def eager_model(name: str, dtype: torch.dtype = torch.float64, attention: str = 
     model = Program(ALL[name].build(attention), ALL[name].call).to(dtype).train(ALL[name].training)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.05)
+            parameter.add_(torch.randn_like(parameter) * 0.05)
     return model
 
 
