@@ -19,7 +19,7 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.values import function_attrs, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, global_type, signature_kind, signature_name
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state")
@@ -50,6 +50,8 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 meta, of = meta_of(type_), given.get("spmd.of")
                 if meta is not None and isinstance(of, ShapesAttr) and len(of.data) == 1:
                     meta = global_meta(of.data[0], meta)
+                if which == "res_attrs" and is_local(function):
+                    meta = global_type(function.body.block.last_op.operands[index], mesh)
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
