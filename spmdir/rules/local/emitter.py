@@ -83,7 +83,7 @@ class Emitter:
         """
         if len(statement.values) > 1:
             return tuple(map(self.value, statement.values))
-        (made,) = statement.values
+        made = statement.values[0]
         if isinstance(made, OpCall):
             return self.call(made) if statement.targets or self.owner.rule.result_list else self.call(made)[:1]
         value = self.value(made)
