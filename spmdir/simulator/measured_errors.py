@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 import torch
 from torch import Tensor
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Noise
@@ -22,6 +22,7 @@ from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import local_shape
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.lockstep import Issued
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 @attrs.frozen
@@ -59,12 +60,14 @@ class Measuring:
     Attributes:
         ops: those of the program, by number.
         errors: what has been measured so far.
+        exact: value that ranks hold in elements that lose precision → the tensor that it stands for.
     """
 
     mesh: Mesh
     noise: Noise
     ops: Sequence[Operation]
     errors: list[MeasuredError]
+    exact: dict[SSAValue, Tensor] = attrs.field(factory=dict)
 
     def step(self, calls: Sequence[Issued]) -> list[Tensor]:
         """Return what an exact step gives the ranks, of what they held before the step and what it made of that."""
@@ -73,13 +76,15 @@ class Measuring:
         source, target, mesh, meta = op.source, op.target, self.mesh, global_type(op.operands[0], self.mesh)
         assert source is not None and target is not None and meta is not None  # the program is localized
         held, made = ([call.arguments[at] for call in calls] for at in (0, 1))
-        found = collect(made, target, mesh, meta.shape)
-        right = collect(held, source, mesh, meta.shape, found.dtype)
+        # What ranks hold may be of another element type than the tensor; else the inputs have told its precision.
+        dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else held[0].dtype
+        found = collect(made, target, mesh, meta.shape, dtype)
+        right = collect(held, source, mesh, meta.shape, dtype)
         step = op.step(mesh)
         before, after = step.ends(mesh)
         error = before.error or after.error
         size = measured(error.norm, right)
-        if error.of == "shards":
+        if error.of == "shards" and not source.has_own_type:
             size = sum(measured(error.norm, shard) for shard in held)
         apart = measured(error.norm, found - right)
         rounding = 64 * torch.finfo(right.dtype).eps if right.is_floating_point() or right.is_complex() else 0.0
@@ -89,6 +94,9 @@ class Measuring:
             return made  # a value enters the placement as it is
         where = location_of(op) or name_of(op.results[0])
         self.errors.append(MeasuredError(f"{before} -> {after} at {where}", off, bound, error.norm, rounding))
+        right = self.exact.get(op.operands[0], right)
+        if target.has_own_type:
+            self.exact[op.results[0]] = right
         return distribute(right, target, mesh, self.noise)
 
 
