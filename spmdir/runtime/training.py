@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spmdir.core.arguments import CALLABLE, accepts, instance
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
-from spmdir.core.sharding import ShardingLike
+from spmdir.core.sharding import Sharding
 from spmdir.importer.constrain import constrain
 from spmdir.runtime.replay import watch_step
 
@@ -130,7 +130,7 @@ def training_step(
     loss: Callable[..., Tensor],
     optimizer: str = "adamw",
     *,
-    gradients: ShardingLike | None = None,
+    gradients: str | Sharding | Mapping[str, object] | None = None,
     **options: float | Sequence[float],
 ) -> tuple[Callable[..., tuple[Tensor, State]], State]:
     """Return one training step of `model` as a pure function, and the state it begins with.

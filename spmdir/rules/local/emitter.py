@@ -81,9 +81,9 @@ class Emitter:
 
         For an op that gives a list, it returns the list or all results of a call.
         """
-        if len(statement.values) > 1:
+        made, *others = statement.values
+        if others:
             return tuple(map(self.value, statement.values))
-        made = statement.values[0]
         if isinstance(made, OpCall):
             return self.call(made) if statement.targets or self.owner.rule.result_list else self.call(made)[:1]
         value = self.value(made)
