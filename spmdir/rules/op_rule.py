@@ -206,7 +206,10 @@ class OpRule(RuleInstance):
 
     def rotated(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return (bytes of a rank, factors) of what goes round the rings of a strategy for an axis of `count` ranks."""
-        if strategy.text is None or all(statement.ring is None for statement in strategy.text.body):
+        if strategy.rewrite != "local":
+            return ()
+        bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
+        if all(statement.ring is None for body in bodies for statement in body):
             return ()
         key = strategy, count
         if key not in self._rotated:

@@ -55,7 +55,7 @@ class RuleSet:
 
     Attributes:
         records: the rules.
-        declared: op → the strategies that stand beside the rules of loaded files.
+        declared: op → the strategies that stand beside the rules.
         clock: the time spent on parsing rules, instantiating them and listing their strategies.
     """
 
@@ -96,7 +96,7 @@ class RuleSet:
         return next(iter(self.alternatives(name)), None)
 
     def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
-        """Return the strategies of op `name` that are written as text: those of loaded files, then those of `kinds`.
+        """Return the strategies of op `name` that are written as text: those beside rules, then those of `kinds`.
 
         Raises:
             ParseError, SpmdirErrors: one is malformed, or does not fit the op; located.
@@ -243,9 +243,12 @@ def default() -> RuleSet:
 def packaged() -> RuleSet:
     """Return the rules that come with spmdir."""
     records: dict[str, tuple[Record, ...]] = {}
+    strategies: dict[str, tuple[Record, ...]] = {}
     for path in sorted(PACKAGED.glob("*.rules")):
-        records.update(read(path.read_text(), path.name))
-    return RuleSet(records)
+        text = path.read_text()
+        records.update(read(text, path.name))
+        strategies.update(read_strategies(text, path.name))
+    return RuleSet(records, strategies)
 
 
 @accepts(path=PATH)

@@ -232,8 +232,8 @@ def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str
 def _ring(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
     if not is_local:
         yield "a ring in an `expand`; expected it in a `local` form, which is one of ranks", ring.location
-    if ring.ring not in factors:
-        yield _unknown("factor", str(ring.ring), sorted(factors)), ring.location
+    if ring.ring not in factors | names:
+        yield _unknown("factor", str(ring.ring), sorted(factors | names)), ring.location
     for name in ring.targets:
         if name not in names:
             yield _unknown("name", name, sorted(names)), ring.location

@@ -9,6 +9,7 @@ import attrs
 
 RULE_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
 STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
+_ANY_STRATEGY = re.compile(f"^{STRATEGY_HEAD.pattern}", re.MULTILINE)
 
 
 @attrs.frozen
@@ -59,7 +60,7 @@ def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
 def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
     """Return op name → the strategies of a .rules text that begins on `first_line` of the file, so far indented."""
     records: dict[str, tuple[Record, ...]] = {}
-    for line, record, _ in split_records(text):
+    for line, record, _ in split_records(text) if _ANY_STRATEGY.search(text) else ():
         if head := STRATEGY_HEAD.match(record):
             records[head[1]] = (*records.get(head[1], ()), Record(file, line + first_line - 1, record, indent))
     return records

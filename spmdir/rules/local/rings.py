@@ -19,6 +19,7 @@ class RingBuilder(Protocol):
     """What a ring needs of the emitter that runs a form."""
 
     rank: Rank
+    operands: tuple[TensorMeta, ...]
     names: dict[str, Any]
     shards: dict[int, Local]
 
@@ -48,7 +49,7 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     assigned = {name for statement in statements(ring.body) for name in statement.targets}
     own = {name: emitter.names[name] for name in ring.targets}
     fresh = assigned - emitter.names.keys()
-    dims = {name: _dim(emitter, name, own, dim_of) for name in ring.targets}
+    dims = {name: _dim(emitter, name, own, shard, dim_of) for name in ring.targets}
     count = emitter.rank.ring(shard.axes)
     for step in range(count):
         emitter.shards[factor] = attrs.evolve(shard, back=step)
@@ -62,10 +63,10 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     emitter.shards[factor] = shard
 
 
-def _dim(emitter: RingBuilder, name: str, own: Mapping[str, Any], dim_of: DimOf) -> int | None:
+def _dim(emitter: RingBuilder, name: str, own: Mapping[str, Any], shard: Local, dim_of: DimOf) -> int | None:
     """Return the dimension of what `name` is that the factor makes up: that of an operand of its shape, if it is none.
 
-    None if there is none, so that it has to be of one size on all ranks.
+    None if it is of one size on all ranks: they have as much of the factor, or it is shaped like an operand without it.
     """
     value = own[name]
     if not isinstance(value, Value):
@@ -73,24 +74,28 @@ def _dim(emitter: RingBuilder, name: str, own: Mapping[str, Any], dim_of: DimOf)
     shape = emitter.meta(value).shape
     like = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
     alike = [value, *(one for one in like if emitter.meta(one).shape == shape)]
-    return next((dim_of(one) for one in alike if one.source == "operand"), None)
+    dim = next((dim_of(one) for one in alike if one.source == "operand"), None)
+    if dim is None and len(emitter.rank.values(attrs.evolve(shard, kind="size"))) > 1:
+        operands = [(meta.shape, dim_of(Value("operand", at))) for at, meta in enumerate(emitter.operands)]
+        if shape not in [(*whole[:at], *whole[at + 1 :]) for whole, at in operands if at is not None]:
+            raise RuleError(
+                f"'{name}' goes round a ring over a dimension that is not sharded evenly, and is no operand and not "
+                "shaped like one that goes with it, nor like one without the dimension; expected one that is"
+            )
+    return dim
 
 
 def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None) -> Value:
     """Return what the rank before has as `value` after `step`; blocks that differ in size are sent as the longest."""
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
-    if len(sizes) > 1 and dim is None:
-        raise RuleError(
-            "a tensor goes round a ring over a dimension that is not sharded evenly, and is no operand and not shaped "
-            "like one that goes with it; expected one that is"
-        )
-    if len(sizes) > 1:
+    padded = dim if len(sizes) > 1 else None
+    if padded is not None:
         rank, own = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
-        pad = (*(0,) * (2 * (rank - 1 - (dim or 0))), 0, attrs.evolve(own, times=-1, plus=max(sizes)))
+        pad = (*(0,) * (2 * (rank - 1 - padded)), 0, attrs.evolve(own, times=-1, plus=max(sizes)))
         (value,) = emitter.emit("aten.constant_pad_nd", {"self": value}, {"pad": pad, "value": 0})
     meta = emitter.meta(value)
     (value,) = emitter.add(Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,)), (value,))
-    if len(sizes) == 1:
+    if padded is None:
         return value
     end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring(shard.axes))
-    return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": dim, "start": 0, "end": end})[0]
+    return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": padded, "start": 0, "end": end})[0]

@@ -26,7 +26,8 @@ def rotated(
         TensorMeta(*placement.local_type(meta.shape, meta.dtype, count, 0))
         for meta, placement in zip(rule.call.operands, strategy.operands, strict=True)
     )
-    form = local_form(sharded, operands, Rank(mesh, mesh.coordinate(0)), strategies=(strategy,))
+    scattered = frozenset(f for f, shard in sharded.items() if not shard.is_contiguous(mesh))
+    form = local_form(sharded, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,))
     sent = [op.call.operands[0] for op in form.ops if op.call.name == "spmd.rotate"] if form else []
     return tuple((meta.bytes, _factors(rule, strategy, operands, meta)) for meta in sent)
 

@@ -301,6 +301,7 @@ CASES = [
         """),
     ("aten.cumsum", "8x6xf32", {"dim": 1}, ["Mirroring(0)"], """
         (Mirroring(0)) -> (Mirroring(0))
+        (Mirroring(1)) -> (P(sum)) local
         """),
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ class Rows(ShardPlacement):
 
     text: ClassVar[str] = "Rows({dim})"
     rules: ClassVar[str] = """
-        aten.cumsum: (Rows(1)) -> (Rows(1))
+        aten.logcumsumexp: (Rows(1)) -> (Rows(1))
             when rank(self) == 2 and dim == 0
         aten.sort: (shard(1)) -> (shard(1), shard(1))    when dim == 0
     """
@@ -95,10 +95,10 @@ def test_uneven_parts_are_right_too(size: int):
 
 
 def test_a_class_brings_strategies_where_the_program_names_it():
-    rule = rule_of(sample("cumsum", f(4, 6), dim=0))
+    rule = rule_of(sample("logcumsumexp", f(4, 6), dim=0))
     assert declared(rule, "Cyclic(0, 1)") == []
     assert declared(rule, "Rows(0)") == ["(Rows(1)) -> (Rows(1))"]
-    assert declared(rule_of(sample("cumsum", f(4, 6), dim=1)), "Rows(0)") == []
+    assert declared(rule_of(sample("logcumsumexp", f(4, 6), dim=1)), "Rows(0)") == []
 
 
 def test_shard_is_every_placement_of_the_program_that_shards():
@@ -160,9 +160,9 @@ def test_other_axes_shard_other_dimensions_beside_it():
 
 
 def test_a_local_form_is_alone_or_beside_what_it_does_not_read(tmp_path: Path):
-    text = "aten.cumsum: (S(1)) -> (S(1))\n    when dim == 0\n    local\n    x = aten.cumsum(self, dim)\n"
+    text = "aten.logcumsumexp: (S(1)) -> (S(1))\n    when dim == 0\n    local\n    x = aten.cumsum(self, dim)\n"
     text += "    return aten.mul.Scalar(x, {})"
-    one = sample("cumsum", f(4, 6, 5), dim=0)
+    one = sample("logcumsumexp", f(4, 6, 5), dim=0)
     other, extras = "(Rows(2)) -> (Rows(2))", ("Rows(0)",)
     for factor, expected in (("1", ["(S(1)) -> (S(1)) local"]), ("count(dim)", ["(S(1)) -> (S(1)) local"])):
         rule = rule_of(one, rules_of(tmp_path, text.format(factor)))
