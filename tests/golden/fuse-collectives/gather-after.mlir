@@ -60,7 +60,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 // Not past an op that needs the dimension unsharded.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
-  %y = aten.cumsum(%g) {dim = 0} : tensor<16x8xf32> <>
+  %y = aten.flip(%g) {dims = [0]} : tensor<16x8xf32> <>
   return %y : tensor<16x8xf32>
 }
 
@@ -68,6 +68,6 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
 // |   %g = spmd.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
-// |   %y = aten.cumsum(%g) {dim = 0} : tensor<16x8xf32> <>
+// |   %y = aten.flip(%g) {dims = [0]} : tensor<16x8xf32> <>
 // |   return %y : tensor<16x8xf32>
 // | }

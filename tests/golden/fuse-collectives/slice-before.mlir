@@ -26,7 +26,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 // Not if the gathered value is used too, nor before an op that needs the dimension unsharded.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
   %e = aten.exp(%x) : tensor<16x8xf32> <>
-  %f = aten.cumsum(%e) {dim = 0} : tensor<16x8xf32> <>
+  %f = aten.flip(%e) {dims = [0]} : tensor<16x8xf32> <>
   %y = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   %z = spmd.slice %e on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   return %y, %z : tensor<16x8xf32>, tensor<16x8xf32>
@@ -36,7 +36,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
 // |   %e = aten.exp(%x) : tensor<16x8xf32> <>
-// |   %f = aten.cumsum(%e) {dim = 0} : tensor<16x8xf32> <>
+// |   %f = aten.flip(%e) {dims = [0]} : tensor<16x8xf32> <>
 // |   %y = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
 // |   %z = spmd.slice %e on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
 // |   return %y, %z : tensor<16x8xf32>, tensor<16x8xf32>

@@ -42,7 +42,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 // Not through an op that needs the cut dimension whole.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
   %r = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
-  %t = aten.cumsum(%r) {dim = 0} : tensor<16x8xf32> <>
+  %t = aten.flip(%r) {dims = [0]} : tensor<16x8xf32> <>
   %y = spmd.slice %t on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   return %y : tensor<16x8xf32>
 }
@@ -51,7 +51,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
 // |   %r = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
-// |   %t = aten.cumsum(%r) {dim = 0} : tensor<16x8xf32> <>
+// |   %t = aten.flip(%r) {dims = [0]} : tensor<16x8xf32> <>
 // |   %y = spmd.slice %t on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
 // |   return %y : tensor<16x8xf32>
 // | }

@@ -65,7 +65,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A collective of the right side is not a legal transition, or f is not well typed.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-  %f = aten.cumsum(%x) {dim = 0} : tensor<16x8xf32> <>
+  %f = aten.flip(%x) {dims = [0]} : tensor<16x8xf32> <>
   %y = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
   return %y : tensor<16x8xf32>
 }
@@ -73,11 +73,11 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
-// |   %f = aten.cumsum(%x) {dim = 0} : tensor<16x8xf32> <>
+// |   %f = aten.flip(%x) {dims = [0]} : tensor<16x8xf32> <>
 // |   %y = spmd.slice %f on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
 // |   return %y : tensor<16x8xf32>
 // | }
-// ! %s:69:3: remark: slice-before at %y = spmd.slice: does not type-check: no strategy of aten.cumsum has such operands on axis tp and gives <tp: S(0)>
+// ! %s:69:3: remark: slice-before at %y = spmd.slice: does not type-check: no strategy of aten.flip has such operands on axis tp and gives <tp: S(0)>
 // ! %s:67:1: remark: no op has the form of the left side of all-reduce-after, exchange, gather-of-f-of-slice
 
 // -----
