@@ -167,10 +167,12 @@ class OpStrategies:
         columns of a matrix in blocks, so that the order depends on how many there are.
         """
         rule = self.rule
-        if not strategy.factors or rule is None or strategy.rewrite == "local":
+        if not strategy.factors or rule is None:
             return False
-        factor = strategy.factors[0]
-        if strategy.rewrite == "expand" or any(p.op in _ADDING for p in strategy.results):
+        factor, adds = strategy.factors[0], any(p.op in _ADDING for p in strategy.results)
+        if strategy.rewrite == "local":
+            return rule.has_ring(strategy) or (adds and strategy.text is not None)
+        if strategy.rewrite == "expand" or adds:
             return True
         summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
         orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]

@@ -204,12 +204,16 @@ class OpRule(RuleInstance):
         layout = self.expansion_layout(factor, count)
         return layout.reductions if layout else ()
 
+    def has_ring(self, strategy: Strategy) -> bool:
+        """Return whether something may go round a ring in the local form of a strategy."""
+        if strategy.rewrite != "local":
+            return False
+        bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
+        return any(statement.ring is not None for body in bodies for statement in body)
+
     def rotated(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return (bytes of a rank, factors) of what goes round the rings of a strategy for an axis of `count` ranks."""
-        if strategy.rewrite != "local":
-            return ()
-        bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
-        if all(statement.ring is None for body in bodies for statement in body):
+        if not self.has_ring(strategy):
             return ()
         key = strategy, count
         if key not in self._rotated:
