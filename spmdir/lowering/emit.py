@@ -146,7 +146,7 @@ class _Emitter:
         self.shapes = NodeShapes(
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
         )
-        self.rejected: list[fx.Node] = []
+        self.unneeded: list[fx.Node] = []
         self.once: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
         self.checked: set[object] = set()
@@ -168,7 +168,9 @@ class _Emitter:
                 except SpmdirError as error:
                     raise error.about(op.name, location_of(op)) from None
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
-        erase_unused(self.graph, self.rejected)
+        if self.unneeded:
+            results = (node for node in self.graph.nodes if node.target is operator.getitem)
+            erase_unused(self.graph, (*self.unneeded, *results))
         self.graph.lint()
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
@@ -346,13 +348,15 @@ class _Emitter:
         assert isinstance(when, Local)  # verified
         new, old = map(self.node, op.operands)
         chosen, rejected = (new, old) if self.evaluate(when) else (old, new)
-        self.rejected.append(rejected)
+        self.unneeded.append(rejected)
         return [chosen]
 
     def emit_state(self, op: Any) -> Sequence[Any]:
         nodes, given = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
         told = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
-        return state(self.call_once, op, nodes, given, told)
+        results = state(self.call_once, op, nodes, given, told)
+        self.unneeded += results
+        return results
 
     def node_meta(self, node: fx.Node) -> TensorMeta | None:
         """Return what `local_meta` says of the value that `node` is; None if it is none."""

@@ -168,3 +168,22 @@ def test_a_second_axis_shards_heads_or_batch_beside_the_ring(path: str, second: 
     keys = sum(tensor.nbytes for tensor in tensors[1:3])
     assert report.wire_bytes == math.prod((keys / 4, 1 + 1 + 2))
     assert worst(spmdir.simulate(module, tensors, pipeline=pipeline(path)), expected(tensors)) < 1e-12
+
+
+class Attention(torch.nn.Module):
+    """Causal attention as models for inference call it."""
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize("placement", ["S(2)", "ZigZag(2)", "Cyclic(2, 2)"])
+def test_exported_attention_without_gradients_goes_by_rings_too(path: str, placement: str) -> None:
+    tensors = inputs(16)[:3]
+    shardings = {f"input:{at}": f"cp: {placement}" for at in range(3)}
+    module = spmdir.import_fx(torch.export.export(Attention(), tuple(tensors)), MESH, shardings)
+    assert "aten.scaled_dot_product_attention(" in spmdir.print_ir(module)
+    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path)))
+    assert {kind: share.count for kind, share in report.by_kind.items()} == {"rotate": 2 * 3}
+    (found,) = spmdir.simulate(module, tensors, pipeline=pipeline(path))
+    assert worst([found], [Attention()(*tensors)]) < 1e-12

@@ -35,7 +35,7 @@ def layouts(placement: Placement) -> Iterator[Example]:
 def tensors(placement: Placement) -> Iterator[Example]:
     """Yield `layouts` with an element type that the placement holds: each in turn, and all for one even shape."""
     held = [dtype for dtype in DTYPES if placement.supports(dtype)]
-    for at, example in enumerate(layouts(placement)):
+    for at, example in enumerate(layouts(placement) if held else ()):
         chosen = held if math.prod(example.shape or ()) >= 24 else held[at % len(held) :][:1]
         for dtype in chosen:
             yield attrs.evolve(example, dtype=dtype, values=ordinary(placement, dtype))

@@ -2,44 +2,90 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
+import attrs
 import torch
 
 from spmdir.checking.placements.comparison import difference
 from spmdir.checking.placements.law import Example, Law
-from spmdir.core.dtype import F32, F64, as_dtype
+from spmdir.checking.placements.samples_of_ops import samples_of
+from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, strategies_of
+from spmdir.core.dtype import F32, F64, DType, as_dtype
+from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.placement.packing import Types
+from spmdir.dialects.ring import CombineOp
+from spmdir.rules.rule_set import default
+from spmdir.rules.strategies.placement_texts import texts_of
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 ROUNDINGS = 64
 """How many roundings of the largest element two ways to combine the same states may differ by."""
 
 
+SCALES = (1.0, 300.0, 1e-3)
+
+
+@attrs.frozen(kw_only=True)
+class States(Example):
+    """States as local forms make them: those of an op, on a sample of it.
+
+    Attributes:
+        types: shape and element type of each part.
+    """
+
+    types: Types
+
+
 def _states(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, JointPlacement) and placement.part == 0:
-        for dtype in (F64, F32):
-            for scale in (1.0, 300.0, 1e-3):
-                yield Example(3, (4, 6), dtype, "positive", scale)
-        yield Example(3, (0, 6), F64, "positive")
+    if not isinstance(placement, JointPlacement) or placement.part != 0:
+        return
+    if not placement.of_values:
+        found = dict.fromkeys((op, types) for op in texts_of(type(placement)) for types in _made(placement, op))
+        for (op, types), scale in itertools.product(found, SCALES):
+            yield States(3, values="positive", scale=scale, about=f"states of {op} times {scale:g}", types=types)
+        return
+    for dtype, scale in itertools.product((F64, F32), SCALES):
+        yield Example(3, (4, 6), dtype, "positive", scale)
+    yield Example(3, (0, 6), F64, "positive")
+
+
+def _made(placement: JointPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
+    """Yield the types of the parts of the states that the strategies of `op` combine, on two ranks."""
+    for one in samples_of(frozenset([op])):
+        case, mesh = prepare(one, default()), Mesh({"x": 2})
+        for strategy in strategies_of(case.rule, 2, (placement,)):
+            local = [
+                distribute(tensor, [(2, placed)])[0]
+                for tensor, placed in zip(case.operands, strategy.operands, strict=True)
+            ]
+            form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local)))
+            for call in (expanded.call for expanded in form.ops) if form else ():
+                if call.name == CombineOp.name and joint_placement(str(call.argument["by"])) == placement:
+                    yield tuple((part.shape, part.dtype) for part in call.results if part)
 
 
 def _drawn(placement: JointPlacement, example: Example) -> list[list[torch.Tensor]]:
-    """Return a state for each rank of the example.
+    """Return a state for each rank of the example, of positive numbers, for many parts are counts, sums or squares.
 
-    That of a value of any sign, and others of positive numbers, for many parts are counts, sums or squares.
+    The first is that of a value of any sign, if values have the placement.
     """
-    assert example.shape is not None and example.dtype is not None
     generator = torch.Generator().manual_seed(example.seed)
-    types = [
-        (tuple(shape), TORCH_DTYPES[as_dtype(kind)]) for shape, kind in placement.types(example.shape, example.dtype)
-    ]
-    value = torch.randn(example.shape, generator=generator, dtype=torch.float64) * example.scale
-    states = [list(placement.start(value.to(TORCH_DTYPES[example.dtype])))]
-    for _ in range(example.ranks - 1):
+    states = []
+    if isinstance(example, States):
+        types = example.types
+    else:
+        assert example.shape is not None and example.dtype is not None
+        types = [(tuple(shape), as_dtype(kind)) for shape, kind in placement.types(example.shape, example.dtype)]
+        value = torch.randn(example.shape, generator=generator, dtype=torch.float64) * example.scale
+        states.append(list(placement.start(value.to(TORCH_DTYPES[example.dtype]))))
+    while len(states) < example.ranks:
         parts = [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.125 for shape, _ in types]
-        states.append([(part * example.scale).to(kind) for part, (_, kind) in zip(parts, types, strict=True)])
+        kinds = [TORCH_DTYPES[kind] for _, kind in types]
+        states.append([(part * example.scale).to(kind) for part, kind in zip(parts, kinds, strict=True)])
     return states
 
 
@@ -68,11 +114,11 @@ def _combined(placement: Placement, example: Example) -> str | None:
 
 def _finished(placement: Placement, example: Example) -> str | None:
     """Rows of a state go apart: what is made of the first rows is the first rows of what is made."""
-    assert isinstance(placement, JointPlacement) and example.shape is not None
-    if not placement.slices(0) or not example.shape[0]:
-        return None
+    assert isinstance(placement, JointPlacement)
     a, b, _ = _drawn(placement, example)
-    half = example.shape[0] // 2
+    if not placement.slices(0) or not a[0].shape[0]:
+        return None
+    half = a[0].shape[0] // 2
     rows = [[part[:half].clone() for part in state] for state in (a, b)]
     whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
     part = _results(placement.finish(placement.combine(*rows)))

@@ -7,34 +7,17 @@ from functools import cache
 from typing import Any
 
 import attrs
-import torch
-
 from spmdir.checking.placements.law import Example, Law
-from spmdir.checking.rules.sample import Sample, f, sample
-from spmdir.checking.rules.samples import (
-    FAMILIES,
-    all_samples,
-    contraction,
-    index,
-    normalization,
-    pointwise,
-    reduction,
-    softmax,
-    view,
-)
+from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of
+from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
+from spmdir.core.placement.joint import JointPlacement
+from spmdir.placements.cyclic import Cyclic
+from spmdir.rules import Strategy
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.placement_texts import texts_of
-
-OPS = (
-    "aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.relu", "aten.gelu", "aten.exp", "aten.neg",
-    "aten.mm", "aten.bmm", "aten.sum.dim_IntList", "aten.amax", "aten._softmax", "aten.view", "aten.transpose.int",
-    "aten.unsqueeze", "aten.expand", "aten.clone", "aten._to_copy", "aten.cat", "aten.stack", "aten.slice.Tensor",
-    "aten.embedding", "aten.where.self", "aten.native_layer_norm",
-)  # fmt: skip
-"""Ops of every kind; those that a placement names in its `lift` come beside them."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -48,34 +31,11 @@ def _runs(placement: Placement) -> Iterator[Run]:
     if placement.trait in ("open", "replicated"):
         return
     declared = frozenset(texts_of(type(placement)))
-    for one in (*_of_ops(), *_named(declared)) if type(placement).lift is Placement.lift else _all():
-        if one.op in OPS or one.op in declared or _lifts(placement, one.op):
+    tried = declared if _is_of_states(placement) else declared | OPS
+    for one in samples_of(tried) if type(placement).lift is Placement.lift else every_sample():
+        if one.op in tried or _lifts(placement, one.op):
             for count in (2, 3):
                 yield Run(count, about=f"a sample of {one.op}", sample=one)
-
-
-@cache
-def _all() -> tuple[Sample, ...]:
-    return tuple(all_samples(default()))
-
-
-@cache
-def _of_ops() -> tuple[Sample, ...]:
-    """Return the samples of OPS, which are there without the others."""
-    torch.manual_seed(0)
-    families = (pointwise, contraction, reduction, softmax, view, index, normalization)
-    written = (one for family in families for one in family.samples() if one.op in OPS)
-    return (*written, *(sample(name, f(5, 4)) for name in ("relu", "gelu", "exp")))
-
-
-@cache
-def _named(ops: frozenset[str]) -> tuple[Sample, ...]:
-    """Return the samples of `ops` that `_of_ops` lacks."""
-    torch.manual_seed(0)
-    wanted = ops.difference(OPS)
-    written = tuple(one for family in FAMILIES for one in family.samples() if one.op in wanted) if wanted else ()
-    others = wanted.difference(one.op for one in written)
-    return (*written, *(one for one in _all() if one.op in others)) if others else written
 
 
 class _Named:
@@ -100,10 +60,20 @@ def _lifts(placement: Placement, op: str) -> bool:
         return True
 
 
+def _is_of_states(placement: Placement) -> bool:
+    """Return whether no value has the placement, so that it occurs in local forms alone."""
+    return isinstance(placement, JointPlacement) and not placement.of_values
+
+
 def _sound(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Run)
     case = prepare(example.sample, default())
-    for strategy in strategies_of(case.rule, example.ranks, (placement,)):
+    # What any placement that shards may have, one of several ranges may too.
+    others = (Cyclic(0, 2),) if _is_of_states(placement) else ()
+    known = set(strategies_of(case.rule, example.ranks, others)) if others else set[Strategy]()
+    for strategy in strategies_of(case.rule, example.ranks, (placement, *others)):
+        if strategy in known:
+            continue
         verdict = judge(case, [("x", strategy)], Mesh({"x": example.ranks}))
         if verdict.fault:
             return f"{verdict.strategy} of {case.rule.text()}: {verdict.fault}"

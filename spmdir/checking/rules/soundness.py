@@ -145,16 +145,7 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     """Return the local results, per result and rank, of the `chosen` strategies on `local` operands, likewise."""
     if any(strategy.rewrite == "expand" for _, strategy in chosen):
         return _run_expansion(rule, chosen, mesh, local)
-    entries: dict[int, list[tuple[str, Placement]]] = {}
-    for axis, strategy in chosen:
-        for factor in strategy.factors:
-            entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
-    form, used = None, [strategy for _, strategy in chosen]
-    if any(one.rewrite == "local" for one in used):
-        shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}
-        scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
-        operands = tuple(meta(each[0]) for each in local)
-        form = rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
+    form = form_of(rule, chosen, mesh, tuple(meta(each[0]) for each in local))
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []
@@ -166,6 +157,20 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
             arguments[name] = local_type((first.shape, first.dtype), chosen, 0, mesh, rank)[0]
         outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
+
+
+def form_of(rule: OpRule, chosen: Chosen, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
+    """Return the local form of the `chosen` strategies on rank 0, which has `operands`; None if there is none."""
+    used = [strategy for _, strategy in chosen]
+    if all(one.rewrite != "local" for one in used):
+        return None
+    entries: dict[int, list[tuple[str, Placement]]] = {}
+    for axis, strategy in chosen:
+        for factor in strategy.factors:
+            entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
+    shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}
+    scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
+    return rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
 
 
 def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:

@@ -31,14 +31,16 @@ class JointPlacement(Placement):
     local form of a rule calls them by the name of the class, as in `state = Attended.combine(state, (out, lse))`; they
     are called with part 0 then.
 
-    A value with this placement is one of the op's results, the one that the field `part` says. Every rank holds its
-    state of all of them, as one tensor: see `pack`. The steps to R and to shards, which follow from the above, send
-    states, so no precision is lost; what they cost follows from `types`.
+    A class without a `text` is of states in local forms alone. One with a text is a placement of values too: a value
+    with this placement is one of the op's results, the one that the field `part` says. Every rank holds its state of
+    all of them, as one tensor: see `pack`. The steps to R and to shards, which follow from the above, send states, so
+    no precision is lost; what they cost follows from `types`.
 
     Attributes:
         parts: what the parts of a state are called.
         results: what the op's results are called, in their order; by default they are the parts.
         part: the number of the result that this value is.
+        of_values: whether values may have it: it has a `text`.
     """
 
     trait: ClassVar[str] = "other"
@@ -46,7 +48,15 @@ class JointPlacement(Placement):
     rounds: ClassVar[bool] = True
     parts: ClassVar[tuple[str, ...]] = ()
     results: ClassVar[tuple[str, ...]] = ()
+    of_values: ClassVar[bool] = True
     part: int = 0
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        if not hasattr(cls, "text"):
+            cls.text, cls.of_values = cls.__name__, False
+        elif "text" in vars(cls) and "of_values" not in vars(cls):
+            cls.of_values = True
+        super().__init_subclass__(**arguments)
 
     def __attrs_post_init__(self) -> None:
         names = self.results or self.parts
@@ -56,6 +66,9 @@ class JointPlacement(Placement):
             # It has no hash yet, by which texts are remembered.
             text = print_placement.__wrapped__(self)
             raise ShardingError(f"{text} is no part of ({', '.join(names)}); expected 0 to {len(names) - 1}")
+
+    def supports(self, dtype: DType) -> bool:
+        return self.of_values and dtype.is_float
 
     def identity(self, *like: Any) -> State:
         """Return the state that leaves any other as it is, its parts of the shapes and element types of `like`."""

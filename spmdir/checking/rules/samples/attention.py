@@ -48,7 +48,7 @@ def _composite() -> Iterator[Sample]:
 
 
 def _cpu() -> Iterator[Sample]:
-    for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 6, 6), _heads(2, 4, 6, 4, groups=2)):
+    for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 8, 8), _heads(2, 4, 6, 4, groups=2)):
         for causal in (False, True):
             made = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal)
             yield sample(FLASH, *heads, is_causal=causal)

@@ -1,0 +1,56 @@
+"""Samples of the ops that laws are tried on, without making those of all others."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from spmdir.checking.rules.sample import Sample, f, sample
+from spmdir.checking.rules.samples import (
+    FAMILIES,
+    all_samples,
+    contraction,
+    index,
+    normalization,
+    pointwise,
+    reduction,
+    softmax,
+    view,
+)
+from spmdir.rules.rule_set import default
+
+OPS = frozenset([
+    "aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.relu", "aten.gelu", "aten.exp", "aten.neg",
+    "aten.mm", "aten.bmm", "aten.sum.dim_IntList", "aten.amax", "aten._softmax", "aten.view", "aten.transpose.int",
+    "aten.unsqueeze", "aten.expand", "aten.clone", "aten._to_copy", "aten.cat", "aten.stack", "aten.slice.Tensor",
+    "aten.embedding", "aten.where.self", "aten.native_layer_norm",
+])  # fmt: skip
+"""Ops of every kind; those that a placement names come beside them."""
+
+
+def samples_of(ops: frozenset[str]) -> tuple[Sample, ...]:
+    """Return the samples of `ops`, those of OPS first."""
+    usual = tuple(one for one in _of_usual_ops() if one.op in ops) if ops & OPS else ()
+    return (*usual, *_of_others(ops - OPS))
+
+
+@cache
+def every_sample() -> tuple[Sample, ...]:
+    return tuple(all_samples(default()))
+
+
+@cache
+def _of_usual_ops() -> tuple[Sample, ...]:
+    torch.manual_seed(0)
+    families = (pointwise, contraction, reduction, softmax, view, index, normalization)
+    written = (one for family in families for one in family.samples() if one.op in OPS)
+    return (*written, *(sample(name, f(5, 4)) for name in ("relu", "gelu", "exp")))
+
+
+@cache
+def _of_others(ops: frozenset[str]) -> tuple[Sample, ...]:
+    torch.manual_seed(0)
+    written = tuple(one for family in FAMILIES for one in family.samples() if one.op in ops) if ops else ()
+    others = ops.difference(one.op for one in written)
+    return (*written, *(one for one in every_sample() if one.op in others)) if others else written
