@@ -18,7 +18,6 @@ from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire import packed
-from spmdir.torch_interop.schemas import is_random
 
 
 def rotate(emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotateOp) -> Node:
@@ -60,17 +59,17 @@ def state(
 def erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:
     """Erase those of `nodes` that nothing uses, and what is used for them alone.
 
-    Collectives, which all ranks issue, random numbers, which all ranks draw, and inputs stay.
+    Collectives, which all ranks issue, and inputs stay.
     """
     pending, erased = [*nodes], set[Node]()
     while pending:
         node = pending.pop()
-        if node in erased or node.users or node.op != "call_function" or _is_kept(node):
+        if node in erased or node.users or node.op != "call_function" or _is_collective(node):
             continue
         pending += node.all_input_nodes
         graph.erase_node(node)
         erased.add(node)
 
 
-def _is_kept(node: Node) -> bool:
-    return getattr(node.target, "namespace", None) == functional.name or is_random(node.target)
+def _is_collective(node: Node) -> bool:
+    return getattr(node.target, "namespace", None) == functional.name

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import attrs
+
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of
 from spmdir.checking.rules.sample import Sample
