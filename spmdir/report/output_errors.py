@@ -1,7 +1,8 @@
 """How far the results of a program may be off by its inexact steps: declared bounds, followed through the ops after.
 
 A bound is of the largest absolute element. It is followed through ops that let an error grow by a known factor, as data
-movement and sums of operands do; past others, such as a product with another tensor, no bound is known.
+movement and sums of operands do; past others, such as a product with another tensor, no bound is known. The rounding of
+arithmetic is not counted, as everywhere, that of conversions to types of fewer digits is, for values in their range.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
@@ -30,12 +32,21 @@ Growth = Callable[[AtenOp, int], float]
 """(op, operand) → by how much the largest absolute error of the operand may grow in the result."""
 
 
-def _scaled_by(name: str) -> Growth:
-    def growth(op: AtenOp, operand: int) -> float:
-        scale = op.argument.get(name, 1)
-        return abs(scale) if isinstance(scale, (int, float)) and operand == len(op.tensors) - 1 else 1.0
+def _other_scaled(op: AtenOp, operand: int) -> float:
+    is_other = "other" not in op.argument and operand == len(op.tensors) - 1
+    return _size(op.argument.get("alpha", 1)) if is_other else 1.0
 
-    return growth
+
+def _self_scaled(op: AtenOp, operand: int) -> float:
+    return _size(op.argument.get("alpha", 1))
+
+
+def _steepest(op: AtenOp, operand: int) -> float:
+    return max(1.0, _size(op.argument.get("negative_slope", 0.01)))
+
+
+def _size(number: object) -> float:
+    return abs(number) if isinstance(number, (int, float)) else math.nan
 
 
 def _added(op: AtenOp, operand: int) -> float:
@@ -54,15 +65,17 @@ def _divisor(op: AtenOp, operand: int) -> float:
 
 
 _KEEPS = (
-    "abs", "add.Scalar", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "cos", "leaky_relu", "max",
-    "maximum", "mean", "mean.dim", "min", "minimum", "neg", "relu", "rsub.Scalar", "sigmoid", "sin", "stack",
+    "abs", "add.Scalar", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "cos", "max",
+    "maximum", "mean", "mean.dim", "min", "minimum", "neg", "relu", "sigmoid", "sin", "stack",
     "sub.Scalar", "tanh", "_to_copy", "slice.Tensor", "select.int", "flip", "roll", "tril", "triu",
 )  # fmt: skip
 
 GROWTH: Mapping[str, Growth] = {
     **{f"aten.{name}": lambda op, operand: 1.0 for name in _KEEPS},
-    "aten.add.Tensor": _scaled_by("alpha"),
-    "aten.sub.Tensor": _scaled_by("alpha"),
+    "aten.add.Tensor": _other_scaled,
+    "aten.sub.Tensor": _other_scaled,
+    "aten.rsub.Scalar": _self_scaled,
+    "aten.leaky_relu": _steepest,
     "aten.sum": _added,
     "aten.sum.dim_IntList": _added,
     "aten.mul.Tensor": _factor,
@@ -73,8 +86,35 @@ GROWTH: Mapping[str, Growth] = {
 """Op → by how much an error may grow in it, NaN where that is not known; data movement keeps it."""
 
 
-Bounds = tuple[tuple[StepError, str, float], ...]
-"""(error of a step, its place, by how much it may have grown), whose sum bounds the largest error of an element."""
+EPSILON: Mapping[DType, float] = {
+    F64: 2.0**-52,
+    F32: 2.0**-23,
+    F16: 2.0**-10,
+    BF16: 2.0**-7,
+    F8E4M3FN: 2.0**-3,
+    F8E5M2: 2.0**-2,
+}
+"""Type → twice its unit roundoff: a value and one that is off by an error may be rounded away from each other."""
+
+
+@attrs.frozen
+class Rounding:
+    """What a conversion to a type of fewer digits adds to the error of a value.
+
+    Attributes:
+        before, after: the element types.
+    """
+
+    before: DType
+    after: DType
+
+    def text(self, growth: float = 1.0) -> str:
+        """Return the bound, `growth` times as large."""
+        return f"at most {EPSILON[self.after.real] * growth:.3g} of the largest absolute element (max)"
+
+
+Bounds = tuple[tuple[StepError | Rounding, str, float], ...]
+"""(source of an error, its place, by how much it may have grown), whose sum bounds the largest error of an element."""
 
 
 @attrs.frozen
@@ -146,12 +186,27 @@ def _through(op: ValueOp, operands: list[_Off], rules: RuleSet, local: bool) -> 
             total += found
             continue
         growth = math.nan if local else _growth(op, index, rules)
+        before = op.call().operands[index].dtype
+        made = tuple(meta.dtype for meta in op.metas if meta is not None)
         if math.isnan(growth):
             why = "is on shards; ask before localize" if local else "depends on other values than the error"
             total += _Off(unknown=f"how it grows in {place} {why}")
+        elif lossy := next((after for after in made if not _is_bounded(before, after)), None):
+            total += _Off(unknown=f"how it grows in {place} has no bound from {before} to {lossy}")
         else:
-            total += found.grown(growth)
+            coarse = next((after for after in made if _is_rounded(before, after)), None)
+            total += found.grown(growth * (1 + EPSILON[coarse.real] if coarse else 1))
+            total += _Off(((Rounding(before, coarse), _place(op), 1.0),)) if coarse else _Off()
     return total
+
+
+def _is_bounded(before: DType, after: DType) -> bool:
+    """Return whether values near each other stay so as they are converted: integers are truncated to, and wrap."""
+    return after.is_inexact or after == before or (not before.is_inexact and after.itemsize > before.itemsize)
+
+
+def _is_rounded(before: DType, after: DType) -> bool:
+    return after.is_inexact and EPSILON[after.real] > EPSILON.get(before.real, 0.0)
 
 
 def _place(op: ValueOp) -> str:
