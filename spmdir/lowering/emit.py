@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
-from spmdir.dialects.ring import ChooseOp, RotateOp, StateOp
+from spmdir.dialects.ring import ChooseOp, PackOp, RotateOp, StateOp
+from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
@@ -183,14 +184,15 @@ class _Emitter:
         node.meta.update(self.meta)
         return node
 
-    def call_once(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """Return the node of a call like `call`; one that has been made so before stands for it.
+    def call_once(self, state: object, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Return the node of a call like `call`; one that has been made so before for `state` stands for it.
 
-        The results of one op may have one state, which they all pack and send: it is packed and sent once.
+        The ranks have one text, which says what sends one state, so all send it once: nodes that are the same on this
+        rank may be others on another, which chooses otherwise.
         """
         if is_random(target) or any(isinstance(arg, (torch.Tensor, Indices)) for arg in args):
             return self.call(target, *args, **kwargs)
-        key = (target, _key(args), _key(tuple(sorted(kwargs.items()))))
+        key = (state, target, _key(args), _key(tuple(sorted(kwargs.items()))))
         if key not in self.once:
             self.once[key] = self.call(target, *args, **kwargs)
         return self.once[key]
@@ -308,8 +310,9 @@ class _Emitter:
         source, target = self.sharding(operand), self.sharding(op.results[0])
         mesh = refinement(self.mesh, source, target, op.axes)
         argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
+        state = sent_state(op, self.mesh)
         site = Site(
-            self.call_once if op.spec.name == "convert" else self.call, self.group_name, mesh, self.rank,
+            self.call if state is None else partial(self.call_once, state), self.group_name, mesh, self.rank,
             source.refined(mesh), target.refined(mesh), meta, argument, self.states(op),
         )  # fmt: skip
         x = self.node(operand)
@@ -354,13 +357,10 @@ class _Emitter:
     def emit_state(self, op: Any) -> Sequence[Any]:
         nodes, given = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
         told = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
-        results = state(self.call_once, op, nodes, given, told)
+        once = partial(self.call_once, (tuple(op.operands), op.argument["by"]))
+        results = state(once if isinstance(op, PackOp) else self.call, op, nodes, given, told)
         self.unneeded += results
         return results
-
-    def node_meta(self, node: fx.Node) -> TensorMeta | None:
-        """Return what `local_meta` says of the value that `node` is; None if it is none."""
-        return self.local_meta(self.origin[node]) if node in self.origin else None
 
     def kind(self, value: SSAValue) -> Kind:
         """Return shape and element type of this rank's tensor, inside local forms too."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.joint import JointPlacement
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
 from spmdir.reshard.bound import lower_bound
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from xdsl.ir import SSAValue
 
     from spmdir.core.sharding import Sharding
-    from spmdir.dialects.collectives import Collective
     from spmdir.report.output_errors import OutputError
-    from spmdir.reshard.steps import Step
 
 
 @attrs.frozen
@@ -139,6 +136,7 @@ def comm_report(
     from spmdir.dialects.halo import HaloExchangeOp
     from spmdir.dialects.reshard_ops import ReshardOp
     from spmdir.dialects.ring import RotateOp
+    from spmdir.dialects.sent_states import sent_state
     from spmdir.dialects.values import global_type
     from spmdir.passes.propagation.objective import objective_of
     from spmdir.report.output_errors import output_errors
@@ -167,9 +165,10 @@ def comm_report(
                 step, meta = op.step(mesh), global_type(op.operands[0], mesh)
                 if meta is None or not sends_anything(step, meta.shape, mesh):
                     continue
-                if (state := _sent_state(op, step)) in sent:
+                if (state := sent_state(op, mesh)) in sent:
                     continue
-                sent.add(state)
+                if state is not None:
+                    sent.add(state)
                 kind, used = step.kind, step.axes
                 spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, machine)
             else:
@@ -195,17 +194,6 @@ def comm_report(
         objective,
         tuple(errors),
     )
-
-
-def _sent_state(op: Collective, step: Step) -> object:
-    """Return what is equal for collectives that send one state, which is sent once; else the op."""
-    placement = step.source[step.axes[0]] if step.axes else None
-    if step.kind != "convert" or not isinstance(placement, JointPlacement):
-        return op
-    owner: Any = op.operands[0].owner
-    state = owner if getattr(owner, "name", "") != "spmd.pack" else tuple(owner.operands)
-    name = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[type-var]
-    return state, name, step.axes, tuple((axis, step.target[axis]) for axis in step.axes)
 
 
 def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:

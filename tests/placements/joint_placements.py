@@ -172,3 +172,41 @@ aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Attended(0
         total = weights[0] + weights[1]
         out = sum(weight.unsqueeze(-1) * own for weight, (own, _) in zip(weights, (left, right), strict=True))
         return out / total.where(total > 0, 1).unsqueeze(-1), top + total.log()
+
+
+@attrs.frozen
+class Chosen(JointPlacement):
+    """Two sums, of which the second op result has another state on the ranks that have keys."""
+
+    text: ClassVar[str] = "Chosen({part})"
+    parts: ClassVar[tuple[str, ...]] = ("out", "lse")
+    rules: ClassVar[str] = """
+aten._scaled_dot_product_flash_attention_for_cpu: (R, S(2), S(2)) -> (Chosen(0), Chosen(1))    when count(l) == 4 and count(s) == 5
+    local
+    out = aten.add.Tensor(query, aten.sum.dim_IntList(key, [2], true))
+    lse = aten.select.int(out, 3, 0)
+    other = lse
+    ring s: value
+        unused = aten.neg(value)
+    other = aten.neg(lse) if size(s)
+    one = (out, lse)
+    two = (out, other)
+    return Chosen.pack(one), Chosen.pack(two)
+"""  # noqa: E501
+    part: int
+
+    def supports(self, dtype: Any) -> bool:
+        return _floats(dtype)
+
+    def slices(self, dim: int) -> bool:
+        return dim < 3
+
+    def types(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        out = shape if self.part == 0 else (*shape, 16)
+        return [(out, dtype), (out[:-1], dtype)]
+
+    def identity(self, *like: Any) -> Any:
+        return tuple(part.new_zeros(part.shape) for part in like)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        return left[0] + right[0], left[1] + right[1]

@@ -140,6 +140,27 @@ def test_results_that_share_a_state_send_it_once(case: Case, count: int, sent: f
     assert len(sending) == count
 
 
+def test_ranks_whose_states_are_equal_by_chance_send_what_the_others_send() -> None:
+    keys = ((1, 2, 5, 16), "a: S(2)")
+    case = Case(
+        "a = 4",
+        (((1, 2, 4, 16), ""), keys, keys),
+        "aten._scaled_dot_product_flash_attention_for_cpu(%x0, %x1, %x2)",
+        (("tensor<1x2x4x16xf32>", "a: Chosen(0)", ""), ("tensor<1x2x4xf32>", "a: Chosen(1)", "")),
+    )
+    assert joint_placements.Chosen.text  # the module declares the placements
+    module = case.module()
+    assert spmdir.comm_report(spmdir.run_passes(module, "localize")).count == 2
+    for rank in range(4):
+        targets = [str(node.target) for node in lower_to_fx(module, rank=rank).graph.nodes]
+        assert sum("_c10d_functional.all" in target for target in targets) == 2
+    query, key, _ = values = inputs(case, 1.0)
+    out, lse = spmdir.simulate(module, values)
+    torch.testing.assert_close(out, 4 * query + key.sum(2, keepdim=True))
+    parts = [query + part.sum(2, keepdim=True) for part in key.tensor_split([2, 4, 5], 2)]
+    torch.testing.assert_close(lse, sum(part[..., 0] * (-1 if rank < 3 else 1) for rank, part in enumerate(parts)))
+
+
 def run_cases(rank: int, texts: list[str], values: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
     """Return what this rank has of the results of every program, on a mesh of one axis of two ranks."""
     assert joint_placements.TopK.text  # the module declares the placements

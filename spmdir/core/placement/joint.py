@@ -130,6 +130,10 @@ class JointPlacement(Placement):
         yield Edge(self._scatter, target="shard", by="all_to_all", when=self._is_slice)
         yield Edge(self._begin, source="R")
 
+    def sends_state(self, edge: Edge) -> bool:
+        """Return whether `edge` is one that sends this state whatever part it is for: none that a plug-in declares."""
+        return edge.lower in (self._replicate, self._scatter)
+
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
         return [(tuple(part), as_dtype(kind)) for part, kind in self.types(tuple(shape), dtype)]
 

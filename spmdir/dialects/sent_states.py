@@ -1,0 +1,48 @@
+"""The collectives that send one state of a joint placement, which the ranks send once.
+
+The text alone says so, which all ranks share: if each rank found out by what it has, ranks that choose otherwise would
+issue other collectives.
+"""
+
+from __future__ import annotations
+
+import attrs
+from xdsl.ir import SSAValue
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement, edge_between
+from spmdir.core.placement.joint import JointPlacement
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.ring import PackOp
+from spmdir.dialects.values import global_shape
+
+
+def sent_state(op: Collective, mesh: Mesh) -> object | None:
+    """Return what is equal for collectives that send one state in one way; None if `op` sends none.
+
+    Packs of the same tensors are one state, and before localize all results of an op are. Edges that a plug-in declares
+    send by themselves.
+    """
+    if op.spec.name != "convert":
+        return None
+    step = op.step(mesh)
+    source, target = step.source[step.axes[0]], step.target[step.axes[0]]
+    edge = edge_between(source, target)
+    if not isinstance(source, JointPlacement) or edge is None or not source.sends_state(edge):
+        return None
+    packed = op.operands[0]
+    size = None if target.dim is None else global_shape(packed, mesh)[target.dim]
+    return _state(packed), _parts_as_one(step.source.entries), step.target.entries, size
+
+
+def _state(packed: SSAValue) -> object:
+    owner = packed.owner
+    if isinstance(owner, PackOp):
+        return tuple(owner.operands), owner.argument["by"]
+    return owner if isinstance(owner, AtenOp) else packed
+
+
+def _parts_as_one(entries: tuple[tuple[str, Placement], ...]) -> tuple[tuple[str, Placement], ...]:
+    """Return `entries` with part 0 of each joint placement."""
+    return tuple((axis, attrs.evolve(p, part=0) if getattr(p, "part", 0) else p) for axis, p in entries)  # type: ignore
