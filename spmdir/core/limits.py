@@ -39,6 +39,7 @@ RANKS = Limit("ranks of a mesh", 1 << 20)
 SIMULATED = Limit("ranks of a simulation", 4096)
 ENUMERATED = Limit("ranks of an axis that a placement is asked about one by one", 1 << 16)
 EXCHANGED = Limit("ranks of an exchange", 64)
+RING = Limit("ranks of a ring in a local form", 256)
 AXES = Limit("axes of a mesh", 6)
 DIMENSIONS = Limit("dimensions of a tensor", 64)
 ELEMENTS = Limit("elements of a tensor", 2**63 // 16 - 1)
@@ -56,6 +57,7 @@ ALL = (
     SIMULATED,
     ENUMERATED,
     EXCHANGED,
+    RING,
     AXES,
     DIMENSIONS,
     ELEMENTS,

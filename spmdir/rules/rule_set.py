@@ -63,6 +63,7 @@ class RuleSet:
     declared: Records = attrs.field(factory=dict)
     _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
     _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
+    _inferred: dict[Call, Call] = attrs.field(factory=dict)
     _texts: dict[tuple[str, tuple[type[Placement], ...]], tuple[TextStrategy, ...]] = attrs.field(factory=dict)
     clock: Clock = attrs.field(factory=Clock)
 
@@ -155,12 +156,14 @@ class RuleSet:
         Raises:
             RuleError: no rule, or the results cannot be inferred from it.
         """
-        self.parameters(name)
         call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
-        rule = next((r for r in self.alternatives(name) if applies(r, call)), None)
-        if rule is None:
-            raise RuleError(f"no rule of {name} is for these arguments")
-        return attrs.evolve(call, results=infer(rule, operands, arguments, structure))
+        if call not in self._inferred:
+            self.parameters(name)
+            rule = next((r for r in self.alternatives(name) if applies(r, call)), None)
+            if rule is None:
+                raise RuleError(f"no rule of {name} is for these arguments")
+            self._inferred[call] = attrs.evolve(call, results=infer(rule, operands, arguments, structure))
+        return self._inferred[call]
 
     def parse_all(self) -> Iterator[Rule]:
         """Return every rule.

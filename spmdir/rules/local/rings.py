@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import attrs
 
 from spmdir.core.call import Call, Local
-from spmdir.core.errors import RuleError
+from spmdir.core.errors import Location, RuleError
+from spmdir.core.limits import RING
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import Statement, statements
 from spmdir.rules.local.expansion import Value
@@ -41,6 +42,9 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
 
     What the targets name goes to the next rank after each step; after the last one, those that the body assigns go on
     once more, and are home, and the others have the values that they had.
+
+    Raises:
+        LimitError: the ring has more than RING ranks.
     """
     shard = emitter.shards.get(factor)
     if shard is None:
@@ -49,8 +53,9 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     assigned = {name for statement in statements(ring.body) for name in statement.targets}
     own = {name: emitter.names[name] for name in ring.targets}
     fresh = assigned - emitter.names.keys()
-    dims = {name: _dim(emitter, name, own, shard, dim_of) for name in ring.targets}
+    dims = {name: _dim(emitter, name, own, shard, dim_of, ring.location) for name in ring.targets}
     count = emitter.rank.ring(shard.axes)
+    RING.check(count, ring.location)
     for step in range(count):
         emitter.shards[factor] = attrs.evolve(shard, back=step)
         for name in fresh:
@@ -63,24 +68,35 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     emitter.shards[factor] = shard
 
 
-def _dim(emitter: RingBuilder, name: str, own: Mapping[str, Any], shard: Local, dim_of: DimOf) -> int | None:
+def _dim(
+    emitter: RingBuilder, name: str, own: Mapping[str, Any], shard: Local, dim_of: DimOf, where: Location
+) -> int | None:
     """Return the dimension of what `name` is that the factor makes up: that of an operand of its shape, if it is none.
 
     None if it is of one size on all ranks: they have as much of the factor, or it is shaped like an operand without it.
     """
     value = own[name]
     if not isinstance(value, Value):
-        raise RuleError(f"'{name}' goes round a ring; expected one tensor, found several, or a number")
+        raise RuleError(f"'{name}' goes round a ring; expected one tensor, found several, or a number", where)
     shape = emitter.meta(value).shape
     like = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
     alike = [value, *(one for one in like if emitter.meta(one).shape == shape)]
     dim = next((dim_of(one) for one in alike if one.source == "operand"), None)
+    if value.source == "operand" and (
+        dim is None or shape[dim] != emitter.rank.value(attrs.evolve(shard, kind="size"))
+    ):
+        raise RuleError(
+            f"'{name}' goes round a ring, and the strategy does not shard it by what the ring is over; expected an "
+            "operand of which each rank has a block of that",
+            where,
+        )
     if dim is None and len(emitter.rank.values(attrs.evolve(shard, kind="size"))) > 1:
         operands = [(meta.shape, dim_of(Value("operand", at))) for at, meta in enumerate(emitter.operands)]
         if shape not in [(*whole[:at], *whole[at + 1 :]) for whole, at in operands if at is not None]:
             raise RuleError(
                 f"'{name}' goes round a ring over a dimension that is not sharded evenly, and is no operand and not "
-                "shaped like one that goes with it, nor like one without the dimension; expected one that is"
+                "shaped like one that goes with it, nor like one without the dimension; expected one that is",
+                where,
             )
     return dim
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 
+from spmdir.core.limits import RING
 from spmdir.core.placement.base import ShardPlacement, shard_lengths
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.instance import RuleInstance
@@ -32,6 +33,8 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
         return Obstacle("{} elements in {} shards are uneven, and it shares a dimension", (factor.size, total))
     if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * total):
         return _said(rule, index, "aligned", "shards would not be multiples of 16 bytes")
+    if total > RING.most and any(s.ring for n in factor.clauses for s in rule.rule.clauses[n].body):
+        return _said(rule, index, "local", "its ring would have more ranks than it may")
     least = max(least, factor.least_elements)
     if not least:
         return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from spmdir.core.errors import Location, RuleError, SpmdirError
+from spmdir.core.limits import RING
 from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.placement.text import field_types
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.expressions import evaluate
-from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, TextStrategy
+from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, Statement, TextStrategy
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.strategies.divisibility import amiss_beside, too_small
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle
@@ -76,7 +77,10 @@ def _strategy(
         for term, meta, dims in zip(terms, rule.call.results, rule.result_dims, strict=True)
     ]
     factors = tuple(reader.factors)
-    if text.body and all(statement.ring is None for statement in text.body):
+    rings = [statement for statement in text.body if statement.ring]
+    for ring in rings:
+        reader.check_ring(ring, sharded)
+    if text.body and not rings:
         reader.check_nonempty(sharded)  # a ring leaves out what there is nothing of
     splits = any(p.has_own_type for p in results) and all(p.splits for p in (*operands, *results))
     if amiss := amiss_beside(rule, factors, text, sharded, splits):
@@ -122,6 +126,18 @@ class _Reader:
                 raise NotOfThisCall("{} ranks cannot shard {} elements so", self.count, size)
             if not all(shard_lengths(((placement, sharded.of(factor)), (placement, self.count)), size)):
                 raise NotOfThisCall("{}", too_small(size, self.count * sharded.of(factor), 1))
+
+    def check_ring(self, ring: Statement, sharded: ShardCounts) -> None:
+        """Raise RuleError unless the strategy shards what `ring` is over, NotOfThisCall if its ranks are too many."""
+        for factor in self.rule.layout.refer(ring.ring or ""):
+            if factor not in self.factors:
+                names = ", ".join(self.rule.factors[one].name for one in self.factors)
+                raise RuleError(
+                    f"the strategy shards {names}, not '{ring.ring}'; expected a ring of one", ring.location
+                )
+            ranks = self.count * sharded.of(factor)
+            if ranks > RING.most:
+                raise NotOfThisCall("its ring has {} ranks; expected at most {}", ranks, RING.most, at=ring.location)
 
     def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         if term.is_any_shard:
