@@ -1,4 +1,4 @@
-"""Rings in strategies of any op, what is wrong with them, and attention whose queries and keys are gathered by bands."""
+"""Rings in strategies of any op, what is wrong with them, and attention of bands of queries and of keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import RING
+from tests.placements import joint_placements
 
 HEAD = """\
 aten.mm: (shard(m), shard(k)) -> (shard(m))
@@ -60,7 +61,7 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
     [
         (
             f"    ring n: mat2\n        out = {PRODUCT}\n",
-            "a ring of 'n', and the strategy shards m, k; expected one of these",
+            "a ring of 'n', and the strategy shards m, k; expected one of it",
         ),
         (
             f"    ring k: self\n        out = {PRODUCT}\n",
@@ -88,3 +89,33 @@ def test_a_ring_of_too_many_ranks_is_left_out_at_once(tmp_path: Path) -> None:
             one for one in map(str, spmdir.strategies("aten.mm", metas, {}, 1 << 16, why=True)) if " ring " in one
         )
     assert f"its ring has 65536 ranks; expected at most {RING.most}" in reason
+
+
+def _bands(is_causal: bool) -> str:
+    """Return attention of a grid of ranks: rank (x, y) has band x of the queries and band y of the keys."""
+    kernel, type_ = "aten._scaled_dot_product_flash_attention_for_cpu", "tensor<2x4x32x8xf64>"
+    queries, keys = (f"#spmd.sharding<@mesh, {axes}>" for axes in ("x: S(2), y: S(2)", "y: S(2), x: S(2)"))
+    made = [f"<x: S(2), y: Attended({part}, 8)>" for part in range(2)]
+    flag = "true" if is_causal else "false"
+    return f"""spmd.mesh @mesh <x = 2, y = 4>
+func.func @f(%q: {type_} {{spmd.sharding = {queries}}}, %k: {type_} {{spmd.sharding = {keys}}},
+             %v: {type_} {{spmd.sharding = {keys}}}) -> ({type_} {{spmd.sharding = {queries}}}) {{
+  %0, %1 = {kernel}(%q, %k, %v) {{is_causal = {flag}}} : {type_} {made[0]}, tensor<2x4x32xf64> {made[1]}
+  return %0 : {type_}
+}}"""
+
+
+def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_scattered() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 32, 8, dtype=torch.float64) for _ in range(3))
+    pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard,localize", plugins=[joint_placements.__file__])
+    module = spmdir.parse(_bands(is_causal=False))
+    report = spmdir.comm_report(spmdir.run_passes(module, pipeline))
+    shard, logarithms = query.nbytes // 8, query[..., 0].numel() * 8 // 8
+    assert {kind: share.wire_bytes for kind, share in report.by_kind.items()} == {
+        "all_gather": (4 - 1) * shard + 2 * (2 - 1) * shard,
+        "convert": (4 - 1) * (shard + logarithms),
+    }
+    (found,) = spmdir.simulate(module, [query, key, value], pipeline=pipeline)
+    right = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)

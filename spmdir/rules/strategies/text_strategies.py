@@ -132,8 +132,9 @@ class _Reader:
         for factor in self.rule.layout.refer(ring.ring or ""):
             if factor not in self.factors:
                 names = ", ".join(self.rule.factors[one].name for one in self.factors)
+                where = ring.location  # the error itself is located at the op
                 raise RuleError(
-                    f"the strategy shards {names}, not '{ring.ring}'; expected a ring of one", ring.location
+                    f"{where}: a ring of '{ring.ring}', and the strategy shards {names}; expected one of these"
                 )
             ranks = self.count * sharded.of(factor)
             if ranks > RING.most:
