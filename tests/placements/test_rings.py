@@ -61,7 +61,7 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
     [
         (
             f"    ring n: mat2\n        out = {PRODUCT}\n",
-            "a ring of 'n', and the strategy shards m, k; expected one of it",
+            "a ring of 'n', and the strategy shards m, k; expected one of these",
         ),
         (
             f"    ring k: self\n        out = {PRODUCT}\n",
@@ -119,3 +119,11 @@ def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_sca
     (found,) = spmdir.simulate(module, [query, key, value], pipeline=pipeline)
     right = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+
+
+def test_bands_under_a_causal_mask_are_an_error_that_names_the_op_and_the_reason() -> None:
+    rules = joint_placements.Attended.rules
+    pipeline = spmdir.Pipeline("propagate", plugins=[joint_placements.__file__])
+    assert "when is_causal == false" in rules
+    with pytest.raises(SpmdirError, match=r":\d+:3: error: 'aten\._scaled_dot_product.*`when` does not hold"):
+        spmdir.run_passes(spmdir.parse(_bands(is_causal=True)), pipeline)
