@@ -44,9 +44,6 @@ def text_strategies(
     Args:
         sharded: how other axes shard factors.
         shards: the plug-ins that `shard(…)` may stand for beside S.
-
-    Raises:
-        RuleError: a dimension is none of the tensor's; located.
     """
     for text in texts:
         for placement in (Shard(0), *shards) if _has_any_shard(text) else (None,):
@@ -54,6 +51,8 @@ def text_strategies(
                 yield _strategy(rule, count, sharded, text, placement)
             except NotOfThisCall as error:
                 yield Dropped(rule, text, None, error.reason)
+            except RuleError as error:  # an expression has no value on this call, though it may have on others
+                yield Dropped(rule, text, None, Obstacle("{}", (error.message,), error.location or text.location))
 
 
 def _has_any_shard(text: TextStrategy) -> bool:
@@ -154,24 +153,21 @@ class _Reader:
         except (TypeError, ValueError) as error:
             raise NotOfThisCall("{}", error.args[0] if error.args else error) from None
         except SpmdirError as error:
-            raise RuleError(error.message, term.location) from None
+            raise NotOfThisCall("{}", error.message, at=term.location) from None
 
     def _dimension(self, term: PlacementTerm, field: Expression, meta: TensorMeta, dims: Dims) -> int:
         """Return the dimension that `field` means: that of a factor, or a number, which may be negative."""
-        factor = self.rule.layout.named.get(field.name) if isinstance(field, Name) else None
-        if factor is not None:
+        if isinstance(field, Name) and (factor := self.rule.layout.named.get(field.name)) is not None:
             found = [dim for dim, made_of in enumerate(dims) if factor in made_of]
             if not found:
-                raise RuleError(f"no dimension of {list(meta.shape)} is '{field.name}'", term.location)  # type: ignore
+                raise NotOfThisCall("no dimension of {} is '{}'", list(meta.shape), field.name, at=term.location)
             return found[0]
         value = evaluate(field, self.rule.scope)
         value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
         if not isinstance(value, int) or isinstance(value, bool):
             raise NotOfThisCall("its dimension is {}, which is not one", value)
         if not -meta.rank <= value < meta.rank:
-            if term.repeated:  # of a list, some may have other ranks
-                raise NotOfThisCall("a tensor of rank {} has no dimension {}", meta.rank, value)
-            raise RuleError(f"dimension {value} of a tensor of rank {meta.rank}", term.location)
+            raise NotOfThisCall("a tensor of rank {} has no dimension {}", meta.rank, value, at=term.location)
         return value % meta.rank
 
     def _value(self, term: PlacementTerm, field: Expression, of: type) -> object:

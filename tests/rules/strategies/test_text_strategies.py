@@ -12,12 +12,13 @@ import torch
 import spmdir
 from spmdir.checking.rules.sample import Sample, f, sample
 from spmdir.checking.rules.soundness import prepare, unsound
-from spmdir.core.errors import RuleError, SpmdirError
+from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import OpRule, RuleSet, default
+from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.schemas import torch_op
 
@@ -140,10 +141,21 @@ def test_a_wrong_strategy_is_found_by_running_it(tmp_path: Path, text: str, one:
     assert found and fault in found[0]
 
 
-def test_a_dimension_that_a_tensor_has_not_is_an_error_at_the_text(tmp_path: Path):
-    rules = rules_of(tmp_path, ["aten.relu: (S(1)) -> (S(1))", "aten.neg: (S(k)) -> (S(k))"][0])
-    with pytest.raises(RuleError, match=r"own\.rules:1:13: error: dimension 1 of a tensor of rank 1"):
-        rule_of(sample("relu", f(6)), rules).strategies(2)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("aten.relu: (S(2)) -> (S(2))", "a tensor of rank 2 has no dimension 2 (own.rules:1:13)"),
+        ("aten.relu: (Strided(2, 2)) -> (R)", "a tensor of rank 2 has no dimension 2 (own.rules:1:13)"),
+        ("aten.relu: (S(0)) -> (S(0))    when none + 1 == 4", "no value for None + 1 (own.rules:1:42)"),
+        ("aten.relu: (Strided(0, 0)) -> (R)", "'split' must be >= 1: 0"),
+    ],
+)
+def test_a_strategy_that_does_not_fit_a_call_leaves_the_op_its_others(tmp_path: Path, text: str, reason: str):
+    one = sample("relu", f(6, 4))
+    rule = rule_of(one, rules_of(tmp_path, text))
+    assert rule.strategies(2) == rule_of(one).strategies(2)
+    (dropped,) = (one for one in rule.considered(2) if isinstance(one, Dropped) and one.placement is None)
+    assert str(dropped.reason).replace(f"{tmp_path}/", "") == reason
 
 
 BESIDE = "aten.cat: (S(dim)…) -> (Strided(dim, length(tensors)))"
