@@ -85,7 +85,8 @@ class Plugin:
         name: the path or the name by which it was loaded.
         digest: of all of its text; ranks compare it.
         rules: op → its rules, which replace those that come with spmdir.
-        strategies: op → the strategies that stand beside these, in the same files.
+        strategies: op → the strategies of its files, which hold in every program; those of placements are not among
+            them, but for joint ones.
         rewrites: files of rewrites for fuse-collectives.
         passes: pass name → class.
         module: of a plug-in in Python.
@@ -218,6 +219,8 @@ _READERS: dict[str, Callable[[str], Plugin]] = {".rules": _of_rules, ".rewrites"
 
 
 def _of_module(name: str, module: ModuleType) -> Plugin:
+    from spmdir.rules.language.records import merged
+
     folder = Path(module.__file__ or ".").parent
     placements = tuple(_own_classes(module, Placement))
     beside = file_beside(module.__file__, ".rules") if placements else None
@@ -232,8 +235,9 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     passes = {kind.name: kind for kind in _passes(name, module)}
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
     strategies: Records = {}
-    for added in (*(file.strategies for file in files), *_of_states(placements)):
-        strategies = {**strategies, **{op: (*strategies.get(op, ()), *new) for op, new in added.items()}}
+    everywhere = (file.strategies for file in files if beside is None or file.name != str(beside))
+    for added in (*everywhere, *_of_states(placements)):
+        strategies = merged(strategies, added)
     return Plugin(
         name,
         _digest(*_sources(module), *(file.digest for file in files)),
@@ -249,7 +253,7 @@ def _of_states(placements: Sequence[type[Placement]]) -> list[Records]:
     """Return the strategies of joint placements, which hold in every program: their local forms alone may use these."""
     from spmdir.rules.strategies.placement_texts import texts_of
 
-    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement) and kind.rules]
+    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement)]
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:

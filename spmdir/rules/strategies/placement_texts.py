@@ -11,7 +11,7 @@ from pathlib import Path
 from spmdir.core.errors import Location, ParseError, SpmdirError
 from spmdir.core.placement.standard import Placement
 from spmdir.core.text_file import file_beside, read_text_file
-from spmdir.rules.language.records import Records, read, read_strategies
+from spmdir.rules.language.records import Records, merged, read, read_strategies
 
 
 @cache
@@ -21,8 +21,10 @@ def texts_of(kind: type[Placement]) -> Records:
     Raises:
         ParseError: its `rules` hold something else.
     """
-    if kind.rules:
-        return _in_class(kind)
+    return merged(_in_class(kind) if kind.rules else {}, _beside(kind))
+
+
+def _beside(kind: type[Placement]) -> Records:
     beside = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
     if beside is None:
         return {}

@@ -17,6 +17,7 @@ from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.tensor import TensorMeta
+from spmdir.plugins import extended_rules
 from spmdir.rules import OpRule, RuleSet, default
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import shard_counts
@@ -206,12 +207,29 @@ def test_a_rules_file_beside_a_placement_belongs_to_it(tmp_path: Path):
     )
     (tmp_path / "besides.rules").write_text("aten.chunk: (Besides(dim, chunks)) -> (S(dim)…)\n")
     plugin = spmdir.load_plugin(path)
-    assert list(plugin.strategies) == ["aten.chunk"]
-    rule = rule_of(sample("chunk", f(12), chunks=3))
+    assert plugin.strategies == {}
+    (tmp_path / "own.rules").write_text("aten.chunk: (R) -> (S(dim)…)\n")
+    assert list(spmdir.load_plugin(tmp_path / "own.rules").strategies) == ["aten.chunk"]
+    rule = rule_of(sample("chunk", f(12), chunks=3), extended_rules([plugin]))
+    assert declared(rule) == []
     assert declared(rule, "Besides(0, 3)") == ["(Besides(0, 3)) -> (S(0), S(0), S(0))"]
     (tmp_path / "besides.rules").write_text("aten.chunk: (Besides(dim, chunks)) -> (R…)\n")
     assert spmdir.load_plugin(path).digest != plugin.digest
     assert declared(rule, "Besides(0, 3)") == ["(Besides(0, 3)) -> (R, R, R)"]
+
+
+def test_a_placement_may_have_strategies_in_its_class_and_in_a_file_beside_it(tmp_path: Path):
+    path = tmp_path / "both.py"
+    path.write_text(
+        "from typing import ClassVar\n\nimport attrs\nfrom spmdir.placements.strided import Strided\n\n\n"
+        '@attrs.frozen\nclass Both(Strided):\n    text: ClassVar[str] = "Both({dim}, {split})"\n'
+        '    rules: ClassVar[str] = "aten.chunk: (Both(dim, chunks)) -> (S(dim)…)"\n'
+    )
+    (tmp_path / "both.rules").write_text("aten.chunk: (Both(dim, chunks)) -> (R…)\n")
+    assert spmdir.load_plugin(path).strategies == {}
+    rule = rule_of(sample("chunk", f(12), chunks=3))
+    assert declared(rule) == []
+    assert declared(rule, "Both(0, 3)") == ["(Both(0, 3)) -> (S(0), S(0), S(0))", "(Both(0, 3)) -> (R, R, R)"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 6, 7])
