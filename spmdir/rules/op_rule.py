@@ -101,12 +101,17 @@ class OpRule(RuleInstance):
         plugins = plugins_among(placements)
         every = [*self._list(count, sharded, NO_PLUGINS), *(self._list(count, sharded, plugins) if plugins else ())]
         used = {factor for dims in self.all_dims for made_of in dims for factor in made_of}
-        passing = {p for one in every if isinstance(one, Strategy) for p in one.operands}
-        return tuple(
-            one
-            for one in {str(one): one for one in every}.values()
-            if isinstance(one, Strategy) or (one.factor in used if one.factor is not None else one.what not in passing)
-        )
+        offered = [one for one in every if isinstance(one, Strategy)]
+        passing = {p for one in offered for p in one.operands}
+        sharding = {(one.placement_of(factor), factor) for one in offered for factor in one.factors}
+
+        def is_left_out(one: Dropped) -> bool:
+            if one.factor is None:
+                return one.what not in passing
+            return one.factor in used and (one.placement, one.factor) not in sharding
+
+        listed = {str(one): one for one in every}.values()
+        return tuple(one for one in listed if isinstance(one, Strategy) or is_left_out(one))
 
     def why_not(
         self,

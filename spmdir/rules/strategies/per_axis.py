@@ -111,52 +111,90 @@ def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placeme
 
 def partial_strategies(rule: RuleInstance, candidates: tuple[PartialPlacement, ...] = PARTIALS) -> Iterator[Strategy]:
     """Yield a strategy for each of `candidates` that operands may have and that passes to the results."""
-    for clause in rule.active(*PASSING):
-        if clause.kind in LINEAR and not rule.scales_finitely:
-            continue
-        names = clause.names or (rule.rule.tensors[0].name,)
-        members = tuple(i for name in names for i in rule.binding.operands(name))
-        numbers = [v for name in names if (v := rule.binding.arguments.get(name)) is not None]
-        if clause.kind == "ignores":
-            possible = ((i, p) for i in members for p in candidates if _may_be(p, rule.call.operands[i].dtype))
-            yield from (_strategy(rule, {i: p}, R, ()) for i, p in possible)
-        elif clause.kind == "multilinear":
-            for member in members:
-                yield from _passing(rule, clause, (member,), candidates)
-        elif members and not any(number != 0 for number in numbers):
-            yield from _passing(rule, clause, members, candidates)
+    return (found for _, found in _decisions(rule, candidates) if isinstance(found, Strategy))
 
 
 def plugin_partial_strategies(
     rule: RuleInstance, candidates: tuple[PartialPlacement, ...]
 ) -> Iterator[Strategy | Dropped]:
     """Yield the strategies in which plug-in placements pass to the results, and those of them that pass nothing."""
-    passed: set[Placement] = set()
-    for strategy in partial_strategies(rule, candidates) if candidates else ():
-        passed.update(strategy.operands)
-        yield strategy
-    for placement in candidates:
-        if placement not in passed:
-            dtypes = dict.fromkeys(meta.dtype for meta in rule.call.operands)
-            unsupported = [dtype for dtype in dtypes if not placement.supports(dtype)]
-            clauses = ", ".join(dict.fromkeys(clause.kind for clause in rule.active(*PASSING))) or "none"
-            if unsupported:
-                yield Dropped(rule, placement, None, Obstacle("it does not support {}", (unsupported[0],)))
-            else:
-                reason = Obstacle("it passes no clause of the rule that lets partial values pass: {}", (clauses,))
-                yield Dropped(rule, placement, None, reason)
+    decisions = tuple(_decisions(rule, candidates)) if candidates else ()
+    yield from (found for _, found in decisions if isinstance(found, Strategy))
+    passed = {placement for placement, found in decisions if isinstance(found, Strategy)}
+    for placement, found in decisions:
+        if isinstance(found, Obstacle) and placement not in passed:
+            yield Dropped(rule, placement, None, found)
+    for placement in () if decisions else candidates:
+        yield Dropped(rule, placement, None, Obstacle("the rule has no clause that lets partial values pass"))
+
+
+def _decisions(
+    rule: RuleInstance, candidates: tuple[PartialPlacement, ...]
+) -> Iterator[tuple[PartialPlacement, Strategy | Obstacle]]:
+    """Yield, by each clause that lets partial values pass, the strategy of each of `candidates`, or why it has none."""
+    for clause in rule.active(*PASSING):
+        names = clause.names or (rule.rule.tensors[0].name,)
+        members = tuple(i for name in names for i in rule.binding.operands(name))
+        if clause.kind == "ignores":
+            for i in members:
+                for p in candidates:
+                    dtype = rule.call.operands[i].dtype
+                    yield p, _strategy(rule, {i: p}, R, ()) if _may_be(p, dtype) else _unsupported(dtype)
+        elif obstacle := _number_among(rule, clause, names):
+            yield from ((p, obstacle) for p in candidates)
+        elif clause.kind == "multilinear":
+            for member in members:
+                yield from _passing(rule, clause, (member,), candidates)
+        elif members:
+            yield from _passing(rule, clause, members, candidates)
+
+
+def _number_among(rule: RuleInstance, clause: RuleClause, names: tuple[str, ...]) -> Obstacle | None:
+    """Return why numbers among the arguments keep all partial values from passing by `clause`."""
+    if clause.kind in LINEAR and not rule.scales_finitely:
+        return Obstacle("a number among the arguments is not finite, and `{}` scales by it", (clause.kind,))
+    if clause.kind == "multilinear":
+        return None
+    for name in names:
+        number = rule.binding.arguments.get(name)
+        if number is not None and number != 0:
+            message = "`{}` is of tensors, and '{}' is the number {}, which every rank would have"
+            return Obstacle(message, (clause.kind, name, number), clause.location)
+    if clause.kind == "linear" and rule.additive[1]:
+        return Obstacle("the op adds a number to what is `linear`, which every rank would have")
+    return None
 
 
 def _passing(
     rule: RuleInstance, clause: RuleClause, members: tuple[int, ...], candidates: Iterable[PartialPlacement]
-) -> Iterator[Strategy]:
+) -> Iterator[tuple[PartialPlacement, Strategy | Obstacle]]:
     """Yield the strategies where all `members`, and by `clause` the results that take their values, are partial."""
-    additive, number = rule.additive if clause.kind == "linear" else ((), False)
-    if number:
-        return
+    additive = rule.additive[0] if clause.kind == "linear" else ()
     taking = _taking(rule, clause, members)
-    for before, after in _reductions(rule, clause, members, taking, candidates):
-        yield _strategy(rule, dict.fromkeys((*members, *additive), before), after, taking)
+    before = [rule.call.operands[i].dtype for i in members]
+    after = [meta.dtype for meta in taking]
+    inexact = next(((a, b) for a in before for b in after if not sums_exactly(a, b)), None)
+    for p in candidates:
+        unsupported = next((dtype for dtype in (*before, *after) if not _may_be(p, dtype)), None)
+        if unsupported is not None:
+            yield p, _unsupported(unsupported)
+        elif inexact and p.reduce not in ("max", "min"):
+            yield p, Obstacle("sums of {} are not those of what they become as {}", inexact)
+        elif (result := _passed(clause, p)) is None:
+            yield p, Obstacle("it does not pass `{}`", (" ".join((clause.kind, *clause.reductions)),), clause.location)
+        else:
+            yield p, _strategy(rule, dict.fromkeys((*members, *additive), p), result, taking)
+
+
+def _passed(clause: RuleClause, placement: PartialPlacement) -> Placement | None:
+    """Return what `placement` becomes behind an op by `clause`; None where it does not pass."""
+    if clause.kind == "swaps":
+        return Partial(OPPOSITE[placement.op]) if placement.op in OPPOSITE else None
+    return placement if placement.passes(clause.kind, clause.reductions) else None
+
+
+def _unsupported(dtype: DType) -> Obstacle:
+    return Obstacle("it does not support {}", (dtype,))
 
 
 def _taking(rule: RuleInstance, clause: RuleClause, members: tuple[int, ...]) -> tuple[TensorMeta, ...]:
@@ -165,25 +203,6 @@ def _taking(rule: RuleInstance, clause: RuleClause, members: tuple[int, ...]) ->
     if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in members):
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results
     return results
-
-
-def _reductions(
-    rule: RuleInstance,
-    clause: RuleClause,
-    members: tuple[int, ...],
-    taking: tuple[TensorMeta, ...],
-    candidates: Iterable[PartialPlacement],
-) -> Iterator[tuple[Placement, Placement]]:
-    """Yield (placement of the members, of the results) that `clause` allows for their element types."""
-    before = [rule.call.operands[i].dtype for i in members]
-    after = [meta.dtype for meta in taking]
-    possible = [p for p in candidates if all(_may_be(p, dtype) for dtype in (*before, *after))]
-    if not all(sums_exactly(a, b) for a in before for b in after):
-        possible = [p for p in possible if p.reduce in ("max", "min")]
-    if clause.kind == "swaps":
-        yield from ((p, Partial(OPPOSITE[p.op])) for p in possible if p.op in OPPOSITE)
-        return
-    yield from ((p, p) for p in possible if p.passes(clause.kind, clause.reductions))
 
 
 def _may_be(placement: PartialPlacement, dtype: DType) -> bool:

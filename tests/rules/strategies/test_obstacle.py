@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import attrs
 import pytest
 
 import spmdir
-from spmdir.core.dtype import DType
+from spmdir.core.dtype import BF16, DType
 from spmdir.core.errors import SpmdirWarning
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement
@@ -43,6 +44,14 @@ class OfFloats(PartialPlacement):
 
     def supports(self, dtype: DType) -> bool:
         return dtype.is_float
+
+
+@attrs.frozen
+class Linear(PartialPlacement):
+    text: ClassVar[str] = "Linear"
+
+    def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
+        return clause in ("linear", "multilinear")
 
 
 def reasons(op: str, operands: str, *placements: str, count: int = 2, **arguments: Any) -> list[str]:
@@ -83,7 +92,19 @@ def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
          ["no Cyclic(r1, 3): no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`"]),
         (lambda: reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
         (lambda: reasons("exp", "6xf32", "OfFloats"),
-         ["no OfFloats: it passes no clause of the rule that lets partial values pass: commutes"]),
+         ["no OfFloats: it does not pass `commutes max min` (pointwise.rules:80:59)"]),
+        (lambda: reasons("add.Tensor", "6xf32", "Linear", other=1.0),
+         ["no Linear: `linear` is of tensors, and 'other' is the number 1.0, which every rank would have "
+          "(pointwise.rules:11:59)",
+          "no Linear: it does not pass `commutes max min` (pointwise.rules:11:78)"]),
+        (lambda: reasons("mul.Tensor", "6xf32", "Linear", other=math.inf),
+         ["no Linear: a number among the arguments is not finite, and `linear` scales by it",
+          "no Linear: `commutes` is of tensors, and 'other' is the number inf, which every rank would have "
+          "(pointwise.rules:18:32)"]),
+        (lambda: reasons("_to_copy", "6xf32", "Linear", dtype=BF16),
+         ["no Linear: sums of f32 are not those of what they become as bf16"]),
+        (lambda: reasons("argmax", "6xf32", "Linear"),
+         ["no Linear: the rule has no clause that lets partial values pass"]),
         (lambda: reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
          ["no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92)"]),
     ],
@@ -99,3 +120,14 @@ def test_what_an_op_offers_is_the_same_with_reasons_and_without():
         common = (f"aten.{op}", metas, arguments, 2, ("Cyclic(0, 2)", "Masked", "InTurn(0)"))
         told = [one for one in spmdir.strategies(*common, why=True) if not isinstance(one, Dropped)]
         assert tuple(told) == spmdir.strategies(*common)
+
+
+def test_what_a_text_strategy_shards_is_not_told_to_be_left_out(tmp_path):
+    path = tmp_path / "own.rules"
+    path.write_text("aten.sort: (shard(1)) -> (shard(1), shard(1))    when dim == 1 and descending\n")
+    found = {}
+    for descending in (True, False):
+        with spmdir.load_rules(path):
+            found[descending] = reasons("sort", "8x9", "Cyclic(0, 2)", dim=1, descending=descending)
+    assert not any("no S(" in reason or "no Cyclic(" in reason for reason in found[True])
+    assert any("no Cyclic(d1, 2): it is unsharded" in reason for reason in found[False])
