@@ -121,9 +121,12 @@ def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_sca
     torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
 
 
-def test_bands_under_a_causal_mask_are_an_error_that_names_the_op_and_the_reason() -> None:
-    rules = joint_placements.Attended.rules
-    pipeline = spmdir.Pipeline("propagate", plugins=[joint_placements.__file__])
-    assert "when is_causal == false" in rules
-    with pytest.raises(SpmdirError, match=r":\d+:3: error: 'aten\._scaled_dot_product.*`when` does not hold"):
-        spmdir.run_passes(spmdir.parse(_bands(is_causal=True)), pipeline)
+def test_bands_under_a_causal_mask_are_an_error_since_both_axes_rewrite_the_op(tmp_path: Path) -> None:
+    head, *classes = Path(joint_placements.__file__).read_text().split("@attrs.frozen")
+    (own,) = (one for one in classes if "class Attended" in one)
+    text = f"{head}@attrs.frozen{own}".replace("is_causal == false and ", "").replace("Attended", "Bands")
+    (tmp_path / "bands.py").write_text(text)
+    pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard,localize", plugins=[str(tmp_path / "bands.py")])
+    with pytest.raises(SpmdirError, match=r"<text>:4:3: error: 'aten\._scaled_dot_product") as caught:
+        spmdir.run_passes(spmdir.parse(_bands(is_causal=True).replace("Attended", "Bands")), pipeline)
+    assert "factor 'l' of size 32 cannot be sharded into 2 by this op" in str(caught.value)
