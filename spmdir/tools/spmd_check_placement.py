@@ -41,6 +41,8 @@ def _main(argv: Sequence[str]) -> int:
             broken.append(verdict.broken)
         else:
             print(verdict, flush=True)
+        if verdict.cut_off:
+            break
     raise_all(broken)
     return 0
 

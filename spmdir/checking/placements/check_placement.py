@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import attrs
@@ -79,6 +79,11 @@ class Verdict:
     left_out: int = 0
     broken: SpmdirError | None = None
 
+    @property
+    def cut_off(self) -> bool:
+        """Return whether code did not end, so that torch may have been interrupted and nothing after it is tried."""
+        return self.broken is not None and isinstance(self.broken.__cause__, TooLong)
+
     def __str__(self) -> str:
         of = f" of {self.examples + self.left_out}" if self.left_out else ""
         return str(self.broken or f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)")
@@ -116,15 +121,25 @@ def check_placement(*placements: type[Placement] | Placement | str, quick: bool 
     Example:
         >>> assert spmdir.check_placement("Cyclic(0, 2)").sound
     """
-    effort, verdicts = Effort(quick), list[Verdict]()
-    for given in placements:
-        if isinstance(given, type) and issubclass(given, Placement):
-            verdicts += _of_class(given, None, effort)
-            continue
-        placement = parse_placement(given) if isinstance(given, str) else given
-        require_type("placement", placement, Placement, "a class, a value or the text of one, as 'Cyclic(0, 2)'")
-        verdicts.append(_of_value(placement, None, effort))
-    return Report(tuple(verdicts))
+    effort = Effort(quick)
+    return Report(tuple(_until_cut_off(verdict for one in placements for verdict in _of_given(one, effort))))
+
+
+def _of_given(given: type[Placement] | Placement | str, effort: Effort) -> Iterator[Verdict]:
+    if isinstance(given, type) and issubclass(given, Placement):
+        yield from _of_class(given, None, effort)
+        return
+    placement = parse_placement(given) if isinstance(given, str) else given
+    require_type("placement", placement, Placement, "a class, a value or the text of one, as 'Cyclic(0, 2)'")
+    yield _of_value(placement, None, effort)
+
+
+def _until_cut_off(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Yield `verdicts` up to one that was cut off: what torch does after it was interrupted says nothing."""
+    for verdict in verdicts:
+        yield verdict
+        if verdict.cut_off:
+            return
 
 
 def check_plugin(source: str, effort: Effort | None = None) -> Report:
@@ -156,8 +171,7 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
             "spmdir.PartialPlacement or spmdir.Placement",
             Location(source, 1, 1),
         )
-    for kind in own:
-        yield from _of_class(kind, path, effort)
+    yield from _until_cut_off(verdict for kind in own for verdict in _of_class(kind, path, effort))
 
 
 def _of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterator[Verdict]:
@@ -169,8 +183,9 @@ def _of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterat
         return
     found, error = _in_time(lambda: (instances(kind), () if effort.quick else drawn_instances(kind)), effort)  # pyright: ignore[reportArgumentType]
     if found is None:
-        place = _place(kind, path, ("examples",), error)
-        yield Verdict(kind.__name__, 0, 0, broken=SpmdirError(f"{kind.__name__}: {_EXAMPLES}: {_told(error)}", place))
+        fault = SpmdirError(f"{kind.__name__}: {_EXAMPLES}: {_told(error)}", _place(kind, path, ("examples",), error))
+        fault.__cause__ = error
+        yield Verdict(kind.__name__, 0, 0, broken=fault)
         return
     usual, drawn = found
     for placement in usual:
@@ -198,15 +213,21 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tu
     def broken(fault: str, example: Example = _NONE, error: BaseException | None = None) -> SpmdirError:
         where = f" on {text}" if (text := _text(example)) else ""
         message = f"{_text(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
-        return SpmdirError(message, _place(type(placement), path, (*example.methods, *law.about), error))
+        made = SpmdirError(message, _place(type(placement), path, (*example.methods, *law.about), error))
+        made.__cause__ = error
+        return made
 
     every, error = _in_time(lambda: list(law.examples(placement)), effort, 100)
     if every is None:
         return 0, 0, broken(_told(error), error=error)
     chosen = effort.of(every)
     left_out = len(every) - len(chosen)
-    if law.all_hold is not None and _in_time(lambda: law.all_hold(placement, chosen), effort, len(chosen))[0]:  # type: ignore[misc]
-        return len(chosen), left_out, None
+    if law.all_hold is not None:
+        hold, error = _in_time(lambda: law.all_hold(placement, chosen), effort, len(chosen))  # type: ignore[misc]
+        if hold:
+            return len(chosen), left_out, None
+        if isinstance(error, TooLong):
+            return len(chosen), left_out, broken(_told(error), error=error)
     for number, example in enumerate(chosen, 1):
         say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(chosen))
         fault, error = _in_time(lambda one=example: (law.fault(placement, one),), effort)
@@ -243,7 +264,9 @@ def _told(error: BaseException | None) -> str:
         text = str(error).partition("\n")[0]
     except Exception:
         text = "its text cannot be made"
-    return text if isinstance(error, TooLong) else f"raises {type(error).__name__}: {text}"
+    return (
+        f"{text}; nothing after it is tried" if isinstance(error, TooLong) else f"raises {type(error).__name__}: {text}"
+    )
 
 
 def _text(value: Placement | Example) -> str:

@@ -145,6 +145,13 @@ def test_code_that_does_not_end_is_cut_off_at_its_line(tmp_path: Path) -> None:
     assert Path(path).read_text().splitlines()[error.location.line - 1].strip() in ("while True:", "pass")
 
 
+def test_nothing_is_tried_after_code_that_does_not_end(tmp_path: Path) -> None:
+    text = CHUNKED.replace("step = -(-size // count)", "while self.dim == 0:\n            pass\n        step = 1")
+    path = written(tmp_path, text.replace('("NAME(0)",)', '("NAME(0)", "NAME(1)")'), "FirstEndless")
+    report = check_plugin(path, Effort(laws=("partition",), seconds=0.2))
+    assert len(report.verdicts) == 1 and "; nothing after it is tried" in str(report)
+
+
 def test_a_fault_is_placed_at_the_method_that_it_is_about(tmp_path: Path) -> None:
     path = written(tmp_path, WRONG["Unscaled"].text, "Placed")
     (error, *_) = check_plugin(path, Effort(laws=("scaled",))).broken
