@@ -22,7 +22,7 @@ from spmdir.plugins import line_in, load_plugin
 _EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
 
 FEW = 12
-"""Examples of a law that are tried quickly, spread evenly over all."""
+"""Examples of a law that are tried quickly."""
 
 SECONDS = 10.0
 """Time for one example; all examples together have a tenth of it each, beside that of one."""
@@ -35,14 +35,16 @@ class Effort:
     """How much is tried.
 
     Attributes:
-        quick: try FEW examples of each law, and no drawn values of fields.
+        quick: try `few` examples of each law, and no drawn values of fields.
         laws: names of the laws to try; all if empty.
         seconds: time that one example may take.
+        few: how many examples of each law are tried quickly, at least 2, spread evenly over all.
     """
 
     quick: bool = False
     laws: tuple[str, ...] = ()
     seconds: float = SECONDS
+    few: int = FEW
 
     def __attrs_post_init__(self) -> None:
         known = [law.name for law in LAWS]
@@ -56,9 +58,9 @@ class Effort:
 
     def of(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Return the examples to try."""
-        if not self.quick or len(examples) <= FEW:
+        if not self.quick or len(examples) <= self.few:
             return examples
-        return [examples[at * (len(examples) - 1) // (FEW - 1)] for at in range(FEW)]
+        return [examples[at * (len(examples) - 1) // (self.few - 1)] for at in range(self.few)]
 
 
 @attrs.frozen

@@ -26,7 +26,11 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
+    ended = False
+
     def interrupt(*_: Any) -> None:
+        if ended:  # the signal came while the limit was taken back
+            return
         raise TooLong(f"takes longer than {seconds:g} s; expected an answer at once")
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -34,5 +38,6 @@ def time_limit(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
+        ended = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -101,6 +101,7 @@ RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
     "spmd.choose": lambda new, old, when: [new if when else old],
     "spmd.identity": lambda *like, by: joint_placement(by).identity(*like),
     "spmd.combine": _combined,
+    "spmd.pack": lambda *state, by: [joint_placement(by).pack(*state)],
     "spmd.finish": lambda *state, by: joint_placement(by).finish(state),
 }
 """Op → (operands on a rank, arguments) → its results there."""

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from tests.checking.placements.right_placements import CHUNKED, FEEDBACK, MOMENTS, STABLE
-from tests.checking.placements.wrong_made import extended, instead
+from tests.checking.placements.wrong_made import WrongPlacement, extended, instead
 
 _SUM = "left[1] * (left[0] - finite).exp() + right[1] * (right[0] - finite).exp()"
+
+LOGSUMEXP = '''
+    rules: ClassVar[str] = """
+    aten.logsumexp: (S(dim)) -> (NAME)    when keepdim == false
+        local
+        top = aten.amax(self, dim, true)
+        total = aten.sum.dim_IntList(aten.exp(aten.sub.Tensor(self, top)), dim)
+        state = (aten.squeeze.dims(top, dim), total)
+        return NAME.pack(state)
+    """
+'''
+"""A strategy of STABLE; a combination that is of another value than the op's is found by it alone."""
 
 JOINTS = {
     "ZeroForTheLargest": instead(STABLE, "(largest.shape, -math.inf)", "(largest.shape, 0.0)", "combine"),
@@ -25,6 +37,10 @@ JOINTS = {
     ),
     "FinishesByItself": instead(STABLE, "return (state[0] + state[1].log(),)", "return (state[0].flip(0),)", "finish"),
     "TwoResultsOfOne": instead(STABLE, "state[1].log(),)", "state[1].log(), state[0])", "finish"),
+    "SumsAsTheyAre": WrongPlacement(
+        "rules",
+        STABLE.replace("(left[0] - finite).exp()", "1").replace("(right[0] - finite).exp()", "1") + LOGSUMEXP,
+    ),
     "StartsFromZero": instead(STABLE, "value.new_ones(value.shape)", "value.new_zeros(value.shape)", "inverse"),
 }
 """Name → a wrong placement."""
