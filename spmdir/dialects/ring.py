@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import attrs
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -32,6 +33,12 @@ class LocalFormOp(ValueOp):
         if mesh is None or not is_local(self.parent_op()):
             raise ShardingError("is about the tensors of one rank; only a function after localize has such ops")
         self.check_form(mesh)
+
+    def require_known(self, *known: str) -> None:
+        """Raise VerifyException for an argument that is not in `known`."""
+        for name in self.argument:
+            if name not in known:
+                raise VerifyException(f"has no argument '{name}'; expected {', '.join(known)} alone")
 
     def check_form(self, mesh: Mesh) -> None:
         """Raise SpmdirError unless operands, arguments and results are what the op takes and gives."""
@@ -93,12 +100,15 @@ class RotateOp(LocalFormOp):
 
     def check_form(self, mesh: Mesh) -> None:
         self.require(1, 1)
+        self.require_known("axes", "steps", "largest")
         argument = self.argument
         axes, steps = argument.get("axes"), argument.get("steps", 1)
         if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
             raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
         for axis in axes:
             mesh.require(str(axis))
+        if len(set(axes)) < len(axes):
+            raise VerifyException(f"goes along [{', '.join(map(str, axes))}]; expected each axis once")
         if type(steps) is not int or steps < 1:
             raise VerifyException(f"goes {steps!r} steps; expected a number from 1 on")
         self.expect(self.given)
@@ -120,11 +130,17 @@ class ChooseOp(LocalFormOp):
 
     def check_form(self, mesh: Mesh) -> None:
         self.require(2, 1)
-        if not isinstance(self.argument.get("when"), Local):
-            raise VerifyException(
-                f"chooses by {self.argument.get('when')!r}; expected a rank's own number, as in `size(8, cp)`"
-            )
-        self.expect(self.given[1:])
+        self.require_known("when")
+        when = self.argument.get("when")
+        if not isinstance(when, Local) or when.kind == "shard":
+            found = when if isinstance(when, Local) else repr(when)
+            raise VerifyException(f"chooses by {found}; expected a rank's own number, as in `size(8, cp)`")
+        for axis in when.all_axes:
+            mesh.require(axis)
+        new, old = self.given
+        if new is None or old is None or not _agree(new, old):
+            raise VerifyException(f"chooses between {new} and {old}; expected tensors of one type")
+        self.expect((old,))
 
 
 class StateOp(LocalFormOp):
@@ -138,6 +154,7 @@ class StateOp(LocalFormOp):
         return joint_placement(str(self.argument["by"]))
 
     def check_form(self, mesh: Mesh) -> None:
+        self.require_known("by")
         by = self.argument.get("by")
         if not isinstance(by, str):
             raise VerifyException('expected the name of a joint placement, as in `{by = "Attended"}`')
@@ -169,6 +186,9 @@ class CombineOp(StateOp):
 
     def check_state(self, parts: int) -> None:
         self.require(2 * parts, parts)
+        for left, right in zip(self.given[:parts], self.given[parts:], strict=True):
+            if left is None or right is None or not _agree(left, attrs.evolve(right, dtype=left.dtype)):
+                raise VerifyException(f"combines a part {left} with {right}; expected states of the same shapes")
         self.expect(self.given[:parts])
 
 
@@ -180,7 +200,7 @@ class FinishOp(StateOp):
     METHOD: ClassVar[str] = "finish"
 
     def check_state(self, parts: int) -> None:
-        self.require(parts, len(self.results))
+        self.require(parts, len(self.placement.results) or parts)
 
 
 @irdl_op_definition
