@@ -24,6 +24,7 @@ from spmdir.core.placement.base import (
     parse_placement,
     shard_lengths,
 )
+from spmdir.core.placement.evaluated import evaluated
 from spmdir.core.placement.standard import R, plugins
 from spmdir.core.tensor import TensorMeta
 
@@ -239,8 +240,8 @@ class Sharding:
         if not self._is_checked:
             return
         shapes = {shape}
-        for axis, placement in self.entries:
-            count = mesh.sizes[axis]
+        for axes, placement in self.layers:
+            count = mesh.group_size(axes)
             for shape in shapes:
                 _check_layout(placement, shape, count)
             shapes = {local for shape in shapes for local, _ in placement.local_types(shape, F32, count)}
@@ -341,7 +342,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
 
 def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> None:
     try:
-        placement.check(shape, count)
+        evaluated("check", placement.check, shape, count)
     except SpmdirError as error:
         # Declarations may raise any SpmdirError; callers that try shardings expect a ShardingError.
         raise ShardingError(error.message, error.location) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -11,12 +12,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.core.dtype import F32
+from spmdir.core.placement.packing import pack, packed_type, unpack
 from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import collect, local_tensor
 from spmdir.simulator.simulate import run_single
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 from tests.lowering.gloo_ranks import on_ranks
 from tests.placements import joint_placements
 
@@ -159,6 +164,54 @@ def test_ranks_whose_states_are_equal_by_chance_send_what_the_others_send() -> N
     torch.testing.assert_close(out, 4 * query + key.sum(2, keepdim=True))
     parts = [query + part.sum(2, keepdim=True) for part in key.tensor_split([2, 4, 5], 2)]
     torch.testing.assert_close(lse, sum(part[..., 0] * (-1 if rank < 3 else 1) for rank, part in enumerate(parts)))
+
+
+@attrs.frozen
+class OfMatrices(spmdir.JointPlacement):
+    """Two matrices, which fails on other tensors, as plug-ins do."""
+
+    text = "OfMatrices({part})"
+    parts = ("a", "b")
+    part: int
+
+    def types(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        rows, columns = shape
+        return [((rows, columns), dtype), ((rows, columns), dtype)]
+
+    def identity(self, *like: Any) -> Any:
+        return tuple(part.new_zeros(part.shape) for part in like)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        return left[0] + right[0], left[1] + right[1]
+
+    def slices(self, dim: int) -> bool:
+        return False
+
+
+def test_several_axes_of_one_state_lay_it_out_once() -> None:
+    mesh = spmdir.Mesh({"a": 2, "b": 2})
+    sharding = parse_sharding("a: OfMatrices(0), b: OfMatrices(0)")
+    sharding.check_shape(mesh, (4, 6))
+    assert {meta.shape for meta in sharding.local_types(TensorMeta((4, 6), F32), mesh)} == {(48,)}
+
+
+def test_what_types_raises_is_an_error_at_its_line() -> None:
+    with pytest.raises(spmdir.SpmdirError, match=r"`types` fails for .*ValueError: not enough values") as caught:
+        parse_sharding("a: OfMatrices(0)").check_shape(spmdir.Mesh({"a": 2}), (4,))
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_bytes_of_8_bit_floats_beside_scales_unpack_to_what_was_packed(kind: torch.dtype) -> None:
+    payload, scales = torch.arange(-12.0, 12).reshape(4, 6).to(kind), torch.randn(4, 1)
+    types = [((4, 6), DTYPES_OF_TORCH[kind]), ((4, 1), F32)]
+    packed = pack([payload, scales], 1)
+    assert (tuple(packed.shape), DTYPES_OF_TORCH[packed.dtype]) == packed_type(types, 1)
+    found, found_scales = unpack(packed, types, 1)
+    assert found.dtype == kind
+    torch.testing.assert_close(found.float(), payload.float(), rtol=0, atol=0)
+    torch.testing.assert_close(found_scales, scales, rtol=0, atol=0)
 
 
 def run_cases(rank: int, texts: list[str], values: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:

@@ -19,6 +19,7 @@ from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, Error
+from spmdir.core.placement.evaluated import evaluated
 from spmdir.core.placement.packing import converted
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
@@ -263,7 +264,7 @@ def own_type(placement: Placement, shape: tuple[int, ...], dtype: DType, count: 
     """
     if not placement.has_own_type:
         return placement.local_type(shape, dtype, count, index)
-    said: Any = placement.local_type(shape, dtype, count, index)
+    said: Any = evaluated("local_type", placement.local_type, shape, dtype, count, index)
     try:
         sizes, kind = said
         sizes, kind = tuple(sizes), as_dtype(kind)

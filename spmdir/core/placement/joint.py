@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from spmdir.core.dtype import DType, as_dtype
-from spmdir.core.errors import ShardingError, wrong_argument
+from spmdir.core.errors import ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
 from spmdir.core.placement.edge import Edge
+from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
 from spmdir.core.placement.text import field_types, print_placement
 
@@ -135,7 +136,15 @@ class JointPlacement(Placement):
         return edge.lower in (self._replicate, self._scatter)
 
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
-        return [(tuple(part), as_dtype(kind)) for part, kind in self.types(tuple(shape), dtype)]
+        said: Any = evaluated("types", self.types, tuple(shape), dtype)
+        try:
+            return [(tuple(part), as_dtype(kind)) for part, kind in said]
+        except (SpmdirError, TypeError, ValueError):
+            raise ShardingError(
+                f"`types` of {self} gives {shown(said)}; expected shape and element type of each part, as in "
+                "[((4, 6), 'f32')]",
+                place(self.types),
+            ) from None
 
     def _leading(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return how many of the first dimensions the parts have in common, along which states go apart."""

@@ -20,11 +20,16 @@ _METHODS = {
 }  # fmt: skip
 """Name of an element type → the method that converts a tensor to it."""
 
+_TENSOR_TYPES = {"f8E4M3FN": "torch.Float8_e4m3fnTensor", "f8E5M2": "torch.Float8_e5m2Tensor"}
+"""Name of an element type without such a method → what `type` of a tensor calls it."""
+
 
 def converted(tensor: Any, dtype: DType) -> Any:
-    """Return `tensor` in element type `dtype`; as it is if `dtype` has no such method, as 8-bit floats have none."""
-    method = _METHODS.get(dtype.name)
-    return getattr(tensor, method)() if method else tensor
+    """Return `tensor` in element type `dtype`."""
+    if method := _METHODS.get(dtype.name):
+        return getattr(tensor, method)()
+    # `type` would move the tensor itself to the CPU.
+    return tensor.to(tensor.new_empty(0).type(_TENSOR_TYPES[dtype.name]).dtype)
 
 
 def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
