@@ -123,6 +123,12 @@ _DROPOUT = """
 DROPOUT = frozenset(_DROPOUT.split())
 """The admitted ops that do so unless `dropout_p` is 0, its default."""
 
+
+def draws(name: str, dropout: object = 0) -> bool:
+    """Return whether calls of op `name` with that `dropout_p` advance the stream of random numbers."""
+    return name in RANDOM or (name in DROPOUT and dropout != 0)
+
+
 _NAME = re.compile(r"[A-Za-z_]\w*\.\w+(?:\.\w+)?", re.ASCII)
 _FILES = re.compile(r"file|path|url")
 

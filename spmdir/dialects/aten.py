@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
-from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, is_admitted, why_not
+from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
 from spmdir.core.call import Literal
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding import Sharding
@@ -75,8 +75,8 @@ class DropoutEffect(MemoryEffect):
 
     @classmethod
     def get_effects(cls, op: Operation) -> Set[EffectInstance]:
-        draws = isinstance(op, AtenOp) and op.argument.get("dropout_p", 0) != 0
-        return {EffectInstance(MemoryEffectKind.WRITE)} if draws else set()
+        drawn = isinstance(op, AtenOp) and draws(op.name, op.argument.get("dropout_p", 0))
+        return {EffectInstance(MemoryEffectKind.WRITE)} if drawn else set()
 
 
 @irdl_op_definition

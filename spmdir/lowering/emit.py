@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.core.admission import draws
 from spmdir.core.arguments import INTEGER, SIZES, accepts
 from spmdir.core.call import Local
 from spmdir.core.dtype import I64
@@ -148,6 +149,7 @@ class _Emitter:
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
         )
         self.unneeded: list[fx.Node] = []
+        self.drawn: set[fx.Node] = set()
         self.once: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
         self.checked: set[object] = set()
@@ -171,7 +173,7 @@ class _Emitter:
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
         if self.unneeded:
             results = (node for node in self.graph.nodes if node.target is operator.getitem)
-            erase_unused(self.graph, (*self.unneeded, *results))
+            erase_unused(self.graph, (*self.unneeded, *results), self.drawn)
         self.graph.lint()
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
@@ -226,6 +228,8 @@ class _Emitter:
         args, kwargs = self.arguments(op, target)
         self.check(op, target, args, kwargs)
         node = self.call(target, *args, **kwargs)
+        if draws(op.name, op.argument.get("dropout_p", 0)):
+            self.drawn.add(node)
         returns = target._schema.returns
         if len(returns) == 1 and str(returns[0].real_type) == "Tensor":
             return [node]

@@ -6,7 +6,7 @@ A rotation is one all_to_all in which each rank sends to one other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from torch.fx import Graph, Node
@@ -56,15 +56,15 @@ def state(
     return [node for node, _ in results]
 
 
-def erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:
+def erase_unused(graph: Graph, nodes: Iterable[Node], kept: Container[Node]) -> None:
     """Erase those of `nodes` that nothing uses, and what is used for them alone.
 
-    Collectives, which all ranks issue, and inputs stay.
+    Collectives, which all ranks issue, inputs and `kept`, which draws random numbers on all ranks, stay.
     """
     pending, erased = [*nodes], set[Node]()
     while pending:
         node = pending.pop()
-        if node in erased or node.users or node.op != "call_function" or _is_collective(node):
+        if node in erased or node in kept or node.users or node.op != "call_function" or _is_collective(node):
             continue
         pending += node.all_input_nodes
         graph.erase_node(node)

@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.core.call import Local
 from spmdir.core.dtype import DTYPES
-from spmdir.core.errors import RuleError
+from spmdir.core.errors import Location, RuleError
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Binary, Condition, Constant, Expression, Function, Name, Sequence
@@ -32,7 +32,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _local_arithmetic(symbol: str, left: Any, right: Any) -> Local:
+def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | None) -> Local:
     if symbol == "*" and isinstance(left, int):
         left, right = right, left
     if symbol in "+-" and isinstance(left, int) and isinstance(right, Local):
@@ -43,7 +43,11 @@ def _local_arithmetic(symbol: str, left: Any, right: Any) -> Local:
             return attrs.evolve(left, times=left.times * right, plus=left.plus * right)
         if symbol in "+-":
             return attrs.evolve(left, plus=left.plus + (right if symbol == "+" else -right))
-    raise RuleError(f"a rank's own integers cannot be combined as {left} {symbol} {right}")
+    raise RuleError(
+        f"a rank's own integers cannot be combined as {left} {symbol} {right}; expected one of them with integers that "
+        "all ranks share, by +, - or *",
+        location,
+    )
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
@@ -68,7 +72,7 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
         return left
     right = evaluate(expression.right, scope)
     if isinstance(left, Local) or isinstance(right, Local):
-        return _local_arithmetic(expression.operator, left, right)
+        return _local_arithmetic(expression.operator, left, right, expression.location)
     try:
         return OPERATORS[expression.operator](left, right)
     except TypeError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.admission import draws
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I64
 from spmdir.core.errors import RuleError
@@ -67,9 +68,13 @@ class Emitter:
             when = self._condition(statement.condition)
             if when is False:
                 continue
+            start = len(self.made)
             values = self._values(statement)
+            if isinstance(when, Local):
+                self._require_no_draws(self.made[start:], when, statement)
             if not statement.targets:
                 return values
+            self._require_names(statement, len(values))
             former = [self.names.get(target) for target in statement.targets]
             if isinstance(when, Local):
                 values = tuple(self._chosen(when, *pair) for pair in zip(values, former, strict=False))
@@ -89,6 +94,26 @@ class Emitter:
         value = self.value(made)
         several = isinstance(value, tuple) and len(statement.targets) != 1
         return value if several else (value,)
+
+    def _require_names(self, statement: Statement, count: int) -> None:
+        """Raise RuleError unless there is a target for each of `count` values; of an op, the last need none."""
+        names = len(statement.targets)
+        if names > count or (names < count and not isinstance(statement.values[0], OpCall)):
+            targets = ", ".join(statement.targets)
+            raise RuleError(
+                f"the number of names in '{targets}' is {names}, and that of values {count}; expected the same",
+                statement.location,
+            )
+
+    def _require_no_draws(self, made: Iterable[ExpandedOp], when: Local, statement: Statement) -> None:
+        """Raise RuleError if a rank that does not choose `made` would draw fewer random numbers than others."""
+        for call in (op.call for op in made):
+            if draws(call.name, call.argument.get("dropout_p", 0)):
+                raise RuleError(
+                    f"{call.name} draws random numbers `if` {when}, which differs between ranks, whose generators "
+                    "would then differ; expected it in a statement without `if`",
+                    statement.location,
+                )
 
     def _condition(self, condition: Condition | None) -> bool | Local:
         """Return whether `condition` holds; a rank's own number, not 0 where it does, if ranks differ."""
