@@ -1,16 +1,22 @@
 """How evenly causal attention is shared where the sequence is sharded, and what is sent.
 
-For 4 and 8 ranks and the placements S and ZigZag of the sequence, by gathering keys and values (all-gather) and by
-sharding heads instead of positions (Ulysses): the pairs of query and key that the mask leaves and the flops of the
+For 4 and 8 ranks and the placements S and ZigZag of the sequence, by gathering keys and values (all-gather), by
+sending their blocks round a ring with the plug-in of docs/placements/ring-attention.md (ring), and by sharding heads
+instead of positions (Ulysses): the pairs of query and key that the mask leaves and the flops of the
 emitted program, each of the busiest rank relative to the mean, the flops of the busiest rank, and the bytes that a
-rank sends, for a batch of one. A kernel that is given a mask computes masked pairs too.
+rank sends, for a batch of one. A kernel that is given a mask computes masked pairs too; in a ring, ranks leave out
+the blocks that the mask hides.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
+import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import spmdir
 from benchmarks.measure import listed
@@ -21,6 +27,7 @@ HEADS, WIDTH = 8, 64
 
 METHODS: dict[str, Callable[[str], str]] = {
     "all-gather": lambda placement: f"{placement}(2)",
+    "ring": lambda placement: f"{placement}(2)",
     "Ulysses": lambda placement: "S(1)",
 }
 """Method → the placement of the attention's result, for that of the sequence."""
@@ -43,7 +50,23 @@ def partitioned(method: str, placement: str, count: int, length: int, dtype: str
     made = METHODS[method](placement)
     sizes = {"count": count, "heads": HEADS, "length": length, "width": WIDTH, "dtype": dtype}
     module = spmdir.parse(PROGRAM.format(**sizes, held=f"{placement}(2)", made=made))
-    return spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
+    passes = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
+    if method != "ring":
+        return spmdir.run_passes(module, passes)
+    # No gather is worth what it holds, so that keys and values stay sharded.
+    passes = passes.replace("propagate", "propagate{gathered-byte=1e9}")
+    return spmdir.run_passes(module, spmdir.Pipeline(passes, plugins=[ring_plugin()]))
+
+
+@functools.cache
+def ring_plugin() -> str:
+    """Return the path of a file with the plug-in that the page on ring attention shows."""
+    page = (Path(__file__).parents[1] / "docs/placements/ring-attention.md").read_text()
+    shown = re.search(r"<<'END'\n(.*?)^END$", page, re.MULTILINE | re.DOTALL)
+    assert shown
+    path = Path(tempfile.mkdtemp()) / "ring_attention.py"
+    path.write_text(shown[1])
+    return str(path)
 
 
 def pairs(method: str, placement: str, count: int, length: int) -> list[int]:
