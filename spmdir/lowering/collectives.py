@@ -154,7 +154,10 @@ def _convert(site: Site, x: Node) -> Started:
         None if target.dim is None else site.partition(site.target, target.dim, moved),
     )
     largest = local_shape(site.source, site.shape, site.mesh)
-    code = EdgeCode(source, target, group, tuple(site.states), largest)
+    members = site.mesh.group(site.rank, moved) if site.states else ()
+    shapes = [site.source.local_shape(site.shape, site.mesh, site.mesh.coordinate(rank)) for rank in members]
+    group_largest = tuple(map(max, zip(*shapes, strict=True)))
+    code = EdgeCode(source, target, group, tuple(site.states), largest, group_largest)
     held, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
     results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
     require_kinds(code, found, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))

@@ -36,6 +36,7 @@ class EdgeCode:
         states: the names of what the ranks keep for it; each is a [1, …] of what its lowering has on the rank with
             the largest shard.
         largest: the local shape of that rank before.
+        group_largest: the largest size of each dimension before, on the ranks of the group.
     """
 
     source: Placement
@@ -43,6 +44,7 @@ class EdgeCode:
     group: Group
     states: tuple[str, ...] = ()
     largest: tuple[int, ...] = ()
+    group_largest: tuple[int, ...] = ()
 
     def __call__(self, x: torch.Tensor, *held: torch.Tensor) -> Any:
         edge = edge_between(self.source, self.target)
@@ -51,7 +53,10 @@ class EdgeCode:
         if not edge.state:
             return edge.lower(x, self.group)
         states = edge.states(self.largest, self.group.size)
-        shapes = {name: states[name].local_shape(x.shape, self.group.size) for name in self.states}
+        shapes = {
+            name: states[name].local_shape(self.group_largest if states[name].shared else x.shape, self.group.size)
+            for name in self.states
+        }
         own = {name: _first(one[0], shapes[name]) for name, one in zip(self.states, held, strict=True)}
         found = edge.lower(x, self.group, own)
         if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):

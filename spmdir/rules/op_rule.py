@@ -244,7 +244,6 @@ class OpRule(RuleInstance):
             scattered: the factors of which a rank may have several ranges.
             strategies: those in use, of which one that is written as text brings the local form.
         """
-        texts = {factor: one.text for one in strategies if one.text for factor in one.factors}
         return localize(
             self,
             self.rules,
@@ -252,5 +251,5 @@ class OpRule(RuleInstance):
             scattered,
             operands or self.call.operands,
             rank or Alone(),
-            texts,
+            strategies,
         )

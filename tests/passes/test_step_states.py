@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from xdsl.utils.exceptions import VerifyException
 
 import spmdir
-from spmdir import UNKNOWN, Edge, Error, Mesh, PartialPlacement, State
+from spmdir import UNKNOWN, Edge, Error, Mesh, PartialPlacement, S, ShardPlacement, State
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.dialects import ir
 from tests.lowering.gloo_ranks import on_ranks
@@ -85,6 +85,27 @@ class Forgetful(PartialPlacement):
         yield Edge(lambda x, group, state: (group.all_reduce(x), {}), target="R", by="all_reduce", state={"e": State()})
 
 
+@attrs.frozen
+class Recent(ShardPlacement):
+    """Shards of a row matrix, whose gather remembers what it gave."""
+
+    text: ClassVar[str] = "Recent({dim})"
+    error: ClassVar[Error] = UNKNOWN
+    dim: int
+
+    def ranges(self, size, count, index):
+        return S(0).ranges(size, count, index)
+
+    def edges(self):
+        last = State(lambda shape, count: (count, *shape), shared=True)
+        yield Edge(self.gather, target="R", by="all_gather", state={"last": last})
+
+    def gather(self, x, group, state):
+        missing = state["last"].shape[1] - x.shape[0]
+        blocks = group.all_gather(torch.nn.functional.pad(x, (0, 0, 0, missing)))
+        return blocks.flatten(0, 1)[: group.shape[0]], {"last": blocks}
+
+
 PROGRAM = """
 spmd.mesh @mesh <dp = 2, tp = 2>
 func.func @f(%x: tensor<6x5xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
@@ -128,6 +149,23 @@ def test_a_state_that_is_shared_is_one_for_the_ranks_of_the_step() -> None:
     module, state = lowered("Factored"), {}
     spmdir.simulate(module, inputs(0), state=state)
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {"g.error": (4, 3, 8), "g.q": (2, 8, 1)}
+
+
+def test_a_state_that_is_shared_has_one_shape_where_shards_differ_in_size() -> None:
+    text = """
+    spmd.mesh @mesh <dp = 4>
+    func.func @f(%x: tensor<10x2xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: Recent(0)>}) -> tensor<10x2xf64> {
+      return %x : tensor<10x2xf64>
+    }"""
+    module, x, state = (
+        spmdir.run_passes(ir.parse(text), "propagate,insert-reshard,lower-reshard"),
+        torch.randn(10, 2, dtype=F64),
+        {},
+    )
+    (found,) = spmdir.simulate(module, [x], state=state)
+    assert torch.equal(found, x)
+    rows = torch.cat([x, torch.zeros(2, 2, dtype=F64)])
+    assert torch.equal(state["x.last"], rows.reshape(1, 4, 3, 2))
 
 
 def test_the_same_state_gives_the_same_run_and_none_begins_anew() -> None:

@@ -175,6 +175,19 @@ aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Attended(0
 
 
 @attrs.frozen
+class AttendedAlong(Attended):
+    """The same, of which states go apart along the first `lead` dimensions."""
+
+    text: ClassVar[str] = "AttendedAlong({part}, {width}, {lead})"
+    examples: ClassVar[tuple[str, ...]] = ("AttendedAlong(1, 8, 2)",)
+    rules: ClassVar[str] = Attended.rules.replace("Attended", "AttendedAlong").replace("count(e))", "count(e), 2)")
+    lead: int = 0
+
+    def slices(self, dim: int) -> bool:
+        return dim < self.lead
+
+
+@attrs.frozen
 class Chosen(JointPlacement):
     """Two sums, of which the second op result has another state on the ranks that have keys."""
 

@@ -214,6 +214,26 @@ def test_bytes_of_8_bit_floats_beside_scales_unpack_to_what_was_packed(kind: tor
     torch.testing.assert_close(found_scales, scales, rtol=0, atol=0)
 
 
+def test_states_are_packed_by_the_fields_that_the_strategy_gives_and_not_by_their_defaults() -> None:
+    keys = ((2, 4, 5, 8), "a: S(2)")
+    case = Case(
+        "a = 2",
+        (((2, 4, 3, 8), ""), keys, keys),
+        "aten._scaled_dot_product_flash_attention_for_cpu(%x0, %x1, %x2)",
+        (
+            ("tensor<2x4x3x8xf32>", "a: AttendedAlong(0, 8, 2)", "a: S(1)"),
+            ("tensor<2x4x3xf32>", "a: AttendedAlong(1, 8, 2)", ""),
+        ),
+    )
+    assert joint_placements.AttendedAlong.text  # the module declares the placements
+    module = case.module()
+    text = spmdir.print_ir(spmdir.run_passes(module, "localize"))
+    assert '{by = "AttendedAlong(0, 8, 2)"} : tensor<2x4x27xf32>' in text
+    values = inputs(case, 1.0)
+    for found, right in zip(spmdir.simulate(module, values), run_single(spmdir.parse(case.text), values), strict=True):
+        torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-6)
+
+
 def run_cases(rank: int, texts: list[str], values: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
     """Return what this rank has of the results of every program, on a mesh of one axis of two ranks."""
     assert joint_placements.TopK.text  # the module declares the placements

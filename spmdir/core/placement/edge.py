@@ -25,7 +25,8 @@ class State:
 
     Attributes:
         shape: (local shape before the step, number of ranks) → its shape on a rank; by default the local shape. A rank
-            whose shard is smaller than the largest has the first elements of each dimension.
+            whose shard is smaller than the largest has the first elements of each dimension, of a `shared` one as many
+            as the ranks of the step that have most.
         dtype: the name of its element type; that of the tensor if None.
         initial: what it begins with, one of INITIAL.
         shared: whether it is equal on the ranks of the step, as what follows from reduced values is; else each rank

@@ -17,7 +17,7 @@ from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlaceme
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
-from spmdir.core.placement.text import field_types, print_placement
+from spmdir.core.placement.text import field_types, head_of, print_placement, read_placement
 
 State = Sequence[Any]
 """The tensors of a state, one a part."""
@@ -29,8 +29,8 @@ class JointPlacement(Placement):
     States form a commutative monoid: `combine` is associative and commutative, and `identity` is neutral, so that
     ranks may combine theirs in any order. `identity`, `combine`, `finish` and `start` are torch ops, which are traced
     once, so they cannot branch on values; they take states with fewer positions along any dimension that `slices`. A
-    local form of a rule calls them by the name of the class, as in `state = Attended.combine(state, (out, lse))`; they
-    are called with part 0 then.
+    local form of a rule calls them by the name of the class, as in `state = Attended.combine(state, (out, lse))`: of
+    part 0, with the fields that the strategy gives to a result, or with defaults where it gives none.
 
     A class without a `text` is of states in local forms alone. One with a text is a placement of values too: a value
     with this placement is one of the op's results, the one that the field `part` says. Every rank holds its state of
@@ -176,16 +176,20 @@ class JointPlacement(Placement):
         return self.pack(*(self.identity(*state) if group.index else state))
 
 
-def joint_placement(name: str) -> JointPlacement:
-    """Return part 0 of the joint placement whose texts begin with `name`, on which its methods are called.
+def joint_placement(text: str) -> JointPlacement:
+    """Return the joint placement of `text`, or part 0 of that whose texts begin with it, to call its methods.
 
     Raises:
-        ShardingError: there is none, or it has further fields without defaults.
+        ShardingError: there is none, or it has further fields, without defaults, that `text` does not give.
+        ParseError: the text does not fit its template.
     """
+    name = head_of(text)
     kind = placement_class(name)
     if kind is None or not issubclass(kind, JointPlacement):
         found = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
         raise ShardingError(f"{found}; expected the name of a JointPlacement, whose class is declared before")
+    if name != text.strip():
+        return read_placement(kind, text)
     try:
         return kind(part=0) if "part" in field_types(kind) else kind()  # type: ignore[call-arg]
     except TypeError as error:

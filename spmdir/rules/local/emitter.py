@@ -12,6 +12,7 @@ from spmdir.core.admission import draws
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I64
 from spmdir.core.errors import RuleError
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.language.expressions import evaluate
@@ -36,7 +37,9 @@ class Emitter:
         rank: Rank | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
         shards: dict[int, Local] | None = None,
+        joint: Mapping[str, JointPlacement] | None = None,
     ):
+        self.joint = joint or {}
         self.shards = {} if shards is None else shards
         self.owner, self.ops, self.scope, self.rank = owner, ops, scope, rank or Alone()
         self.operands = operands or scope.operands

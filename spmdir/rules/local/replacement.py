@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from spmdir.core.call import Local
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
-from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Rank
+from spmdir.rules.local.states import joint_of
 from spmdir.rules.local.suitability import serving
+from spmdir.rules.strategies.strategy import Strategy
 
 
 def expand(owner: RuleInstance, ops: Ops, factor: int) -> Expansion:
@@ -32,7 +33,7 @@ def localize(
     scattered: frozenset[int],
     operands: tuple[TensorMeta, ...],
     rank: Rank,
-    texts: Mapping[int, TextStrategy],
+    strategies: Iterable[Strategy],
 ) -> Expansion | None:
     """Return the ops on one rank's tensors that replace `owner` when its factors are sharded as `shards` say.
 
@@ -41,9 +42,10 @@ def localize(
     Args:
         shards: factor → its shard, a Local of kind "shard".
         scattered: the factors of which a rank may have several ranges.
-        texts: factor → the strategy, written as text, by which it is sharded.
+        strategies: those in use, of which one that is written as text brings the local form.
     """
-    bodies = [text.body for text in texts.values() if text.body]
+    texts = {factor: one for one in strategies if one.text for factor in one.factors}
+    bodies = [one.text.body for one in texts.values() if one.text and one.text.body]
     numbers = serving(owner, [f for f in shards if f not in texts], scattered)
     if numbers and owner.rule.clauses[numbers[-1]].kind == "local":
         bodies.append(owner.rule.clauses[numbers[-1]].body)
@@ -73,7 +75,9 @@ def localize(
         return tuple(0 if len(pads) - d in sharded else p for d, p in enumerate(pads)) if sharded else None
 
     scope = attrs.evolve(owner.scope, factors=factors, dims=dims, parts=parts, inner=inner)
-    emitter = Emitter(owner, ops, scope, rank, operands, held)
+    emitter = Emitter(
+        owner, ops, scope, rank, operands, held, joint_of(p for one in texts.values() for p in one.results)
+    )
     results = tuple(map(emitter.returned, emitter.run(bodies[0]), owner.call.results))
     form = Expansion(tuple(emitter.made), results)
     return form.used() if any(statement.ring is not None for statement in bodies[0]) else form

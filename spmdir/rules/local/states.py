@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 
 from spmdir.core.call import Call
 from spmdir.core.errors import RuleError, SpmdirError
-from spmdir.core.placement.joint import joint_placement
+from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.placement.standard import Placement
+from spmdir.core.placement.text import head_of
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import STATE_METHODS, StateCall
 from spmdir.rules.local.expansion import Value
 
 
 class StateBuilder(Protocol):
-    """What a call on states needs of the emitter that runs a form."""
+    """What a call on states needs of the emitter that runs a form.
+
+    Attributes:
+        joint: name → the joint placement of that name which the form's strategy gives to results.
+    """
+
+    joint: Mapping[str, JointPlacement]
 
     def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
 
@@ -36,11 +44,12 @@ def state_call(
         RuleError: the arguments are not what the method takes; located.
     """
     try:
-        placement = joint_placement(expression.placement)
+        placement = emitter.joint.get(expression.placement) or joint_placement(expression.placement)
         parts = placement.parts
     except SpmdirError as error:
         raise RuleError(error.message, expression.location) from None
     method = expression.method
+    by = str(placement) if expression.placement in emitter.joint else expression.placement
     states = [tuple(arguments)] if method == "identity" else [*arguments]
     if len(states) != (2 if method == "combine" else 1) or not all(_is_state(state, len(parts)) for state in states):
         raise RuleError(
@@ -56,7 +65,17 @@ def state_call(
         results = tuple(meta and attrs.evolve(meta, dtype=part.dtype) for meta, part in pairs)
     if method == "pack":
         results = (TensorMeta(*placement.packed_type([(meta.shape, meta.dtype) for meta in metas])),)
-    return emitter.add(Call(f"spmd.{method}", metas, (("by", expression.placement),), results), operands)
+    return emitter.add(Call(f"spmd.{method}", metas, (("by", by),), results), operands)
+
+
+def joint_of(placements: Iterable[Placement]) -> dict[str, JointPlacement]:
+    """Return name → part 0 of the first joint placement of that name among `placements`."""
+    found: dict[str, JointPlacement] = {}
+    for placement in placements:
+        if isinstance(placement, JointPlacement):
+            first = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[call-arg]
+            found.setdefault(head_of(type(placement).text), first)
+    return found
 
 
 def _is_state(state: Any, parts: int) -> bool:
