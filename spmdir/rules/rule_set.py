@@ -111,8 +111,15 @@ class RuleSet:
     def _strategy(self, record: Record) -> TextStrategy:
         from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
 
-        strategy = parse_strategy(record.text, record.file, record.line, record.indent)
-        check_strategy(strategy, self, MAPS)
+        try:
+            strategy = parse_strategy(record.text, record.file, record.line, record.indent)
+            check_strategy(strategy, self, MAPS)
+        except SpmdirError as error:
+            if record.is_composed:
+                where = Location(record.file, record.line, 1)
+                found = error.errors if isinstance(error, SpmdirErrors) else [error]
+                raise_all([type(one)(f"'{record.text}': {one.message}", where) for one in found])
+            raise
         return strategy
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:

@@ -19,12 +19,14 @@ class Record:
     Attributes:
         file, line: where it begins.
         indent: the columns that stand in front of each of its lines in the file.
+        is_composed: whether it stands nowhere in the file; `line` is that of the class which composes it.
     """
 
     file: str
     line: int
     text: str
     indent: int = 0
+    is_composed: bool = False
 
 
 Records = Mapping[str, tuple[Record, ...]]

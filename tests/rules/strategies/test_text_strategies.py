@@ -199,6 +199,27 @@ def test_text_that_is_no_strategy_is_an_error_at_its_line_in_the_class(tmp_path:
     ]
 
 
+def test_text_that_a_class_composes_is_an_error_at_the_line_that_gives_it_or_is_quoted(tmp_path: Path):
+    path = tmp_path / "composed.py"
+    path.write_text(
+        "from typing import ClassVar\n\nimport attrs\nfrom spmdir.placements.cyclic import Cyclic\n\n"
+        "NAME = 'chunk'\n\n\n"
+        '@attrs.frozen\nclass Composed(Cyclic):\n    text: ClassVar[str] = "Composed({dim}, {block})"\n'
+        '    rules: ClassVar[str] = f"""\n'
+        "    aten.{NAME}: (Composed(dim, chunk)) -> (S(dim)…)\n    aten.reluu: (R) -> (R)\n"
+        '""" + "\\n".join(f"    aten.{op}: (S(0)) -> (S(q))" for op in ("neg", "abs"))\n'
+    )
+    with pytest.raises(SpmdirError) as caught:
+        spmdir.load_plugin(path)
+    unknown = "error: unknown name 'q'; expected one of *, self"
+    assert [one.partition("; did you")[0] for one in str(caught.value).replace(str(path), path.name).splitlines()] == [
+        "composed.py:13:32: error: unknown name 'chunk'; expected one of *, chunks, dim, self, ~dim",
+        "composed.py:14:5: error: a strategy of 'aten.reluu', which has no rule; expected one of an op that has one",
+        f"composed.py:9:1: error: 'aten.neg: (S(0)) -> (S(q))': {unknown.removeprefix('error: ')}",
+        f"composed.py:9:1: error: 'aten.abs: (S(0)) -> (S(q))': {unknown.removeprefix('error: ')}",
+    ]
+
+
 def test_a_rules_file_beside_a_placement_belongs_to_it(tmp_path: Path):
     path = tmp_path / "besides.py"
     path.write_text(
