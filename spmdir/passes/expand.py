@@ -108,6 +108,7 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
         ShardingError: the op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
     """
     rule, choice = strategies_of(op, mesh, rules)
+    # Only strategies of a factor expand; those that shard several, as text, have local forms of their own.
     factor = next((strategy.factors[0] for strategy in choice.values() if strategy.rewrite == "expand"), None)
     if rule is None or factor is None:
         return None
