@@ -12,6 +12,7 @@ import torch
 
 from spmdir.checking.placements.instances import drawn_instances, instances
 from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.rule_laws import never_run
 from spmdir.checking.placements.table import LAWS
 from spmdir.checking.placements.time_limit import TooLong, time_limit
 from spmdir.core.errors import Location, SpmdirError, did_you_mean, require_type
@@ -73,6 +74,7 @@ class Verdict:
         left_out: how many examples were not, since the check was a quick one.
         broken: the first law that is broken, as an error on its first example, at the class or at the line that raised;
             the laws after it build on it and are not tried. None if all hold.
+        never_run: strategies that its class has as text and no sample is a call of, so that nothing is known of them.
     """
 
     placement: str
@@ -80,6 +82,7 @@ class Verdict:
     examples: int
     left_out: int = 0
     broken: SpmdirError | None = None
+    never_run: tuple[str, ...] = ()
 
     @property
     def cut_off(self) -> bool:
@@ -88,7 +91,11 @@ class Verdict:
 
     def __str__(self) -> str:
         of = f" of {self.examples + self.left_out}" if self.left_out else ""
-        return str(self.broken or f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)")
+        if self.broken:
+            return str(self.broken)
+        lines = [f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)"]
+        lines += [f"{self.placement}: not checked, since no sample is a call of it: {text}" for text in self.never_run]
+        return "\n".join(lines)
 
 
 @attrs.frozen
@@ -206,7 +213,9 @@ def _of_value(placement: Placement, path: str | None, effort: Effort) -> Verdict
         tried, examples, left_out = tried + bool(count), examples + count, left_out + out
         if broken is not None:
             return Verdict(_text(placement), tried, examples, left_out, broken)
-    return Verdict(_text(placement), tried, examples, left_out)
+    by_texts = any(law.name == "text strategies" for law in effort.chosen)
+    texts, _ = _in_time(lambda: never_run(placement), effort, 100) if by_texts else (None, None)
+    return Verdict(_text(placement), tried, examples, left_out, never_run=tuple(texts or ()))
 
 
 def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tuple[int, int, SpmdirError | None]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import attrs
 
+from spmdir.checking.placements.examples import tuples
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.soundness import judge, prepare, strategies_of
+from spmdir.checking.rules.text_samples import TextRun, runs_of_texts
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.joint import JointPlacement
 from spmdir.placements.cyclic import Cyclic
 from spmdir.rules import Strategy
+from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.placement_texts import texts_of
 
@@ -61,6 +64,45 @@ def _lifts(placement: Placement, op: str) -> bool:
         return True
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Runs(Example):
+    """Calls on which one strategy is run."""
+
+    runs: tuple[TextRun, ...]
+
+
+@lru_cache(maxsize=1)
+def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
+    others = (Cyclic(0, 2),) if _is_of_states(placement) else ()
+    counts = dict.fromkeys((2, 3, *(len(numbers) for numbers in tuples(placement) if 1 < len(numbers) < 9)))
+    found: dict[TextStrategy, list[TextRun]] = {}
+    for op in texts_of(type(placement)):
+        found |= runs_of_texts((placement, *others), samples_of(frozenset([op])), default(), tuple(counts))
+    return found
+
+
+def never_run(placement: Placement) -> list[str]:
+    """Return the strategies written as text that the class of `placement` has and no sample is a call of."""
+    return [f"{text.op}: {text}" for text, runs in _runs_of_texts(placement).items() if not runs]
+
+
+def _texts(placement: Placement) -> Iterator[Runs]:
+    if placement.trait in ("open", "replicated"):
+        return
+    for text, runs in _runs_of_texts(placement).items():
+        if runs:
+            yield Runs(about=f"{text.op}: {text}", runs=tuple(runs))
+
+
+def _texts_sound(placement: Placement, example: Example) -> str | None:
+    assert isinstance(example, Runs)
+    for run in example.runs:
+        verdict = judge(run.case, [("x", run.strategy)], Mesh({"x": run.count}))
+        if verdict.fault:
+            return f"{verdict.strategy} of {run.case.rule.text()} on {run.count} ranks: {verdict.fault}"
+    return None
+
+
 def _is_of_states(placement: Placement) -> bool:
     """Return whether no value has the placement, so that it occurs in local forms alone."""
     return isinstance(placement, JointPlacement) and not placement.of_values
@@ -88,5 +130,12 @@ RULE_LAWS = (
         _runs,
         _sound,
         ("lift", "passes", "scaled"),
+    ),
+    Law(
+        "text strategies",
+        "strategies that are written as text compute what the op does",
+        _texts,
+        _texts_sound,
+        ("rules",),
     ),
 )

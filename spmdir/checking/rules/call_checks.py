@@ -15,8 +15,11 @@ from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_
 from spmdir.checking.rules.report import Fault, Missing, OpReport
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.soundness import Case, Verdict, meta, on_one_axis, prepare
+from spmdir.checking.rules.soundness import judge as judged_of
+from spmdir.checking.rules.text_samples import runs_of_texts
 from spmdir.checking.rules.values import hard_variants, special_variants
 from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement, R, parse_placement
 from spmdir.rules import RuleSet
 
@@ -78,6 +81,14 @@ def check_op(
         say(f"running {text} with other numbers")
         for name, verdict in () if extras else with_numbers(sample, case, rules):
             judge(number, name, verdict)
+    for text, runs in runs_of_texts(extras, samples, rules, options.counts).items() if extras else ():
+        if not runs:
+            notes.append(f"not checked, since no sample is a call of it: {text}")
+        for run in runs:
+            if run.larger:
+                say(f"running {(described := describe(run.sample))}")
+                cases.append(Tried(described, run.sample, run.case, []))
+                judge(len(cases) - 1, "", judged_of(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
     if reason := why_undetermined(op):
         notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):

@@ -257,16 +257,23 @@ class Case:
     finite: bool = False
 
 
+FAILURES = RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError
+"""What is raised where a strategy is run that is wrong."""
+
+
 def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
     """Return what is wrong with running `case` by the `chosen` strategies; None if nothing is."""
     rule, operands, expected = case.rule, case.operands, case.expected
     placements = [[(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in chosen] for i in range(len(operands))]
     try:
         local = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
-        results = run_strategies(rule, chosen, mesh, local)
     except UnsupportedError:
         return None  # values that cannot be placed so tell nothing
-    except (RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError) as error:
+    except FAILURES as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        results = run_strategies(rule, chosen, mesh, local)
+    except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     summed = any(adds(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
     through_sums = summed and not case.finite

@@ -67,6 +67,17 @@ TEXTS = {
     "SortsEachShard": extended(
         CHUNKED, 'rules: ClassVar[str] = """\n    aten.sort: (NAME(1)) -> (NAME(1), NAME(1))\n"""', "rules"
     ),
+    "DoublesWhatItSplits": extended(
+        CHUNKED,
+        """
+        rules: ClassVar[str] = \'\'\'
+            aten.split_with_sizes: (NAME(dim)) -> (S(dim)\u2026)
+                local
+                return aten.split_with_sizes(aten.mul.Scalar(self, 2), parts(dim), dim)
+        \'\'\'
+        """,
+        "text strategies",
+    ),
     "CatKeepsTheOrder": extended(
         CHUNKED, 'rules: ClassVar[str] = """\n    aten.cat: (NAME(dim)\u2026) -> (NAME(dim))\n"""', "rules"
     ),
