@@ -103,6 +103,5 @@ RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
     "spmd.combine": _combined,
     "spmd.pack": lambda *state, by: [joint_placement(by).pack(*state)],
     "spmd.finish": lambda *state, by: joint_placement(by).finish(state),
-    "spmd.pack": lambda *parts, by: [joint_placement(by).pack(*parts)],
 }
 """Op → (operands on a rank, arguments) → its results there."""
