@@ -49,6 +49,7 @@ OPERATORS = Limit("operators in one expression", 200)
 DIGITS = Limit("digits of a number", 40)
 TERMS = Limit("terms of a size", 1000)
 FRAMES = Limit("places in one location", 256)
+MISTAKES = Limit("errors in rules", 100)
 INLINED = Limit("ops after inlining", 1 << 18)
 
 ALL = (
@@ -67,6 +68,7 @@ ALL = (
     DIGITS,
     TERMS,
     FRAMES,
+    MISTAKES,
     INLINED,
 )
 

@@ -48,6 +48,7 @@ from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
 from spmdir.rules.local.expansion import ExpandedOp, Expansion
 from spmdir.rules.local.rank import Rank
+from spmdir.rules.local.rings import require_alike
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,10 @@ def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expans
     rotating = {axis for one in first.ops if one.call.name == RotateOp.name for axis in one.call.argument["axes"]}  # type: ignore
     if rotating:
         ranks = sorted({member for rank in ranks for member in mesh.group(rank, rotating)})
-    return [first, *map(form, ranks[1:])]
+    forms = {ranks[0]: first} | {rank: form(rank) for rank in ranks[1:]}
+    if rotating:
+        require_alike(forms, mesh)
+    return list(forms.values())
 
 
 def _largest(expanded: ExpandedOp, metas: Sequence[Sequence[TensorMeta | None]]) -> tuple[tuple[str, Literal], ...]:

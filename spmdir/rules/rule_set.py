@@ -14,6 +14,7 @@ from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
+from spmdir.core.limits import MISTAKES
 from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
@@ -194,8 +195,10 @@ class RuleSet:
         return RuleSet({**self.records, **rules}, merged(self.declared, strategies))
 
     def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
-        """Raise all that is wrong with the rules of the ops `names` and with `strategies`, together."""
-        raise_all(self.errors(names, strategies or {}))
+        """Raise what is wrong with the rules of the ops `names` and with `strategies`, together, up to a limit."""
+        errors = self.errors(names, strategies or {})
+        beyond = [MISTAKES.error(len(errors), errors[-1].location)] if len(errors) > MISTAKES.most else []
+        raise_all([*errors[: MISTAKES.most], *beyond])
 
     def errors(self, names: Iterable[str], strategies: Records) -> list[SpmdirError]:
         """Return all that is wrong with the rules of the ops `names` and with `strategies`."""

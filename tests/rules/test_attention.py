@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import spmdir
+from spmdir.checking.rules.sample import f, sample
 from spmdir.checking.rules.samples import all_samples
-from spmdir.checking.rules.soundness import call_of
+from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import R, Shard
 from spmdir.rules import default
 
@@ -118,10 +120,22 @@ def test_the_kernel_in_plain_ops_is_sharded_as_well(causal: bool):
     ],
 )
 def test_kernels_of_cuda_devices_shard_batch_and_heads_beside_their_seeds(op: str):
-    for sample in (s for s in all_samples(default()) if s.op == f"aten.{op}"):
-        call, _, _ = call_of(sample)
+    for one in (s for s in all_samples(default()) if s.op == f"aten.{op}"):
+        call, _, _ = call_of(one)
         rule = default().instantiate(call)
         assert rule is not None
         rows = [row for row in rule.strategies(2) if row.factors]
         assert {row.results[0] for row in rows} >= {Shard(0), Shard(1)}
         assert all(placement == R for row in rows for placement in row.results[2:])
+
+
+@pytest.mark.parametrize("op", ["scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"])
+@pytest.mark.parametrize(("scale", "sharded"), [(None, True), (0.5, True), (0.0, False), (-1.0, False), (inf, False)])
+def test_positions_of_causal_attention_are_sharded_if_its_scale_is_positive(
+    op: str, scale: float | None, sharded: bool
+) -> None:
+    sizes = (1, 2, 8, 4)
+    found = prepare(sample(op, f(*sizes), f(*sizes), f(*sizes), is_causal=True, scale=scale), default()).rule
+    by_name = {factor.name: index for index, factor in enumerate(found.factors)}
+    for name in "ls":
+        assert any(by_name[name] in strategy.factors for strategy in found.strategies(2)) == sharded

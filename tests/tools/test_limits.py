@@ -90,6 +90,15 @@ def test_a_rule_nested_too_deeply_is_an_error_at_its_place(condition: str) -> No
     assert caught.value.location.line == 7
 
 
+def test_of_many_errors_in_rules_the_first_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.rules").write_text("aten.relu: (S(0)) -> (S(0)) when count(0) == 0\n" * 300)
+    (tmp_path / "in.mlir").write_text(PROGRAM.format(axes="dp = 2", dims="4x"))
+    assert spmd_opt.main([str(tmp_path / "in.mlir"), "--load-plugin", str(tmp_path / "own.rules")]) == 1
+    *shown, last = capsys.readouterr().err.splitlines()
+    assert len(shown) == limits.MISTAKES.most
+    assert "own.rules:300:" in last and "too many errors in rules: found 300, expected at most 100" in last
+
+
 def test_a_rewrite_nested_too_deeply_is_an_error_at_its_place() -> None:
     term = "(all_gather " * 5000 + "x" + " on A dim d)" * 5000
     with pytest.raises(LimitError, match="too many brackets inside one another: found 65, expected at most 64"):

@@ -44,8 +44,8 @@ def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | N
         if symbol in "+-":
             return attrs.evolve(left, plus=left.plus + (right if symbol == "+" else -right))
     raise RuleError(
-        f"a rank's own integers cannot be combined as {left} {symbol} {right}; expected one of them with integers that "
-        "all ranks share, by +, - or *",
+        f"'{symbol}' cannot combine the integers of ranks; expected one of them with integers that all ranks share, by "
+        "+, - or *, as in 1 - reaches(l, s) where no key is reached",
         location,
     )
 

@@ -197,6 +197,11 @@ def positive(scope: Scope, name: str) -> bool:
     return finite(scope, name) and scope.argument(name) > 0
 
 
+def scales(scope: Scope, name: str) -> bool:
+    """scales(a): a is none, or finite and above 0, so that what is multiplied by it stays in order."""
+    return scope.argument(name) is None or positive(scope, name)
+
+
 def negative(scope: Scope, name: str) -> bool:
     """negative(a): a is finite and below 0."""
     return finite(scope, name) and scope.argument(name) < 0
@@ -259,6 +264,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     # Numbers.
     "finite": finite,
     "positive": positive,
+    "scales": scales,
     "negative": negative,
     "invertible": invertible,
     "truncated": truncated,

@@ -11,7 +11,7 @@ import attrs
 from spmdir.core.admission import draws
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I64
-from spmdir.core.errors import RuleError
+from spmdir.core.errors import Location, RuleError
 from spmdir.core.placement.joint import JointPlacement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
@@ -64,24 +64,34 @@ class Emitter:
     def run_all(self, body: Iterable[Statement]) -> tuple[Any, ...] | None:
         """Run statements up to the first `return`; return what that gives, None if there is none."""
         for statement in body:
-            if statement.ring is not None:
-                (factor,) = self.owner.layout.refer(statement.ring)
-                run_ring(self, statement, factor, lambda value, of=factor: self._dim(value, of))
-                continue
-            when = self._condition(statement.condition)
-            if when is False:
-                continue
-            start = len(self.made)
-            values = self._values(statement)
-            if isinstance(when, Local):
-                self._require_no_draws(self.made[start:], when, statement)
-            if not statement.targets:
-                return values
-            self._require_names(statement, len(values))
-            former = [self.names.get(target) for target in statement.targets]
-            if isinstance(when, Local):
-                values = tuple(self._chosen(when, *pair) for pair in zip(values, former, strict=False))
-            self.names.update(zip(statement.targets, values, strict=False))
+            try:
+                returned = self._run(statement)
+            except RuleError as error:
+                raise RuleError(error.message, error.location or statement.location) from None
+            if returned is not None:
+                return returned
+        return None
+
+    def _run(self, statement: Statement) -> tuple[Any, ...] | None:
+        """Run one statement; return what it gives if it is a `return` whose condition holds."""
+        if statement.ring is not None:
+            (factor,) = self.owner.layout.refer(statement.ring)
+            run_ring(self, statement, factor, lambda value: self._dim(value, factor))
+            return None
+        when = self._condition(statement.condition)
+        if when is False:
+            return None
+        start = len(self.made)
+        values = self._values(statement)
+        if isinstance(when, Local):
+            self._require_no_draws(self.made[start:], when, statement)
+        if not statement.targets:
+            return values
+        self._require_names(statement, len(values))
+        former = [self.names.get(target) for target in statement.targets]
+        if isinstance(when, Local):
+            values = tuple(self._chosen(when, *pair) for pair in zip(values, former, strict=False))
+        self.names.update(zip(statement.targets, values, strict=False))
         return None
 
     def _values(self, statement: Statement) -> tuple[Any, ...]:
@@ -223,7 +233,8 @@ class Emitter:
             static = {name: self._static(value) for name, value in arguments.items()}
             call = self.ops.infer_call(op, metas, static, shape)
         except RuleError:
-            if op != self.owner.rule.op or not self.shards:
+            blocks = any(shard.back for shard in self.shards.values())  # of another rank, not those of the results
+            if op != self.owner.rule.op or not self.shards or blocks:
                 raise
             call = Call(op, metas, (), self._local_results(), shape)
         if op == self.owner.rule.op:
@@ -233,9 +244,9 @@ class Emitter:
             call = attrs.evolve(call, results=tuple(results))
         return self.add(attrs.evolve(call, arguments=tuple(sorted(arguments.items()))), tuple(operands))
 
-    def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def add(self, call: Call, operands: tuple[Value, ...], location: Location | None = None) -> tuple[Value, ...]:
         """Add `call` on `operands` and return its results."""
-        self.made.append(ExpandedOp(call, operands))
+        self.made.append(ExpandedOp(call, operands, location))
         return tuple(Value("op", len(self.made) - 1, r) for r in range(len(call.results)))
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.call import Call
+from spmdir.core.errors import Location
 
 
 @attrs.frozen
@@ -23,10 +24,12 @@ class ExpandedOp:
     Attributes:
         call: the op; in a local form its shapes are those of the local operands.
         operands: what fills call.operands.
+        location: of the ring that the op is of.
     """
 
     call: Call
     operands: tuple[Value, ...]
+    location: Location | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen

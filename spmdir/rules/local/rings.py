@@ -10,9 +10,10 @@ import attrs
 from spmdir.core.call import Call, Local
 from spmdir.core.errors import Location, RuleError
 from spmdir.core.limits import RING
+from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import Statement, statements
-from spmdir.rules.local.expansion import Value
+from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.local.rank import Rank
 
 
@@ -28,7 +29,7 @@ class RingBuilder(Protocol):
 
     def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]: ...
 
-    def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
+    def add(self, call: Call, operands: tuple[Value, ...], location: Location | None = None) -> tuple[Value, ...]: ...
 
     def meta(self, value: Value) -> TensorMeta: ...
 
@@ -63,7 +64,7 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
         emitter.run_all(ring.body)
         for name in ring.targets:
             if step + 1 < count or name in assigned:
-                emitter.names[name] = _rotated(emitter, emitter.names[name], shard, step, dims[name])
+                emitter.names[name] = _rotated(emitter, emitter.names[name], shard, step, dims[name], ring.location)
     emitter.names.update((name, value) for name, value in own.items() if name not in assigned)
     emitter.shards[factor] = shard
 
@@ -71,37 +72,47 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
 def _dim(
     emitter: RingBuilder, name: str, own: Mapping[str, Any], shard: Local, dim_of: DimOf, where: Location
 ) -> int | None:
-    """Return the dimension of what `name` is that the factor makes up: that of an operand of its shape, if it is none.
+    """Return the dimension of what `name` is that the ranks share out: that of an operand of its shape, if it is none.
 
-    None if it is of one size on all ranks: they have as much of the factor, or it is shaped like an operand without it.
+    None if there is no such dimension: its shape is to be the same on all ranks, which `require_alike` checks.
     """
     value = own[name]
     if not isinstance(value, Value):
         raise RuleError(f"'{name}' goes round a ring; expected one tensor, found several, or a number", where)
-    shape = emitter.meta(value).shape
-    like = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
-    alike = [value, *(one for one in like if emitter.meta(one).shape == shape)]
-    dim = next((dim_of(one) for one in alike if one.source == "operand"), None)
-    if value.source == "operand" and (
-        dim is None or shape[dim] != emitter.rank.value(attrs.evolve(shard, kind="size"))
-    ):
+    meta, size = emitter.meta(value), emitter.rank.value(attrs.evolve(shard, kind="size"))
+    operands = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
+    alike = [value] if value in operands else [one for one in operands if emitter.meta(one).shape == meta.shape]
+    dim = next((dim_of(one) for one in alike), None)
+    if value in operands and (dim is None or meta.shape[dim] != size):
         raise RuleError(
             f"'{name}' goes round a ring, and the strategy does not shard it by what the ring is over; expected an "
             "operand of which each rank has a block of that",
             where,
         )
-    if dim is None and len(emitter.rank.values(attrs.evolve(shard, kind="size"))) > 1:
-        operands = [(meta.shape, dim_of(Value("operand", at))) for at, meta in enumerate(emitter.operands)]
-        if shape not in [(*whole[:at], *whole[at + 1 :]) for whole, at in operands if at is not None]:
-            raise RuleError(
-                f"'{name}' goes round a ring over a dimension that is not sharded evenly, and is no operand and not "
-                "shaped like one that goes with it, nor like one without the dimension; expected one that is",
-                where,
-            )
     return dim
 
 
-def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None) -> Value:
+def require_alike(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
+    """Raise RuleError, at the ring, if what ranks send round a ring differs in shape between them.
+
+    Args:
+        forms: rank → its local form, for all ranks of each ring.
+    """
+    for rank, form in forms.items():
+        for number, op in enumerate(form.ops):
+            if op.call.name != "spmd.rotate":
+                continue
+            ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, op.call.argument["axes"])]
+            sent = dict.fromkeys(" and ".join(map(str, other.call.operands)) for others in ring for other in others)
+            if len(sent) > 1:
+                raise RuleError(
+                    f"what goes round the ring is {' or '.join(sent)}, by the rank; expected an operand sharded along "
+                    "the ring, a value shaped like one that goes with it, or one of the same shape on all ranks",
+                    op.location,
+                )
+
+
+def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None, location: Location) -> Value:
     """Return what the rank before has as `value` after `step`; blocks that differ in size are sent as the longest."""
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
     padded = dim if len(sizes) > 1 else None
@@ -110,7 +121,8 @@ def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: i
         pad = (*(0,) * (2 * (rank - 1 - padded)), 0, attrs.evolve(own, times=-1, plus=max(sizes)))
         (value,) = emitter.emit("aten.constant_pad_nd", {"self": value}, {"pad": pad, "value": 0})
     meta = emitter.meta(value)
-    (value,) = emitter.add(Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,)), (value,))
+    call = Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,))
+    (value,) = emitter.add(call, (value,), location)
     if padded is None:
         return value
     end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring(shard.axes))
