@@ -43,9 +43,11 @@ def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | N
             return attrs.evolve(left, times=left.times * right, plus=left.plus * right)
         if symbol in "+-":
             return attrs.evolve(left, plus=left.plus + (right if symbol == "+" else -right))
+    # The shards of a strategy that is only priced are along an axis that no program names.
+    left, right = (f"{value.kind}(…)" if isinstance(value, Local) else value for value in (left, right))
     raise RuleError(
-        f"'{symbol}' cannot combine the integers of ranks; expected one of them with integers that all ranks share, by "
-        "+, - or *, as in 1 - reaches(l, s) where no key is reached",
+        f"a rank's own integers cannot be combined as {left} {symbol} {right}; expected one of them with integers that "
+        "all ranks share, by +, - or *, as in 1 - reaches(l, s) where no key is reached",
         location,
     )
 
