@@ -219,7 +219,7 @@ def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[
             "result has a fixed shape, as torch.where",
             _place(code, error),
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         raise SpmdirError(
             f"{code} fails on {_kinds_text(given)}: {type(error).__name__}: {first_line(error)}", _place(code, error)

@@ -22,7 +22,7 @@ def failing_line(placements: Iterable[Placement], error: BaseException | None = 
     return next((Location(file, line, 1) for file, line in files.items()), None)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return what `error` says; messages of torch go on for many lines."""
     return str(error).partition("\n")[0]
 

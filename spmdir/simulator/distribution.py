@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, own_type, take
+from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
@@ -75,7 +76,7 @@ def distribute(
         found = {
             (*where, index): shard
             for where, outer in found.items()
-            for index, shard in enumerate(_declared(placement, placement.distribute, outer, count, noise))
+            for index, shard in enumerate(_distributed(placement, outer, count, noise))
         }
     return [found[_place(layers, mesh, rank)] for rank in range(mesh.world_size)]
 
@@ -91,7 +92,7 @@ def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int
         if isinstance(placement, ShardPlacement):
             tensor = take(tensor, placement.dim, placement.ranges(tensor.shape[placement.dim], count, index))
         elif placement.trait != "replicated":
-            tensor = _declared(placement, placement.distribute, tensor, count, torch.zeros_like)[index]
+            tensor = _distributed(placement, tensor, count, torch.zeros_like)[index]
     return tensor
 
 
@@ -160,13 +161,28 @@ def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int
     return types
 
 
+def _distributed(placement: Placement, tensor: torch.Tensor, count: int, noise: Callable[..., Any]) -> Sequence[Any]:
+    """Return what `distribute` of a placement gives, once it is a tensor for each of `count` ranks."""
+    found = _declared(placement, placement.distribute, tensor, count, noise)
+    if isinstance(found, (list, tuple)) and all(isinstance(shard, torch.Tensor) for shard in found):
+        if len(found) == count:
+            return found
+        given = f"{len(found)} tensors"
+    else:
+        given = shown(found)
+    raise SpmdirError(
+        f"`distribute` of {placement} gives {given}; expected a list of {count} tensors, one a rank",
+        place(placement.distribute),
+    )
+
+
 def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a method of a placement gives."""
     try:
         return method(*arguments)
     except SpmdirError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         name = method.__name__.removesuffix("_as")
         message = f"`{name}` of {placement} fails: {type(error).__name__}: {first_line(error)}"

@@ -98,20 +98,21 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
             os._exit(130)
         return 130
     except (BrokenPipeError, RecursionError, MemoryError) as error:
+        if isinstance(error, RecursionError) and _is_of_plugin(error):
+            return 1
         if isinstance(error, BrokenPipeError):
             _drop_output()  # the reader has left, as in `spmd-opt … | head`
         else:
             print(f"error: the input is nested too deeply or too large: {type(error).__name__}", file=sys.stderr)
         return 1
-    except SystemExit:
+    except SystemExit as error:
+        if _is_of_plugin(error):
+            return 1
         raise
     except BaseException as error:  # xDSL has errors that are not Exceptions
         if os.environ.get("SPMDIR_DEBUG"):
             raise
-        from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
-
-        if (where := place_in_plugin(error)) is not None:
-            print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
+        if _is_of_plugin(error):
             return 1
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             _drop_output()
@@ -123,6 +124,16 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
             file=sys.stderr,
         )
         return 2
+
+
+def _is_of_plugin(error: BaseException) -> bool:
+    """Return whether code of a plug-in raised `error`; it is printed then, at its line."""
+    from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
+
+    where = place_in_plugin(error)
+    if where is not None:
+        print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
+    return where is not None
 
 
 def captured(run: Callable[[], int]) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, Error
-from spmdir.core.placement.evaluated import evaluated
+from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import converted
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
@@ -291,6 +291,10 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
     return taken
 
 
+def _is_pair(found: object) -> bool:
+    return isinstance(found, tuple) and [*map(type, found)] == [int, int]
+
+
 @lru_cache(maxsize=65536)
 def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     """Raise ShardingError unless every one of `size` positions is on exactly one of `count` ranks.
@@ -300,8 +304,12 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     if type(placement).runs is not ShardPlacement.runs:
         return
     local = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
-    if not all(isinstance(ranges, tuple) for ranges in local):
-        raise ShardingError(f"`ranges` of {placement} gives {local[0]!r}; expected a tuple of (start, end) pairs")
+    for ranges in local:
+        if not isinstance(ranges, tuple) or not all(map(_is_pair, ranges)):
+            raise ShardingError(
+                f"`ranges` of {placement} gives {shown(ranges)}; expected a tuple of (start, end) pairs of integers",
+                place(placement.ranges),
+            )
     pairs = sorted(pair for ranges in local for pair in ranges if pair[0] != pair[1])
     edges = [0, *(end for _, end in pairs)]
     is_gapless = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))

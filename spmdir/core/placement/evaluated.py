@@ -18,7 +18,7 @@ def evaluated(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except SpmdirError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
         given = ", ".join(map(str, arguments))
         raise ShardingError(

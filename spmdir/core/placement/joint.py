@@ -57,6 +57,11 @@ class JointPlacement(Placement):
             cls.text, cls.of_values = cls.__name__, False
         elif "text" in vars(cls) and "of_values" not in vars(cls):
             cls.of_values = True
+        if "parts" in vars(cls) and not (isinstance(cls.parts, tuple) and cls.parts):
+            raise ShardingError(
+                f"`parts` of {cls.__name__} is {shown(cls.parts)}; expected what the parts of a state are called, as in "
+                '("out", "lse")'
+            )
         super().__init_subclass__(**arguments)
 
     def __attrs_post_init__(self) -> None:
@@ -119,12 +124,13 @@ class JointPlacement(Placement):
         return self.packed_type(self._types(shape, dtype))
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        state = self.start(tensor)
-        others = [self.pack(*self.identity(*state)) for _ in range(count - 1)]
+        state = self._started(tensor)
+        others = [self.pack(*self._neutral(state)) for _ in range(count - 1)]
         return [self.pack(*state), *others]
 
     def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
-        return self._finished([self.unpack(shard, tuple(shape), dtype) for shard in shards])
+        states = [self.unpack(shard, tuple(shape), dtype) for shard in shards]
+        return self._finished(states, tuple(shape))
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(self._replicate, target="R", by="all_gather")
@@ -138,13 +144,16 @@ class JointPlacement(Placement):
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
         said: Any = evaluated("types", self.types, tuple(shape), dtype)
         try:
-            return [(tuple(part), as_dtype(kind)) for part, kind in said]
+            types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in said]
+            if len(types) == len(self.parts) and all(type(n) is int and n >= 0 for sizes, _ in types for n in sizes):
+                return types
         except (SpmdirError, TypeError, ValueError):
-            raise ShardingError(
-                f"`types` of {self} gives {shown(said)}; expected shape and element type of each part, as in "
-                "[((4, 6), 'f32')]",
-                place(self.types),
-            ) from None
+            pass
+        raise ShardingError(
+            f"`types` of {self} gives {shown(said)}; expected shape and element type of each part, as in "
+            "[((4, 6), 'f32')]",
+            place(self.types),
+        )
 
     def _leading(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return how many of the first dimensions the parts have in common, along which states go apart."""
@@ -152,10 +161,46 @@ class JointPlacement(Placement):
         alike = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
         return len(list(alike))
 
-    def _finished(self, states: Sequence[State]) -> Any:
-        """Return this result of the combined `states`."""
-        finished = self.finish(functools.reduce(self.combine, states))
-        return finished[self.part] if isinstance(finished, (tuple, list)) else finished
+    def _started(self, value: Any) -> State:
+        return self._require("start", self.start(value), self.parts)
+
+    def _neutral(self, like: State) -> State:
+        return self._require("identity", self.identity(*like), self.parts, like)
+
+    def _combined(self, left: State, right: State) -> State:
+        return self._require("combine", self.combine(left, right), self.parts, left)
+
+    def _finished(self, states: Sequence[State], shape: tuple[int, ...]) -> Any:
+        """Return this result, of `shape`, of the combined `states`."""
+        finished = self.finish(functools.reduce(self._combined, states))
+        results = finished if isinstance(finished, (tuple, list)) else (finished,)
+        result = self._require("finish", results, self.results or self.parts)[self.part]
+        if tuple(result.shape) != shape:
+            raise ShardingError(
+                f"`finish` of {self} gives a tensor of shape {[*result.shape]}; expected {[*shape]}", place(self.finish)
+            )
+        return result
+
+    def _require(self, method: str, found: Any, names: Sequence[str], like: State = ()) -> Sequence[Any]:
+        """Return `found`, what `method` gives: a tensor for each of `names`, of the shapes and types of `like`."""
+        where = place(getattr(self, method))
+        if not isinstance(found, (tuple, list)) or not all(hasattr(tensor, "shape") for tensor in found):
+            raise ShardingError(
+                f"`{method}` of {self} gives {type(found).__name__}; expected a tensor for each of {', '.join(names)}",
+                where,
+            )
+        if len(found) != len(names):
+            raise ShardingError(
+                f"`{method}` of {self} gives {len(found)} tensors; expected {len(names)}: {', '.join(names)}", where
+            )
+        for name, tensor, wanted in zip(names, found, like, strict=False):
+            if tuple(tensor.shape) != tuple(wanted.shape) or tensor.dtype != wanted.dtype:
+                raise ShardingError(
+                    f"`{method}` of {self} gives '{name}' of shape {[*tensor.shape]} and {tensor.dtype}; expected "
+                    f"{[*wanted.shape]} and {wanted.dtype}",
+                    where,
+                )
+        return found
 
     def _is_slice(self, target: Placement) -> bool:
         return isinstance(target, ShardPlacement) and all(map(self.slices, range(target.dim + 1)))
@@ -172,8 +217,8 @@ class JointPlacement(Placement):
         return group.keep(self.collect_as(list(states.unbind(0)), block, group.element_type))
 
     def _begin(self, x: Any, group: Any) -> Any:
-        state = self.start(x)
-        return self.pack(*(self.identity(*state) if group.index else state))
+        state = self._started(x)
+        return self.pack(*(self._neutral(state) if group.index else state))
 
 
 def joint_placement(text: str) -> JointPlacement:
