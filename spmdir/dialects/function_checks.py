@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import ReturnOp
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError, did_you_mean
@@ -40,6 +41,10 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
         raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
     if function.body.block.last_op is None:
         raise VerifyException("is empty; expected it to end in `return`")
+    end = function.body.block.last_op
+    returned = end.operands if isinstance(end, ReturnOp) else ()
+    if is_local(function) and len(returned) != len(function.function_type.outputs):
+        return  # the verification of its ops tells where
     for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
         place = "argument" if which == "arg_attrs" else "result"
         for index, type_ in enumerate(types):
@@ -51,7 +56,7 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 if meta is not None and isinstance(of, ShapesAttr) and len(of.data) == 1:
                     meta = global_meta(of.data[0], meta)
                 if which == "res_attrs" and is_local(function):
-                    meta = global_type(function.body.block.last_op.operands[index], mesh)
+                    meta = global_type(returned[index], mesh)
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
@@ -91,7 +96,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
     try:
         check_sharding(attribute.data, mesh, meta, local)
     except ShardingError as error:
-        raise ShardingError(f"{place}: {error.message}") from None
+        raise ShardingError(f"{place}: {error.message}", error.location) from None
 
 
 def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
@@ -106,4 +111,4 @@ def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None,
     try:
         check_shards(meta, shape.data[0], sharding.data, mesh)
     except ShardingError as error:
-        raise ShardingError(f"{place}: {error.message}") from None
+        raise ShardingError(f"{place}: {error.message}", error.location) from None

@@ -10,6 +10,7 @@ from xdsl.ir import Operation
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.evaluated import place
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
@@ -62,8 +63,10 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
     types = sharding.local_types(meta, mesh)
     if len({(local.rank, local.dtype) for local in types}) > 1:
         found = ", ".join(sorted(f"tensor<{local}>" for local in types))
+        said = next(placement.local_type for _, placement in sharding.entries if placement.has_own_type)
         raise ShardingError(
-            f"ranks hold {found} of tensor<{meta}> <{sharding}>; expected one element type and number of dimensions"
+            f"ranks hold {found} of tensor<{meta}> <{sharding}>; expected one element type and number of dimensions",
+            place(said),
         )
     sizes = zip(*(local.shape for local in types), strict=True)
     dtype = next(iter(types)).dtype

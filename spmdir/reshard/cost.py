@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.dtype import F32, of_size
+from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.collective_spec import Sizes, Traffic, anywhere
+from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic, anywhere
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.exchange import least_received
 from spmdir.reshard.steps import Step
@@ -91,7 +92,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
         sizes: what it handles if it sends elements of `itemsize` bytes.
         shape: the local shape before.
     """
-    traffics = [collective(name).traffic or Traffic() for name in edge.collectives]
+    traffics = [spec.traffic or Traffic() for spec in _specs(edge)]
     if edge.bytes is not None:
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
@@ -103,6 +104,18 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
         source, target, chunk = sizes.source * scale, sizes.target * scale, sizes.chunk * scale
         sizes = attrs.evolve(sizes, source=source, target=target, chunk=chunk)
     return [(traffic, sizes) for traffic in traffics]
+
+
+def _specs(edge: Edge) -> list[CollectiveSpec]:
+    """Return the collectives that `by` of an edge names.
+
+    Raises:
+        ShardingError: one is unknown; at the edge.
+    """
+    try:
+        return [collective(name) for name in edge.collectives]
+    except ShardingError as error:
+        raise ShardingError(error.message, edge.place) from None
 
 
 def _moved(sizes: Sizes) -> float:
@@ -138,7 +151,7 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
     if step.spec.loads is not None:
         return any(step.spec.loads(step.source, step.target, mesh, tuple(shape)))
     edge = declared_edge(step, mesh)
-    traffics = [step.spec.traffic] if edge is None else [collective(name).traffic for name in edge.collectives]
+    traffics = [step.spec.traffic] if edge is None else [spec.traffic for spec in _specs(edge)]
     return mesh.group_size(step.axes) > 1 and any(traffic and traffic.crossing is not None for traffic in traffics)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.dtype import as_dtype
+from spmdir.core.errors import LimitError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
@@ -50,6 +52,9 @@ def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...
         own = apart - moved if state.shared else apart | moved
         axes = [axis for axis in fine.axis_names if axis in own]
         sharding = Sharding([(axis, Shard(0)) for axis in mesh.merge(axes)], step.source.mesh)
-        whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
+        try:
+            whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
+        except LimitError as error:
+            raise error.about(name, place(state.shape)) from None
         found.append(StepState(name, whole, sharding, state.initial))
     return tuple(found)

@@ -9,6 +9,7 @@ import pytest
 
 import spmdir
 from spmdir import JointPlacement, SpmdirError
+from spmdir.core.dtype import F32
 from spmdir.core.placement.joint import joint_placement
 
 
@@ -32,3 +33,44 @@ def test_methods_are_those_of_the_placement_that_a_text_spells_or_a_name_alone_w
 def test_a_part_that_the_state_lacks_is_an_error():
     with pytest.raises(SpmdirError, match=r"Paired\(2\) is no part of \(count, total\); expected 0 to 1"):
         spmdir.parse_placement("Paired(2)")
+
+
+class Tensor:
+    """What a method of a placement is asked about a tensor."""
+
+    def __init__(self, *shape: int, dtype: str = "f32"):
+        self.shape, self.dtype = shape, dtype
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("combine", (Tensor(1), Tensor(2)), r"`combine` of Paired\(1\) gives 'count' of shape \[1\] and f32; .*\[2\]"),
+        ("combine", (Tensor(2), Tensor(2, dtype="f64")), "gives 'total' of shape .* and f64; expected .* and f32"),
+        ("combine", (Tensor(2),), "gives 1 tensors; expected 2: count, total"),
+        ("combine", None, "gives NoneType; expected a tensor for each of count, total"),
+        ("finish", (Tensor(2), Tensor(2), Tensor(2)), r"`finish` of Paired\(1\) gives 3 tensors; expected 2"),
+        ("finish", (Tensor(2), Tensor(1)), r"gives a tensor of shape \[1\]; expected \[2\]"),
+        (
+            "types",
+            7,
+            r"`types` of Paired\(1\) gives 7; expected shape and element type of each part",
+        ),
+        ("types", [((2,), "f32")], "expected shape and element type of each part"),
+    ],
+)
+def test_what_a_method_gives_is_checked_at_its_line(method: str, given: object, message: str) -> None:
+    state = [Tensor(2), Tensor(2)]
+    methods = {"combine": lambda self, left, right: left, "unpack": lambda self, *packed: state}
+    methods |= {method: lambda self, *arguments: given}
+    placement = type("Paired", (Paired,), {**methods, "__module__": Paired.__module__})(1)
+    ask = placement.local_type if method == "types" else placement.collect_as
+    with pytest.raises(SpmdirError, match=message) as caught:
+        ask((2,), F32, 2, 0) if method == "types" else ask([None, None], (2,), F32)
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__
+
+
+def test_a_state_has_parts():
+    with pytest.raises(SpmdirError, match=r"`parts` of Empty is \(\); expected the names of the parts of a state"):
+        type("Empty", (JointPlacement,), {"parts": ()})

@@ -195,3 +195,70 @@ def test_the_declared_error_of_an_inexact_placement_passes_and_is_told(
     assert whole is not None and float(whole[1]) > 1e-3 and float(whole[2]) < 1e-6
     assert spmd_run.main([str(path), "--check", "--tolerance", "1e-4"]) == 1
     assert "error: output 0 differs from one device by " in capsys.readouterr().err
+
+
+PLACED = """\
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Own(0)>}) -> tensor<4x3xf32> {
+  %0 = aten.relu(%x) : tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+"""
+SHARD = """\
+import attrs
+from spmdir import ShardPlacement
+
+@attrs.frozen
+class Own(ShardPlacement):
+    text = "Own({dim})"
+    dim: int
+    def ranges(self, size, count, index):
+        half = size // count
+        return ((index * half, (index + 1) * half),)
+"""
+OTHER = """\
+import attrs
+from spmdir import Edge, Placement
+
+@attrs.frozen
+class Own(Placement):
+    text = "Own"
+    def local_type(self, shape, dtype, count, index):
+        return shape, dtype
+    def distribute(self, tensor, count, noise):
+        return [tensor] * count
+    def collect(self, shards, shape):
+        return shards[0]
+    def send(self, x, group):
+        return x
+    def edges(self):
+        yield Edge(self.send, target="R", by="broadcast")
+"""
+
+
+WRONG = {
+    "Endless": (SHARD, "half = size", "return self.ranges(size, count, index)", 9, "RecursionError"),
+    "Float": (SHARD, "half = size //", "half = size /", 7, r"`ranges` of Float(0) gives ((0.0, 2.0),); expected"),
+    "Ending": (OTHER, "return x", "raise SystemExit(0)", 14, "the edge from Ending to R fails on"),
+    "Few": (OTHER, "[tensor] * count", "[tensor]", 9, "gives 1 tensors; expected a list of 2 tensors, one a rank"),
+    "Number": (OTHER, "[tensor] * count", "5", 9, "gives 5; expected a list of 2 tensors, one a rank"),
+    "Types": (OTHER, "dtype\n", "'f16' if index else 'f64'\n", 7, "ranks hold tensor<4x3xf16>, tensor<4x3xf64>"),
+    "Unknown": (OTHER, '"broadcast"', '"nosuch"', 13, "unknown collective 'nosuch'"),
+    "Large": (OTHER, '"broadcast"', '"broadcast", bytes=lambda *a: 10**400', 16, "`bytes` gives 1000000"),
+}
+"""Name of a placement → its file, what of it is replaced by what, the line of the error, and what that says."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_placement_declares_wrongly_is_an_error_at_its_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, before, after, line, message = WRONG[name]
+    program, plugin = tmp_path / "in.mlir", tmp_path / "own.py"
+    program.write_text(PLACED.replace("Own(0)", "Own(0)" if text is SHARD else "Own").replace("Own", name))
+    plugin.write_text(text.replace(before, after, 1).replace("Own", name))
+    assert spmd_run.main([str(program), "--load-plugin", str(plugin), "--check"]) == 1
+    found = capsys.readouterr().err
+    assert found.startswith(f"{plugin}:{line}:1: error: ")
+    assert message in found

@@ -274,7 +274,8 @@ def own_type(placement: Placement, shape: tuple[int, ...], dtype: DType, count: 
         pass
     raise ShardingError(
         f"`local_type` of {placement} gives {shown(said)}; expected the sizes and the element type of what a rank "
-        "holds, as in ((4, 6), 'bf16')"
+        "holds, as in ((4, 6), 'bf16')",
+        place(placement.local_type),
     )
 
 

@@ -59,7 +59,7 @@ class JointPlacement(Placement):
             cls.of_values = True
         if "parts" in vars(cls) and not (isinstance(cls.parts, tuple) and cls.parts):
             raise ShardingError(
-                f"`parts` of {cls.__name__} is {shown(cls.parts)}; expected what the parts of a state are called, as in "
+                f"`parts` of {cls.__name__} is {shown(cls.parts)}; expected the names of the parts of a state, as in "
                 '("out", "lse")'
             )
         super().__init_subclass__(**arguments)
