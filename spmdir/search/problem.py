@@ -171,7 +171,7 @@ class Annotation:
 
     def _fraction(self, placement: Placement, count: int, sharded: ShardCounts) -> float:
         """Return the fraction of the value in the largest shard."""
-        if placement.dim is None:
+        if not isinstance(placement, ShardPlacement):
             return 1.0
         before = math.ceil(self.meta.shape[placement.dim] / sharded.of(placement.dim))
         return largest_part(placement, before, count)

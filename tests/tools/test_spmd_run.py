@@ -239,7 +239,7 @@ class Own(Placement):
 
 WRONG = {
     "Endless": (SHARD, "half = size", "return self.ranges(size, count, index)", 9, "RecursionError"),
-    "Float": (SHARD, "half = size //", "half = size /", 7, r"`ranges` of Float(0) gives ((0.0, 2.0),); expected"),
+    "Float": (SHARD, "half = size //", "half = size /", 8, r"`ranges` of Float(0) gives ((0.0, 2.0),); expected"),
     "Ending": (OTHER, "return x", "raise SystemExit(0)", 14, "the edge from Ending to R fails on"),
     "Few": (OTHER, "[tensor] * count", "[tensor]", 9, "gives 1 tensors; expected a list of 2 tensors, one a rank"),
     "Number": (OTHER, "[tensor] * count", "5", 9, "gives 5; expected a list of 2 tensors, one a rank"),
@@ -262,3 +262,10 @@ def test_what_a_placement_declares_wrongly_is_an_error_at_its_line(
     found = capsys.readouterr().err
     assert found.startswith(f"{plugin}:{line}:1: error: ")
     assert message in found
+
+
+def test_a_placement_that_does_not_shard_may_have_a_dimension(tmp_path: Path) -> None:
+    program, plugin = tmp_path / "in.mlir", tmp_path / "own.py"
+    program.write_text(PLACED.replace("Own", "Along"))
+    plugin.write_text(OTHER.replace('"Own"', '"Along({dim})"\n    dim: int').replace("Own", "Along"))
+    assert spmd_run.main([str(program), "--load-plugin", str(plugin)]) == 0
