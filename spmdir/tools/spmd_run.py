@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     if not options.check:
         print(*outputs, sep="\n")
         return 0
-    expected = run_single(module, inputs, state_dict, options.seed)
+    expected = run_single(module, _held(module, inputs), _held(module, state_dict), options.seed)
     exact = None
     if has_inexact(module):
         exact, errors = measure_errors(module, inputs, state_dict, options.seed, pipeline)
@@ -152,6 +152,23 @@ def random_inputs(
         target = inputs if kind == "input" else state_dict
         target[name] = value.to(TORCH_DTYPES[wanted])
     return inputs, state_dict
+
+
+def _held(module: ModuleOp, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the arguments `tensors`, by name, as ranks hold them: some have placements of lower precision."""
+    from spmdir.dialects import ir
+    from spmdir.dialects.values import sharding_of
+    from spmdir.simulator.distribution import collect, distribute
+
+    mesh, function = ir.mesh(module), ir.main_function(module)
+    held = dict(tensors)
+    for argument in function.args:
+        name, sharding = signature_name(function, "arg_attrs", argument.index), sharding_of(argument)
+        if name in held and sharding is not None and sharding.has_own_type:
+            value = held[name]
+            shards = distribute(value, sharding, mesh, lambda like: like.new_zeros(like.shape))
+            held[name] = collect(shards, sharding, mesh, tuple(value.shape), value.dtype)
+    return held
 
 
 def has_inexact(module: ModuleOp) -> bool:

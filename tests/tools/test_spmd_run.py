@@ -182,6 +182,15 @@ func.func @main(%x: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 """
 
 
+def test_arguments_in_a_lower_precision_are_compared_as_ranks_hold_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.mlir"
+    path.write_text(INEXACT.replace("Quantised", "Shadow(bf16)"))
+    assert spmd_run.main([str(path), "--check"]) == 0
+    assert "output 0: max relative error 0.0e+00" in capsys.readouterr().out
+
+
 def test_the_declared_error_of_an_inexact_placement_passes_and_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
