@@ -122,7 +122,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'S({n})'\n    n: int\n",
             "class",
-            "placement 'S' is declared by spmdir.core.placement.standard.Shard, which comes with spmdir",
+            "placement 'S' is declared by spmdir.core.placement.standard, which comes with spmdir",
         ),
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME<{n}>'\n    n: int\n",
