@@ -21,9 +21,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.call import Literal, Local, shard_of
-from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
+from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import enumerated
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
@@ -189,6 +190,7 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
             names.give(result, op.results[0], expanded.call.name.split(".")[1])
     for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
         if value is not None:
+            _check_state(op, index, values[value], choice)
             _take_over(op, index, values[value])
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
@@ -281,6 +283,24 @@ def _plain(value: Literal, mesh: Mesh) -> Literal:
     if isinstance(value, Local) and value.kind == "size" and value.is_even(mesh):
         return value.evaluate(mesh, mesh.coordinate(0))
     return value
+
+
+def _check_state(op: ValueOp, index: int, value: SSAValue, choice: Choice) -> None:
+    """Raise RuleError unless `value` is of the type of result `index` of `op` where that has a joint placement."""
+    for strategy in choice.values():
+        placement, text = strategy.results[index], strategy.text
+        if text is None or not isinstance(placement, JointPlacement):
+            continue
+        found, wanted = meta_of(value.type), meta_of(op.results[index].type)
+        assert found is not None  # a local form makes tensors
+        assert wanted is not None  # or it has no placement
+        sizes = zip(found.shape, wanted.shape, strict=False)
+        if found.rank != wanted.rank or any(a != b and DYNAMIC not in (a, b) for a, b in sizes):
+            raise RuleError(
+                f"the strategy {text} of {op.name} gives {[*found.shape]}; expected {[*wanted.shape]}, as "
+                f"{type(placement).__name__}.pack",
+                text.location,
+            )
 
 
 def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:

@@ -259,3 +259,16 @@ def test_real_ranks_combine_states(tmp_path: Path) -> None:
             shards = [of_rank[index][result] for of_rank in outputs]
             found = collect(shards, wanted, spmdir.Mesh({"a": 2}), right.shape)
             torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-6)
+
+
+def test_a_strategy_that_gives_a_state_unpacked_is_an_error_at_its_text() -> None:
+    class Unpacked(joint_placements.MaxSum):
+        text = "Unpacked"
+        rules = joint_placements.MaxSum.rules.replace("MaxSum.pack(state)", "total").replace("MaxSum", "Unpacked")
+
+    case = Case(
+        "a = 2", (((4, 6), "a: S(1)"),), "aten.logsumexp(%x0) {dim = [1]}", (("tensor<4xf32>", "a: Unpacked", ""),)
+    )
+    with pytest.raises(spmdir.SpmdirError, match=r"gives \[4\]; expected \[4, 2\], as Unpacked.pack") as caught:
+        spmdir.run_passes(case.module(), "localize")
+    assert caught.value.location is not None
