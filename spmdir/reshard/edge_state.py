@@ -24,12 +24,14 @@ class StepState:
         meta: [ranks, …]: what each rank has, one after the other.
         sharding: `S(0)` over the axes along which ranks have their own.
         initial: what it begins with.
+        feedback: whether it is what earlier runs left out.
     """
 
     name: str
     meta: TensorMeta
     sharding: Sharding
     initial: str
+    feedback: bool = False
 
 
 def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...]:
@@ -56,5 +58,5 @@ def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...
             whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
         except LimitError as error:
             raise error.about(name, place(state.shape)) from None
-        found.append(StepState(name, whole, sharding, state.initial))
+        found.append(StepState(name, whole, sharding, state.initial, state.feedback))
     return tuple(found)

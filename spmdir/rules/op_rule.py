@@ -26,7 +26,7 @@ from spmdir.rules.strategies.per_axis import (
     replicated,
     shard_operands,
 )
-from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, pointwise
+from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, is_pointwise, pointwise
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, at, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
 from spmdir.rules.strategies.rotations import rotated
@@ -175,8 +175,15 @@ class OpRule(RuleInstance):
         """
         return combining(self, result)
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every operand and result has the same dimensions, none of them broadcast. For `Placement.lift`."""
+        return is_pointwise(self)
+
     def pointwise(self, placement: Placement) -> Strategy:
-        """Return the strategy where every operand and result has `placement`. For `Placement.lift`."""
+        """Return the strategy where every operand and result has `placement`, of an op of any kind: whether it computes
+        what the op does is for the caller to know, see `is_pointwise`. For `Placement.lift`.
+        """
         return pointwise(self, placement)
 
     def expansion(self, factor: int) -> Expansion:

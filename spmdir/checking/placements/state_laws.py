@@ -49,7 +49,7 @@ def _kept(placement: Placement, example: Example) -> str | None:
         return None
     if not changed:
         return "its states never change, and its results are not exact; expected the new states beside the result"
-    own = [one for one in example.states if tuple(one.meta.shape[1:]) == tuple(held[0].shape)]
+    own = [one for one in example.states if one.feedback]
     if own and after > GROWTH * before:
         return (
             f"the errors of {2 * RUNS} runs on one value are {after:.3g} in sum, those of {RUNS} runs {before:.3g}; "
@@ -65,7 +65,7 @@ def _differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 STATE_LAWS = (
     Law(
         "state",
-        "states stay finite, and what a run leaves in one of the shape of a shard is added to later ones",
+        "states stay finite, and what a run leaves in one with `feedback` is added to later ones",
         _stateful,
         _kept,
         ("edges",),

@@ -35,6 +35,9 @@ SOME = {"shard": ("S(0)", "S(1)"), "replicated": ("R",), "partial": ("P(sum)",)}
 ALLOWANCE = 64
 """Bytes that an edge may send to each rank beside its elements, such as their scale."""
 
+MOST_DECLARED = 2
+"""How many times as many bytes as its collectives send an edge may declare."""
+
 DRAWN = {("x", "y"): 16, ("x", "y", "z"): 8}
 """Axes, of two ranks each → how many moves between drawn placements on them are tried."""
 
@@ -224,6 +227,8 @@ def _cost(placement: Placement, example: Example) -> str | None:
     sent, limit = example.sent(), cost.wire_bytes + ALLOWANCE * example.mesh.world_size
     if sent > limit * 1.001:
         return f"its collectives send {sent:g} bytes a rank; expected at most {cost.wire_bytes:g}, as its edge declares"
+    if cost.wire_bytes > MOST_DECLARED * sent + ALLOWANCE * example.mesh.world_size:
+        return f"its collectives send {sent:g} bytes a rank; expected about {cost.wire_bytes:g}, as its edge declares"
     return None
 
 
@@ -256,7 +261,7 @@ STEP_LAWS = (
     ),
     Law(
         "cost",
-        "an edge costs no less than nothing, and no less than its collectives send",
+        "an edge costs no less than nothing, no less than its collectives send, and no more than twice that",
         _large_converts,
         _cost,
         ("edges",),

@@ -31,12 +31,15 @@ class State:
         initial: what it begins with, one of INITIAL.
         shared: whether it is equal on the ranks of the step, as what follows from reduced values is; else each rank
             has one of its own.
+        feedback: whether it is what earlier runs left out, which later ones add, so that errors do not add up. The
+            check of placements asks it of such states alone; of others, that they stay finite.
     """
 
     shape: Callable[[tuple[int, ...], int], tuple[int, ...]] | None = None
     dtype: str | None = None
     initial: str = "zeros"
     shared: bool = False
+    feedback: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.initial not in INITIAL:

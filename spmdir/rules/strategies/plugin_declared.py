@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spmdir.core.errors import RuleError, warn
+from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Placement, R, Shard
@@ -31,7 +31,7 @@ def declared_strategies(
             if reason:
                 text = f"placement {placement} adds '{strategy}' to {rule.name}, which is left out: {reason}"
                 warn(text, place(type(placement).lift))
-            reason = reason or _unsupported(rule, strategy)
+            reason = reason or _unsupported(rule, strategy) or _unfit(rule, strategy, count)
             for factor in strategy.factors:
                 reason = reason or _unshardable(rule, strategy, factor, count, sharded)
             yield Dropped(rule, strategy, None, reason) if reason else strategy
@@ -43,6 +43,19 @@ def _unsupported(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
     for meta, placement in zip(metas, (*strategy.operands, *strategy.results), strict=True):
         if meta is not None and not placement.supports(meta.dtype):
             return Obstacle("{} does not support {}", (placement, meta.dtype))
+    return None
+
+
+def _unfit(rule: RuleInstance, strategy: Strategy, count: int) -> Obstacle | None:
+    """Return the reason if a placement rejects the shape of its tensor."""
+    metas = (*rule.call.operands, *rule.call.results)
+    for meta, placement in zip(metas, (*strategy.operands, *strategy.results), strict=True):
+        if meta is None:
+            continue
+        try:
+            placement.check(meta.shape, count)
+        except SpmdirError as error:
+            return Obstacle("{}", (error.message,))
     return None
 
 
@@ -102,6 +115,13 @@ def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
                 for dims in rule.result_dims)  # fmt: skip
         results = tuple(result if lacks else p for lacks, p in zip(lacking, kept, strict=True))
         yield Strategy(shard_operands(rule, index), results, (index,), rewrite, placed)
+
+
+def is_pointwise(rule: RuleInstance) -> bool:
+    """Return whether every operand and result has the same dimensions, by the factors of the rule."""
+    made_of = [*rule.operand_dims, *(dims for dims in rule.result_dims if dims is not None)]
+    shapes = {meta.shape for meta in (*rule.call.operands, *rule.call.results) if meta is not None}
+    return bool(rule.operand_dims) and len(shapes) == 1 and all(dims == made_of[0] for dims in made_of)
 
 
 def pointwise(rule: RuleInstance, placement: Placement) -> Strategy:

@@ -274,7 +274,8 @@ class NAME(PartialPlacement):
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
-        yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state={"error": State()})
+        kept = {"error": State(feedback=True)}
+        yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state=kept)
 
     def sent(self, shape, itemsize, count):
         rows = (count - 1) * -(-math.prod(shape) // 4)

@@ -54,7 +54,8 @@ STATES = {
     ),
     "OtherStates": instead(FEEDBACK, '{"error": left', '{"rest": left', "edge"),
     "StateOfOtherShape": instead(FEEDBACK, "left.reshape(x.shape)}", "left}", "edge"),
-    "SharedByMistake": instead(FEEDBACK, "State()", "State(shared=True)", "edge"),
+    "SharedByMistake": instead(FEEDBACK, "State(feedback=True)", "State(shared=True)", "edge"),
+    "DeclaresTooMuch": instead(FEEDBACK, "return rows * itemsize, rows * 8", "return 10**9, 10**9", "cost"),
     "IndicesForFree": instead(FEEDBACK, "return rows * itemsize, rows * 8", "return rows * itemsize, 0", "cost"),
 }
 
