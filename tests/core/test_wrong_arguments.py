@@ -104,13 +104,18 @@ def right() -> dict[str, dict[str, Any]]:
     module, mesh = imported(), {"mesh": MESH}
     given = {"shardings": None, "out_shardings": None, "missing_rule": "warn"}
     return {
-        "Edge": {"lower": len, "target": None, "source": None, "by": None, "itemsize": None},
+        "Edge": {
+            "lower": len, "target": None, "source": None, "by": None, "itemsize": None, "bytes": None, "seconds": None,
+            "state": {}, "when": None,
+        },
+        "Error": {"factor": 0.0, "norm": "max", "of": "shards"},
         "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
         "P": {"op": "sum"},
         "Pipeline": {"steps": "propagate", "plugins": (), "topology": None, "rewrites": ()},
         "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
+        "State": {"shape": None, "dtype": None, "initial": "zeros", "shared": False},
         "TensorMeta": {"shape": (2, 3), "dtype": "f32"},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),
@@ -136,13 +141,22 @@ def right() -> dict[str, dict[str, Any]]:
             "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None,
             "after": lambda name, module: None,
         },
-        "simulate": {"module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None},
-        "strategies": {"name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": ()},
+        "simulate": {
+            "module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None,
+            "state": None,
+        },
+        "strategies": {
+            "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
+        },
         "tensor_parallel": {
             "program": torch.export.export(Linear(), (X,)), "styles": {"layer": "colwise"}, **mesh, "rank": 0,
             "axis": "tp", "device_mesh": None, "pipeline": None,
         },
-        "training_step": {"model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "lr": 0.1},
+        "training_step": {
+            "model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "gradients": None,
+            "lr": 0.1,
+        },
+        "UnsupportedError": {"message": "", "location": None},
     }  # fmt: skip
 
 
@@ -158,11 +172,10 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
         "Placement",
         "ShardPlacement",
         "PartialPlacement",
+        "JointPlacement",
         "check_placement",
-        "R",
-        "ShardingLike",
     }  # have no arguments, or others
-    others |= {"R", "ShardingLike"}  # are values
+    others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
     others |= {"CommReport", "Parallel", "Plan", "Plugin", "Topology"}  # are made by functions, or plain
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)

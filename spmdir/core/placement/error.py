@@ -44,7 +44,7 @@ class Error:
 
     def __attrs_post_init__(self) -> None:
         for name, value, known in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
-            if value not in known:
+            if value not in tuple(known):  # a tuple, since values without a hash are asked about too
                 raise ShardingError(f"`{name}` of an Error is {shown(value)}; expected one of {', '.join(known)}")
         if not (self.factor is None or callable(self.factor) or _is_bound(self.factor)):
             raise ShardingError(
