@@ -6,6 +6,7 @@ import attrs
 
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import LimitError
+from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Shard
@@ -54,8 +55,9 @@ def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...
         own = apart - moved if state.shared else apart | moved
         axes = [axis for axis in fine.axis_names if axis in own]
         sharding = Sharding([(axis, Shard(0)) for axis in mesh.merge(axes)], step.source.mesh)
+        whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
         try:
-            whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
+            check_shape(whole.shape)
         except LimitError as error:
             raise error.about(name, place(state.shape)) from None
         found.append(StepState(name, whole, sharding, state.initial, state.feedback))

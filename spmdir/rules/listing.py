@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spmdir.core.arguments import Kind, accepts, instance, keyed
+from spmdir.core.arguments import FLAG, Kind, accepts, instance, keyed
 from spmdir.core.call import Literal
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, require_type, shown
@@ -39,6 +39,7 @@ _LITERAL = Kind(_is_literal, "a number, a text, None, a DType, or a tuple of suc
     operands=instance(list, tuple, expected='operands such as TensorMeta((4, 8), "f32")'),
     arguments=keyed("a dict of literals by the names in the op's schema, as in {'dim': 0}"),
     placements=instance(list, tuple, expected='placements such as ("Cyclic(0, 2)",)'),
+    why=FLAG,
 )
 def strategies(
     name: str,

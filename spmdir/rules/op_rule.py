@@ -177,7 +177,7 @@ class OpRule(RuleInstance):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every operand and result has the same dimensions, none of them broadcast. For `Placement.lift`."""
+        """Whether the op does the same to each element alone, and broadcasts nothing. For `Placement.lift`."""
         return is_pointwise(self)
 
     def pointwise(self, placement: Placement) -> Strategy:

@@ -122,7 +122,7 @@ def _simulated(
             shards = [outputs[index] for outputs in returned]
             results.append(_collected(shards, value, mesh))
         except SpmdirError as error:
-            raise type(error)(f"result {index}: {error.message}", _place(value)) from None
+            raise type(error)(f"result {index}: {error.message}", error.location or _place(value)) from None
     kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
     state.update((signature_name(function, "res_attrs", index), results[index]) for index in kept)
     return arrange_outputs(function, results)

@@ -115,7 +115,7 @@ def right() -> dict[str, dict[str, Any]]:
         "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
-        "State": {"shape": None, "dtype": None, "initial": "zeros", "shared": False},
+        "State": {"shape": None, "dtype": None, "initial": "zeros", "shared": False, "feedback": False},
         "TensorMeta": {"shape": (2, 3), "dtype": "f32"},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),

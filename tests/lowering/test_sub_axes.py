@@ -123,6 +123,9 @@ def test_the_steps_of_a_plan_follow_each_other_and_cost_no_less_than_the_bound(
         assert transition(step.kind, here, mesh, shape, **given) == step.target == step.target.merged(mesh)
         here = step.target
     assert here == target
+    if plan.lower_bound is None:  # the bound of shards of parts of an axis is known where they are even
+        assert any(size % mesh.world_size for size in shape)
+        return
     assert plan.wire_bytes >= plan.lower_bound - 1e-6
 
 

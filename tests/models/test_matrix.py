@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spmdir
-from tests.models import cases, zoo
+from tests.models import cases, test_shipped, zoo
 
 EVEN, UNEVEN, ONE = (4, 8), (3, 7), (1, 5)
 
@@ -108,5 +108,5 @@ def test_any_sharding_of_inputs_and_outputs_gives_what_one_device_gives(name, da
 def test_every_plan_and_every_mesh_is_tried():
     rows = [*FORWARD, *TRAINING, *SINGLE]
     assert {plan for _, plan, _, _ in rows} == set(cases.PLANS)
-    assert {mesh for _, _, mesh, _ in rows} == set(cases.LAYOUTS)
+    assert {mesh for _, _, mesh, _ in (*rows, *test_shipped.CASES)} == set(cases.LAYOUTS)
     assert {name.partition(":")[0] for name, _, _, _ in rows} == set(zoo.MODELS)

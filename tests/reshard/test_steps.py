@@ -85,7 +85,12 @@ ILLEGAL = [
         {"target": "b: P(max)"},
         "two_round_exchange cannot turn one kind of partial value into another",
     ),
-    ("exchange", "a: Masked", {"target": "a: S(0)"}, "exchange cannot move Masked"),
+    (
+        "exchange",
+        "a: Quantised",
+        {"target": "a: S(0)"},
+        "exchange cannot take Quantised to S(0), which declare a step for that",
+    ),
     ("convert", "a: S(0)", {}, "give the target sharding"),
     ("convert", "a: S(0)", {"target": "a: S(0)"}, "from one placement to another one, found none"),
     ("convert", "a: P, b: P(avg)", {"target": ""}, "from one placement to another one, found P(avg) to R, P(sum) to R"),

@@ -118,7 +118,10 @@ def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
 
 
 def is_pointwise(rule: RuleInstance) -> bool:
-    """Return whether every operand and result has the same dimensions, by the factors of the rule."""
+    """Return whether the op does the same to each element alone: every operand and result has the same dimensions, by
+    the factors of the rule, and each of them may be sharded without a change of the op."""
+    if any(factor.kind != "plain" or factor.rewrite for factor in rule.factors):
+        return False
     made_of = [*rule.operand_dims, *(dims for dims in rule.result_dims if dims is not None)]
     shapes = {meta.shape for meta in (*rule.call.operands, *rule.call.results) if meta is not None}
     return bool(rule.operand_dims) and len(shapes) == 1 and all(dims == made_of[0] for dims in made_of)

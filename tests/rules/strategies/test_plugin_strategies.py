@@ -512,3 +512,18 @@ def test_a_placement_that_says_wrongly_what_it_is_of_a_part_gets_no_row():
 def test_samples_of_all_kinds_are_lifted():
     counts = [len(strategies_of(prepared(at).rule, 2, plugins("Taken(0, 1)"))) for at in range(len(SAMPLES))]
     assert all(counts), counts
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "arguments", "expected"),
+    [
+        ("aten.relu", "4x6xf32", {}, True),
+        ("aten.add.Tensor", "4x6xf32 4x6xf32", {}, True),
+        ("aten.add.Tensor", "4x6xf32 6xf32", {}, False),
+        ("aten.t", "4x6xf32", {}, False),
+        ("aten.cumsum", "4x6xf32", {"dim": 1}, False),
+        ("aten._softmax", "4x6xf32", {"dim": 1, "half_to_float": False}, False),
+    ],
+)
+def test_ops_are_pointwise_that_do_the_same_to_each_element_alone(op, types, arguments, expected):
+    assert rule_of(op, types, **arguments).is_pointwise == expected
