@@ -102,7 +102,8 @@ def require_alike(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
         for number, op in enumerate(form.ops):
             if op.call.name != "spmd.rotate":
                 continue
-            ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, op.call.argument["axes"])]
+            axes: Any = op.call.argument["axes"]
+            ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, axes)]
             sent = dict.fromkeys(" and ".join(map(str, other.call.operands)) for others in ring for other in others)
             if len(sent) > 1:
                 raise RuleError(
