@@ -291,7 +291,7 @@ class NAME(Placement):
     [
         ("Shadowing", 'target="S(0)"', r"the edge to 'shard' before it \(.*own\.py:12:1\) is taken in its place"),
         ("Nowhere", 'source="Nonesuch"', "it leads to 'Nonesuch', which is no placement"),
-        ("Endless", "", "it has neither a `target` nor a `source`"),
+        ("EndlessEdge", "", "it has neither a `target` nor a `source`"),
         ("Own", 'target="Own"', "it leads from Own to itself"),
     ],
 )

@@ -133,18 +133,18 @@ aten.topk: (S(dim)) -> (TopK(0), TopK(1))    when dtype(self) == f32 and largest
 
 
 @attrs.frozen
-class Attended(JointPlacement):
+class Decoded(JointPlacement):
     """What queries find among some of the keys, and the logarithm of the sum of the weights there."""
 
-    text: ClassVar[str] = "Attended({part}, {width})"
-    examples: ClassVar[tuple[str, ...]] = ("Attended(1, 8)",)
+    text: ClassVar[str] = "Decoded({part}, {width})"
+    examples: ClassVar[tuple[str, ...]] = ("Decoded(1, 8)",)
     parts: ClassVar[tuple[str, ...]] = ("out", "lse")
     rules: ClassVar[str] = """
-aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Attended(0, count(e)), Attended(1, count(e)))    when is_causal == false and given(attn_mask) == false and dropout_p == 0
+aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Decoded(0, count(e)), Decoded(1, count(e)))    when is_causal == false and given(attn_mask) == false and dropout_p == 0
     local
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, false, scale=scale)
     state = (out, lse)
-    return Attended.pack(state), Attended.pack(state)
+    return Decoded.pack(state), Decoded.pack(state)
 """  # noqa: E501
     part: int
     width: int = 1
@@ -175,12 +175,12 @@ aten._scaled_dot_product_flash_attention_for_cpu: (R, S(s), S(s)) -> (Attended(0
 
 
 @attrs.frozen
-class AttendedAlong(Attended):
+class AttendedAlong(Decoded):
     """The same, of which states go apart along the first `lead` dimensions."""
 
     text: ClassVar[str] = "AttendedAlong({part}, {width}, {lead})"
     examples: ClassVar[tuple[str, ...]] = ("AttendedAlong(1, 8, 2)",)
-    rules: ClassVar[str] = Attended.rules.replace("Attended", "AttendedAlong").replace("count(e))", "count(e), 2)")
+    rules: ClassVar[str] = Decoded.rules.replace("Decoded", "AttendedAlong").replace("count(e))", "count(e), 2)")
     lead: int = 0
 
     def slices(self, dim: int) -> bool:

@@ -98,7 +98,10 @@ DECODE = Case(
     "a = 2",
     (((2, 4, 3, 8), ""), KEYS, KEYS),
     "aten._scaled_dot_product_flash_attention_for_cpu(%x0, %x1, %x2) {dropout_p = 0.0, is_causal = false}",
-    (("tensor<2x4x3x8xf32>", "a: Attended(0, 8)", "a: S(1)"), ("tensor<2x4x3xf32>", "a: Attended(1, 8)", "a: S(1)")),
+    (
+        ("tensor<2x4x3x8xf32>", "a: Decoded(0, 8)", "a: S(1)"),
+        ("tensor<2x4x3xf32>", "a: Decoded(1, 8)", "a: S(1)"),
+    ),
 )
 EVERY = [*SUMS, MOMENTS, TOP, DECODE]
 

@@ -60,16 +60,12 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
     ("body", "message"),
     [
         (
-            f"    ring n: mat2\n        out = {PRODUCT}\n",
-            "a ring of 'n', and the strategy shards m, k; expected one of these",
-        ),
-        (
             f"    ring k: self\n        out = {PRODUCT}\n",
             "'self' goes round a ring, and the strategy does not shard it",
         ),
         (f"    some = 2\n    ring k: some\n        out = {PRODUCT}\n", "'some' goes round a ring; expected one tensor"),
     ],
-    ids=["over a factor that is not sharded", "of what is not sharded over it", "of a number"],
+    ids=["of what is not sharded over it", "of a number"],
 )
 def test_a_ring_that_the_strategy_does_not_make_is_an_error_at_its_line(
     tmp_path: Path, body: str, message: str
@@ -78,6 +74,14 @@ def test_a_ring_that_the_strategy_does_not_make_is_an_error_at_its_line(
         spmdir.run_passes(spmdir.parse(_product(512, 32, 4)), _pipeline(tmp_path, f"{HEAD}{body}    return out\n"))
     assert message in str(caught.value)
     assert f"own.rules:{4 + body.startswith('    some')}:5" in str(caught.value)
+
+
+def test_a_ring_over_a_factor_that_is_not_sharded_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    _pipeline(tmp_path, f"{HEAD}    ring n: mat2\n        out = {PRODUCT}\n    return out\n")
+    with spmdir.load_rules(str(tmp_path / "own.rules")):
+        metas = tuple(spmdir.TensorMeta(shape, "f64") for shape in ((512, 32), (32, 4)))
+        reasons = "\n".join(map(str, spmdir.strategies("aten.mm", metas, {}, 4, why=True)))
+    assert "a ring of 'n', and the strategy shards m, k; expected one of these" in reasons
 
 
 def test_a_ring_of_too_many_ranks_is_left_out_at_once(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def _bands(is_causal: bool) -> str:
     """Return attention of a grid of ranks: rank (x, y) has band x of the queries and band y of the keys."""
     kernel, type_ = "aten._scaled_dot_product_flash_attention_for_cpu", "tensor<2x4x32x8xf64>"
     queries, keys = (f"#spmd.sharding<@mesh, {axes}>" for axes in ("x: S(2), y: S(2)", "y: S(2), x: S(2)"))
-    made = [f"<x: S(2), y: Attended({part}, 8)>" for part in range(2)]
+    made = [f"<x: S(2), y: Decoded({part}, 8)>" for part in range(2)]
     flag = "true" if is_causal else "false"
     return f"""spmd.mesh @mesh <x = 2, y = 4>
 func.func @f(%q: {type_} {{spmd.sharding = {queries}}}, %k: {type_} {{spmd.sharding = {keys}}},
@@ -123,10 +127,10 @@ def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_sca
 
 def test_bands_under_a_causal_mask_are_an_error_since_both_axes_rewrite_the_op(tmp_path: Path) -> None:
     head, *classes = Path(joint_placements.__file__).read_text().split("@attrs.frozen")
-    (own,) = (one for one in classes if "class Attended" in one)
-    text = f"{head}@attrs.frozen{own}".replace("is_causal == false and ", "").replace("Attended", "Bands")
+    (own,) = (one for one in classes if "class Decoded(" in one)
+    text = f"{head}@attrs.frozen{own}".replace("is_causal == false and ", "").replace("Decoded", "Bands")
     (tmp_path / "bands.py").write_text(text)
     pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard,localize", plugins=[str(tmp_path / "bands.py")])
     with pytest.raises(SpmdirError, match=r"<text>:4:3: error: 'aten\._scaled_dot_product") as caught:
-        spmdir.run_passes(spmdir.parse(_bands(is_causal=True).replace("Attended", "Bands")), pipeline)
+        spmdir.run_passes(spmdir.parse(_bands(is_causal=True).replace("Decoded", "Bands")), pipeline)
     assert "factor 'l' of size 32 cannot be sharded into 2 by this op" in str(caught.value)

@@ -49,7 +49,8 @@ ONLY = {
     "precision": "ErrorOfTheResult",
     "steps": "OrderOfSevenColumns",
     "state": "NeverAddsIt",
-    "rules": "SumsAsTheyAre",
+    "rules": "CombinesSums",
+    "text strategies": "DoublesWhatItSplits",
 }
 """Law → the wrong placement that breaks this law alone; no placement can break 'planned', which is of the planner."""
 

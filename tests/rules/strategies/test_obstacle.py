@@ -47,8 +47,8 @@ class OfFloats(PartialPlacement):
 
 
 @attrs.frozen
-class Linear(PartialPlacement):
-    text: ClassVar[str] = "Linear"
+class PassesLinear(PartialPlacement):
+    text: ClassVar[str] = "PassesLinear"
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return clause in ("linear", "multilinear")
@@ -93,18 +93,18 @@ def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
         (lambda: reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
         (lambda: reasons("exp", "6xf32", "OfFloats"),
          ["no OfFloats: it does not pass `commutes max min` (pointwise.rules:80:59)"]),
-        (lambda: reasons("add.Tensor", "6xf32", "Linear", other=1.0),
-         ["no Linear: `linear` is of tensors, and 'other' is the number 1.0, which every rank would have "
+        (lambda: reasons("add.Tensor", "6xf32", "PassesLinear", other=1.0),
+         ["no PassesLinear: `linear` is of tensors, and 'other' is the number 1.0, which every rank would have "
           "(pointwise.rules:11:59)",
-          "no Linear: it does not pass `commutes max min` (pointwise.rules:11:78)"]),
-        (lambda: reasons("mul.Tensor", "6xf32", "Linear", other=math.inf),
-         ["no Linear: a number among the arguments is not finite, and `linear` scales by it",
-          "no Linear: `commutes` is of tensors, and 'other' is the number inf, which every rank would have "
+          "no PassesLinear: it does not pass `commutes max min` (pointwise.rules:11:78)"]),
+        (lambda: reasons("mul.Tensor", "6xf32", "PassesLinear", other=math.inf),
+         ["no PassesLinear: a number among the arguments is not finite, and `linear` scales by it",
+          "no PassesLinear: `commutes` is of tensors, and 'other' is the number inf, which every rank would have "
           "(pointwise.rules:18:32)"]),
-        (lambda: reasons("_to_copy", "6xf32", "Linear", dtype=BF16),
-         ["no Linear: sums of f32 are not those of what they become as bf16"]),
-        (lambda: reasons("argmax", "6xf32", "Linear"),
-         ["no Linear: the rule has no clause that lets partial values pass"]),
+        (lambda: reasons("_to_copy", "6xf32", "PassesLinear", dtype=BF16),
+         ["no PassesLinear: sums of f32 are not those of what they become as bf16"]),
+        (lambda: reasons("argmax", "6xf32", "PassesLinear"),
+         ["no PassesLinear: the rule has no clause that lets partial values pass"]),
         (lambda: reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
          ["no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92)"]),
     ],
