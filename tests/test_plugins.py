@@ -185,9 +185,9 @@ def test_a_plugin_that_comes_with_the_package_is_the_package_s() -> None:
 
 
 def test_two_plugins_that_declare_one_name_are_rejected_at_the_second(tmp_path: Path) -> None:
-    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "Twice"))])
-    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as caught:
-        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
+    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "OneOfTwo"))])
+    with pytest.raises(SpmdirError, match="placement 'OneOfTwo' is declared by") as caught:
+        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "OneOfTwo"))])
     assert str(caught.value.location) == f"{tmp_path / 'two.py'}:6:1"
 
 
