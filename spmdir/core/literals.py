@@ -21,17 +21,17 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.precedence import PRECEDENCE
 
+_KINDS = "|".join(("size", "offset", "end", "shard", *PRECEDENCE))
 _TOKEN = re.compile(
-    r"""\s*(?:
+    rf"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:size|offset|end|shard|since|upto|beyond|reaches|both|triangle|irregular)
-      \((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
+  | (?P<local>(?:{_KINDS})\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
   | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
   | (?P<int>-?\d+)
   | (?P<operand>%\d+)
   | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
-  | (?P<punctuation>[\[\]{}=,])
+  | (?P<punctuation>[\[\]{{}}=,])
     )""",
     re.VERBOSE,
 )
