@@ -19,12 +19,10 @@ import attrs
 from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType, as_dtype
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement
 from spmdir.core.placement.error import Error
+from spmdir.core.placement.packing import converted
 
 UNITS = {BF16: 2.0**-8, F16: 2.0**-11, F8E4M3FN: 2.0**-4, F8E5M2: 2.0**-3}
 """Element type of a shadow → its largest relative error; half a unit in the last place."""
-
-
-_TORCH = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2"}
 
 DIMS = 8
 """From shards of so many dimensions there is a step that sends what ranks hold afterwards."""
@@ -82,6 +80,6 @@ class Shadow(Placement):
     def _lowered(self, x: Any) -> Any:
         import torch
 
-        dtype = getattr(torch, _TORCH[self.held])
-        largest = torch.finfo(dtype).max
-        return x.clamp(-largest, largest).where(x.isfinite(), x).to(dtype)
+        held = as_dtype(self.held)
+        largest = torch.finfo(converted(x.new_empty(0), held).dtype).max
+        return converted(x.clamp(-largest, largest).where(x.isfinite(), x), held)
