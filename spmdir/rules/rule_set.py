@@ -260,7 +260,7 @@ def packaged() -> RuleSet:
     for path in sorted(PACKAGED.glob("*.rules")):
         text = path.read_text()
         records.update(read(text, path.name))
-        strategies.update(read_strategies(text, path.name))
+        strategies = merged(strategies, read_strategies(text, path.name))
     return RuleSet(records, strategies)
 
 
