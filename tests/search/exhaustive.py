@@ -1,0 +1,163 @@
+"""The best decision of a small problem on all mesh axes together, by trying every strategy of every node.
+
+The oracle of the search and of its certificate. Prices are those of `joint_cost` alone, which is asked for the cost of
+each node and of each value by itself, and at the end for that of the whole decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import attrs
+import pytest
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
+from spmdir.search.problem import Node, NodeStrategy, Problem
+from spmdir.search.repeats import Quotient
+from spmdir.search.solve import joint_cost
+
+Joint = tuple[NodeStrategy, ...]
+"""The strategy of a node on each axis, in the order of the mesh."""
+
+Placed = tuple[Placement, ...]
+"""The placement of a value on each axis, in the order of the mesh."""
+
+Live = tuple[tuple[int, Placed, frozenset[Placed]], ...]
+"""Values with users to come: the value, the placements it is made in, and those that its users so far require."""
+
+
+@attrs.frozen
+class Optimum:
+    """The best decision: axis → the strategy of each node, and what `joint_cost` says of it."""
+
+    strategies: Mapping[str, Sequence[NodeStrategy]]
+    cost: float
+
+
+def optimum(problem: Problem, known: float = math.inf, limit: int = 20_000) -> Optimum | None:
+    """Return the decision of least `joint_cost`; None if more than `limit` decisions of some nodes have to be kept.
+
+    Nodes are decided in program order. Of decisions that later nodes cannot tell apart, in which the values that are
+    still to be used are made and required alike, the cheapest is kept.
+
+    Args:
+        known: what some decision costs; what costs more from its first nodes on is not kept.
+    """
+    prices = _Prices(problem)
+    last_user = {value: index for index, node in enumerate(problem.nodes) for value in node.operands}
+    kept: dict[Live, tuple[float, tuple[Joint, ...]]] = {(): (0.0, ())}
+    for index, node in enumerate(problem.nodes):
+        before, kept = kept, {}
+        for joint in joint_strategies(problem.mesh, node):
+            own = prices.of_node(node, joint)
+            for live, (cost, decided) in before.items():
+                after, reshards = [], 0.0
+                for value, made, required in _used(live, node, joint):
+                    if last_user.get(value, -1) > index:
+                        after.append((value, made, required))
+                    else:
+                        reshards += prices.of_value(value, made, required)
+                total, key = cost + own + reshards, tuple(after)
+                if total <= known * (1 + 1e-9) and (key not in kept or total < kept[key][0]):
+                    kept[key] = total, (*decided, joint)
+        if len(kept) > limit:
+            return None
+    ((cost, decided),) = kept.values()
+    axes = problem.mesh.axis_names
+    strategies = {axis: [joint[position] for joint in decided] for position, axis in enumerate(axes)}
+    assert joint_cost(problem.mesh, unmerged(problem), strategies) == pytest.approx(cost)
+    return Optimum(strategies, cost)
+
+
+def joint_strategies(mesh: Mesh, node: Node) -> list[Joint]:
+    """Return what a node may do on all axes together: on each axis, the strategies that are legal beside those before.
+
+    No value has partial values of two kinds. Where no strategy is legal, those of the axis by itself are.
+    """
+    found: list[Joint] = [()]
+    for axis, count in mesh.axes:
+        longer: list[Joint] = []
+        for joint in found:
+            beside = shard_counts(zip(joint, mesh.sizes.values(), strict=False))
+            legal = [s for s in node.source.strategies(axis, count, beside) if not _mixes_kinds(joint, s)]
+            longer += [(*joint, s) for s in legal or node.source.strategies(axis, count, UNSHARDED)]
+        found = longer
+    return found
+
+
+def unmerged(problem: Problem) -> Quotient:
+    """Return the problem for `joint_cost`, each node by itself."""
+    nodes, values = list(problem.nodes), list(problem.values)
+    producer, users = [(0, 0)] * len(values), [[] for _ in values]
+    for index, node in enumerate(nodes):
+        for position, value in enumerate(node.results):
+            producer[value] = index, position
+        for slot, value in enumerate(node.operands):
+            users[value].append((index, slot))
+    return _quotient(problem, nodes, values, producer, users)
+
+
+def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
+    """Return what `joint_cost` reads of a quotient; what only the search reads is empty."""
+    return Quotient(
+        nodes=nodes,
+        weight=[1] * len(nodes),
+        values=values,
+        value_weight=[1] * len(values),
+        producer=producer,
+        users=users,
+        uses=[],
+        operands=[],
+        own=[],
+        neighbours=[],
+        first=[],
+        node_class=[],
+        plugin_placements=problem.plugin_placements,
+        collectives=problem.collectives,
+        gathered_byte=problem.gathered_byte,
+    )
+
+
+def _mixes_kinds(joint: Joint, strategy: NodeStrategy) -> bool:
+    """Return whether a value would have partial values of two kinds, as sums and maxima."""
+    placed = [(*strategy.operands, *strategy.results), *((*one.operands, *one.results) for one in joint)]
+    return any(len({placement.kind for placement in value} - {None}) > 1 for value in zip(*placed, strict=True))
+
+
+def _used(live: Live, node: Node, joint: Joint) -> list[tuple[int, Placed, frozenset[Placed]]]:
+    """Return the live values after a node: what it requires is added to its operands, and its results are added."""
+    required: dict[int, set[Placed]] = {}
+    for slot, value in enumerate(node.operands):
+        required.setdefault(value, set()).add(tuple(strategy.operands[slot] for strategy in joint))
+    known = [(value, made, before | required.get(value, set())) for value, made, before in live]
+    made = [tuple(strategy.results[position] for strategy in joint) for position in range(len(node.results))]
+    return known + [(value, placed, frozenset()) for value, placed in zip(node.results, made, strict=True)]
+
+
+class _Prices:
+    """What `joint_cost` says of a node alone and of a value alone."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self._values: dict[object, float] = {}
+
+    def of_node(self, node: Node, joint: Joint) -> float:
+        return self._cost(_quotient(self.problem, [node], [], [], []), [joint])
+
+    def of_value(self, value: int, made: Placed, required: frozenset[Placed]) -> float:
+        key = self.problem.values[value], made, required
+        if key not in self._values:
+            producer = tuple(NodeStrategy((), (placement,)) for placement in made)
+            users = [tuple(NodeStrategy((placement,), ()) for placement in placed) for placed in required]
+            uses = [(index + 1, 0) for index in range(len(users))]
+            alone = _quotient(self.problem, [], [self.problem.values[value]], [(0, 0)], [uses])
+            self._values[key] = self._cost(alone, [producer, *users])
+        return self._values[key]
+
+    def _cost(self, shared: Quotient, joints: Sequence[Joint]) -> float:
+        axes = self.problem.mesh.axis_names
+        chosen = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
+        return joint_cost(self.problem.mesh, shared, chosen)
