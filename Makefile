@@ -9,7 +9,7 @@ BENCHMARKS ?= startup parse_speed memory wire_bytes compile_time reshard_bound r
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules check-placements op-table site wheel-check
+.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules check-placements op-table parsed-texts site wheel-check
 
 env: $(VENV)/.installed
 
@@ -58,6 +58,10 @@ check-placements: env
 # The table of torch's ops, as the installed torch has them; run it with each version that is supported.
 op-table: env
 	$(BIN)/python -m spmdir.checking.rules.op_table
+
+# What the rules and rewrites of this package parse to; run it when one of them is edited.
+parsed-texts: env
+	$(BIN)/python -m spmdir.checking.write_parsed
 
 # Every model × plan × mesh against one device; hours.
 matrix: env

@@ -22,8 +22,8 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
-from spmdir.passes.fusion.rewrite_text import duplicates, read_rewrites
-from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
+from spmdir.passes.fusion.rewrite_files import read_rewrites
+from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, duplicates, subterms
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
 from spmdir.passes.preconditions import global_functions, reject_open_sizes

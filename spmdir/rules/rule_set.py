@@ -24,6 +24,7 @@ from spmdir.rules.language.records import Record, Records, merged, read, read_st
 from spmdir.rules.language.strategy_checks import check_strategy
 from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
+from spmdir.rules.parsed_rules import PARSED
 from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 from spmdir.rules.strategies.placement_texts import texts_of
@@ -110,10 +111,8 @@ class RuleSet:
         return self._texts[key]
 
     def _strategy(self, record: Record) -> TextStrategy:
-        from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
-
         try:
-            strategy = parse_strategy(record.text, record.file, record.line, record.indent)
+            strategy = _parsed(record)
             check_strategy(strategy, self, MAPS)
         except SpmdirError as error:
             if record.is_composed:
@@ -236,11 +235,23 @@ class RuleSet:
 
 
 def _checked(record: Record) -> Rule:
-    from spmdir.rules.language.parser import parse_rule  # lark costs most of the start-up, and many tools need no rule
+    kept = PARSED.find(record.text, record.file, record.line)
+    if kept is not None:
+        return kept
+    from spmdir.rules.language.parser import parse_rule  # lark costs most of the start-up, and few programs need it
 
     rule = parse_rule(record.text, record.file, record.line)
     check(rule, MAPS)
     return rule
+
+
+def _parsed(record: Record) -> TextStrategy:
+    kept = PARSED.find(record.text, record.file, record.line) if not record.indent else None
+    if kept is not None:
+        return kept
+    from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
+
+    return parse_strategy(record.text, record.file, record.line, record.indent)
 
 
 _ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())

@@ -18,7 +18,7 @@ from spmdir.lowering.process_groups import group_names
 def package_digest() -> str:
     """Return the digest of this package's files: a checkout has no version that changes with it."""
     files = sorted(Path(__file__).parents[1].rglob("*"))
-    read = [file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".lark")]
+    read = [file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".parsed", ".lark")]
     return hashlib.sha256(b"\0".join(read)).hexdigest()
 
 

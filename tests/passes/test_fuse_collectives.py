@@ -22,7 +22,8 @@ from spmdir.dialects.aten import op_class
 from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
 from spmdir.passes.fusion.benefit import RewriteCost
 from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
-from spmdir.passes.fusion.rewrite_text import parse_rewrites, read_rewrites
+from spmdir.passes.fusion.rewrite_files import read_rewrites
+from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.passes.fusion.terms import Collective, Function, Value
 from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.pipeline import run_passes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from lark.exceptions import VisitError
 
 from spmdir.core.errors import Location, ParseError, did_you_mean, raise_all
 from spmdir.core.limits import check_nesting
-from spmdir.core.text_file import read_text_file
 from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes
 from spmdir.passes.fusion.terms import (
     Bucket,
@@ -22,6 +20,7 @@ from spmdir.passes.fusion.terms import (
     Function,
     Rewrite,
     Value,
+    duplicates,
     subterms,
     variables,
 )
@@ -179,16 +178,6 @@ _CHECKS = (_check_form, _check_variables, _check_async, _check_targets)
 """Each returns what is wrong with a rewrite, or None."""
 
 
-def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
-    """Return an error, located, for each rewrite whose name one before it has."""
-    first: dict[str, Rewrite] = {}
-    return [
-        ParseError(f"there is a rewrite '{rewrite.name}' at {before.location}; expected another name", rewrite.location)
-        for rewrite in rewrites
-        if (before := first.setdefault(rewrite.name, rewrite)) is not rewrite
-    ]
-
-
 @functools.cache
 def _parser() -> Lark:
     return load_grammar(Path(__file__).with_name("rewrites.lark"))
@@ -213,13 +202,3 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
             f"found '{str(found).strip() or 'the end of the line'}', expected {expected}",
             Location(file, error.line, error.column),
         ) from None
-
-
-@functools.cache
-def read_rewrites(path: Path) -> tuple[Rewrite, ...]:
-    """Return the rewrites in a file, in order; add them to `IRContext.rewrites` for fuse-collectives to use them.
-
-    Raises:
-        ParseError: it cannot be read, or does not parse.
-    """
-    return parse_rewrites(read_text_file(path, f"rewrites from '{path}'"), str(path))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import ClassVar
 
 import attrs
 
-from spmdir.core.errors import Location
+from spmdir.core.errors import Location, ParseError
 from spmdir.passes.fusion.clauses import clauses_of, names_axes
 
 
@@ -123,3 +123,13 @@ def variables(term: Term) -> set[str]:
             found.update(name for name, _ in inner.axes)
             found.update(name for _, name in inner.variables)
     return found
+
+
+def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
+    """Return an error, located, for each rewrite whose name one before it has."""
+    first: dict[str, Rewrite] = {}
+    return [
+        ParseError(f"there is a rewrite '{rewrite.name}' at {before.location}; expected another name", rewrite.location)
+        for rewrite in rewrites
+        if (before := first.setdefault(rewrite.name, rewrite)) is not rewrite
+    ]

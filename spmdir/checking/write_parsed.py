@@ -1,0 +1,38 @@
+"""`python -m spmdir.checking.write_parsed`: write what the rules and rewrites of this package parse to."""
+
+from __future__ import annotations
+
+from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.passes.fuse_collectives import REWRITES
+from spmdir.passes.fusion.rewrite_files import PARSED as PARSED_REWRITES
+from spmdir.passes.fusion.rewrite_text import parse_rewrites
+from spmdir.rules.language.checks import check
+from spmdir.rules.language.parser import parse_rule, parse_strategy
+from spmdir.rules.parsed_rules import PARSED as PARSED_RULES
+from spmdir.rules.rule_set import packaged
+from spmdir.rules.shapes.maps import MAPS
+
+
+def files() -> dict[ParsedTexts, str]:
+    """Return each file of parsed texts and what it has to say."""
+    packages = packaged()
+    records = [record for found in packages.records.values() for record in found]
+    rules = [(r.text, r.line, parse_rule(r.text, r.file, r.line)) for r in records]
+    for _, _, rule in rules:
+        check(rule, MAPS)
+    declared = [record for found in packages.declared.values() for record in found]
+    strategies = [(r.text, r.line, parse_strategy(r.text, r.file, r.line)) for r in declared]
+    rewrites = REWRITES.read_text(encoding="utf-8")
+    return {
+        PARSED_RULES: PARSED_RULES.spell([*rules, *strategies]),
+        PARSED_REWRITES: PARSED_REWRITES.spell([(rewrites, 1, parse_rewrites(rewrites))]),
+    }
+
+
+def main() -> None:
+    for kept, text in files().items():
+        kept.path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The packaged rules and strategies as they parse, so that using them needs no parser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.rules.language.syntax_tree import (
+    Binary,
+    Condition,
+    Constant,
+    Function,
+    Name,
+    OpCall,
+    Parameter,
+    PlacementTerm,
+    Result,
+    Rule,
+    RuleClause,
+    Sequence,
+    StateCall,
+    Statement,
+    Term,
+    TextStrategy,
+)
+
+PARSED = ParsedTexts(
+    Path(__file__).parent / "aten" / "aten.parsed",
+    (
+        Rule, Parameter, Result, Term, RuleClause, Condition, Statement, Constant, Name, Function, Binary, Sequence,
+        OpCall, StateCall, TextStrategy, PlacementTerm,
+    ),
+)  # fmt: skip
+"""The well-formed rules and strategies that come with spmdir; `make parsed-texts` writes them."""
