@@ -330,12 +330,14 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     metas: list[TensorMeta] = []
     nodes: list[Node] = []
     makers: list[Maker] = []
+    sources: dict[StrategySource, StrategySource] = {}
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
+        source = sources.setdefault(source, source)  # equal ones list their strategies once
         nodes.append(Node(source, tuple(values[value] for value in operands), tuple(numbers)))
         makers.append(maker)
 

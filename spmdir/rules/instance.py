@@ -89,6 +89,17 @@ class RuleInstance:
         return tuple(dims for dims in (*self.operand_dims, *self.result_dims) if dims)
 
     @cached_property
+    def repeated(self) -> frozenset[int]:
+        """Return the factors that make up two dimensions of one tensor."""
+        found: set[int] = set()
+        for dims in self.all_dims:
+            seen: set[int] = set()
+            for factors in dims:
+                found |= seen.intersection(factors)
+                seen.update(factors)
+        return frozenset(found)
+
+    @cached_property
     def majors(self) -> dict[int, set[int]]:
         """Factor → those that are major to it in some dimension and have several elements."""
         found: dict[int, set[int]] = {}

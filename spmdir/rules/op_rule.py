@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Protocol
 
 import attrs
@@ -20,6 +21,7 @@ from spmdir.rules.local.replacement import expand, localize
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.per_axis import (
+    Known,
     factor_strategies,
     partial_strategies,
     plugin_partial_strategies,
@@ -57,6 +59,9 @@ class OpRule(RuleInstance):
 
     rules: Rules
     _known: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
+    _by_factor: Known = attrs.field(factory=dict)
+    _expansions: dict[int, Expansion] = attrs.field(factory=dict)
+    _inner: dict[tuple[int, int], tuple[Reduced, ...]] = attrs.field(factory=dict)
     _rotated: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
 
     def strategies(
@@ -140,8 +145,8 @@ class OpRule(RuleInstance):
         unfinished = self._unfinished(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)
         if not plugins:
-            own = (replicated(self), *factor_strategies(self, count, sharded, self.expansion_layout))
-            every = (*own, *partial_strategies(self), *text_strategies(self, count, sharded, texts, ()))
+            own = factor_strategies(self, count, sharded, self.expansion_layout, self._by_factor)
+            every = (self._replicated, *own, *self._partial, *text_strategies(self, count, sharded, texts, ()))
             if unfinished:
                 every = (s for s in every if isinstance(s, Strategy) and unfinished == self._finished_by(s, count))
             yield from every
@@ -153,6 +158,14 @@ class OpRule(RuleInstance):
             yield from plugin_partial_strategies(self, plugins.partials)
             yield from declared_strategies(self, count, sharded, known, plugins.lifting)
             yield from text_strategies(self, count, sharded, texts, plugins.shards)
+
+    @cached_property
+    def _replicated(self) -> Strategy:
+        return replicated(self)
+
+    @cached_property
+    def _partial(self) -> tuple[Strategy, ...]:
+        return tuple(partial_strategies(self))
 
     def _finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
         """Return what `_unfinished` may say for `strategy` to finish it."""
@@ -188,7 +201,9 @@ class OpRule(RuleInstance):
 
     def expansion(self, factor: int) -> Expansion:
         """Return the ops on global tensors that replace this one when `factor`, with rewrite "expand", is sharded."""
-        return expand(self, self.rules, factor)
+        if factor not in self._expansions:
+            self._expansions[factor] = expand(self, self.rules, factor)
+        return self._expansions[factor]
 
     def expansion_layout(
         self,
@@ -213,8 +228,11 @@ class OpRule(RuleInstance):
 
     def internal_reductions(self, factor: int, count: int = 2) -> tuple[Reduced, ...]:
         """Return the values inside the expansion over `factor` that are reduced over the axis before they are used."""
-        layout = self.expansion_layout(factor, count)
-        return layout.reductions if layout else ()
+        key = factor, count
+        if key not in self._inner:
+            layout = self.expansion_layout(factor, count)
+            self._inner[key] = layout.reductions if layout else ()
+        return self._inner[key]
 
     def has_ring(self, strategy: Strategy) -> bool:
         """Return whether something may go round a ring in the local form of a strategy."""

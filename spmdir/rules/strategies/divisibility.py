@@ -65,14 +65,16 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
         return Obstacle("it has fewer than 2 elements")
     if factor.kind == "unsharded":
         return _said(rule, index, "unsharded", "it is unsharded")
-    others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
-    if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in others):
-        return Obstacle("another axis shards a factor by another rewrite of the op")
-    if factor.alone and any(clauses and set(factor.clauses) & set(clauses) <= set(factor.alone) for clauses in others):
-        return _said(rule, index, factor.rewrite or "", "its rewrite is for one factor at a time")
+    if factor.clauses and sharded.all_axes:
+        others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
+        if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in others):
+            return Obstacle("another axis shards a factor by another rewrite of the op")
+        alone = set(factor.alone)
+        if alone and any(clauses and set(factor.clauses) & set(clauses) <= alone for clauses in others):
+            return _said(rule, index, factor.rewrite or "", "its rewrite is for one factor at a time")
     if sharded.by_texts and not _beside_texts(rule, index, sharded):
         return Obstacle("another axis has a strategy that it does not go beside")
-    if any(sum(index in factors for factors in dims) > 1 for dims in rule.all_dims):
+    if index in rule.repeated:
         return Obstacle("it makes up two dimensions of a tensor")
     return None
 

@@ -34,10 +34,18 @@ def replicated(rule: RuleInstance) -> Strategy:
     return Strategy((R,) * len(rule.call.operands), (R,) * len(rule.call.results))
 
 
+Known = dict[tuple[int, str | None], "Strategy | Obstacle"]
+"""(Factor, rewrite) → what sharding it by S gives, on however many ranks and beside whatever other axes shard."""
+
+
 def factor_strategies(
-    rule: RuleInstance, count: int, sharded: ShardCounts, layouts: LayOut
+    rule: RuleInstance, count: int, sharded: ShardCounts, layouts: LayOut, known: Known
 ) -> Iterator[Strategy | Dropped]:
-    """Yield a strategy for each factor that `count` ranks can shard by S beside what other axes shard."""
+    """Yield a strategy for each factor that `count` ranks can shard by S beside what other axes shard.
+
+    Args:
+        known: what was found for this rule before; what is found is added.
+    """
     for index in range(len(rule.factors)):
         found: Strategy | Obstacle | None = unshardable(rule, index, count, sharded)
         if found is None:
@@ -45,7 +53,11 @@ def factor_strategies(
             if sharded.by_plugins:
                 rewrite = rewrite_beside(rule, index, sharded, scattered=False)
             assert not isinstance(rewrite, Obstacle)  # it is shardable
-            found = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts, rewrite)
+            found = known.get((index, rewrite))
+            if found is None:
+                found = factor_strategy(rule, index, count, sharded, partial(_shard, index), layouts, rewrite)
+            if rewrite != "expand":  # which ops of an expansion have strategies is another matter on other ranks
+                known[index, rewrite] = found
         yield Dropped(rule, Shard(0), index, found) if isinstance(found, Obstacle) else found
 
 

@@ -12,7 +12,7 @@ from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Strategy:
     """One way to run an op on the ranks of one mesh axis.
 
@@ -91,6 +91,8 @@ class ShardCounts:
     @property
     def key(self) -> object:
         """Equal for equal counts."""
+        if not self.by_plugins and not self.by_texts:
+            return tuple(sorted(self.all_axes.items()))
         by_texts = frozenset(self.by_texts.items()) if self.by_texts else ()
         return tuple(sorted(self.all_axes.items())), frozenset(self.by_plugins.items()), by_texts
 
