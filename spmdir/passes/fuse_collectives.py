@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,13 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_files import read_rewrites
-from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, duplicates, subterms
+from spmdir.passes.fusion.rewriting import Rewriting
+from spmdir.passes.fusion.terms import Rewrite, duplicates
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
 from spmdir.passes.preconditions import global_functions, reject_open_sizes
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
-
-
-LOCAL = ""
-"""The kind of all local ops; the kind of an op of the `spmd` dialect is its name."""
-
-Index = dict[str, list[tuple[str | None, Rewrite]]]
-"""Kind of op → the rewrites whose left side it may begin, each with the kind of what makes an operand, if not any."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +74,18 @@ class FuseCollectivesPass(ModulePass):
         """
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
-        index, reach = _indexed(rewrites), max((len(list(subterms(r.left))) for r in rewrites), default=0)
         reject_open_sizes(module, self.name)
         for function in global_functions(module, self.name):
             block = function.body.block
-            engine = Engine(ir.mesh(module), context.rules, Names(block), conditions, on_attempt)
+            engine = Engine(ir.mesh(module), context.rules, conditions, on_attempt)
+            rewriting = Rewriting(rewrites, engine, Names(block))
             waiting = set(block.ops)
             for _ in range(self.max_sweeps):
                 for value in [*_merge_duplicates(block), *_erase_unused(block)]:
-                    waiting |= _users(value, reach)
+                    waiting |= _users(value, rewriting.reach)
                 if not waiting:
                     break
-                waiting = _sweep(block, engine, index, waiting, reach)
+                waiting = _sweep(block, rewriting, waiting)
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
@@ -107,41 +101,13 @@ class FuseCollectivesPass(ModulePass):
         return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
 
 
-def _indexed(rewrites: Sequence[Rewrite]) -> Index:
-    index: Index = {}
-    for rewrite in rewrites:
-        outer = rewrite.left
-        assert not isinstance(outer, Value)  # a left side that is only x is an error where it is read
-        inner = None if isinstance(outer.operand, Value) else _term_kind(outer.operand)
-        index.setdefault(_term_kind(outer), []).append((inner, rewrite))
-    return index
-
-
-def _term_kind(term: Term) -> str:
-    if isinstance(term, Function | Value):
-        return LOCAL
-    return "spmd.bucket" if isinstance(term, Bucket) else f"spmd.{term.kind}"
-
-
-def _op_kind(op: Any) -> str | None:
-    """Return the kind of what makes a value; None for a function argument."""
-    name = getattr(op, "name", None)
-    return name if name is None or name.startswith("spmd.") else LOCAL
-
-
-def _sweep(block: Block, engine: Engine, index: Index, waiting: set[Operation], reach: int) -> set[Operation]:
-    """Try every rewrite on the `waiting` ops in program order, and return the ops to which one may apply now."""
+def _sweep(block: Block, rewriting: Rewriting, waiting: set[Operation]) -> set[Operation]:
+    """Rewrite the `waiting` ops in program order, and return the ops to which a rewrite may apply now."""
     again: set[Operation] = set()
     for op in list(block.ops):
-        if not isinstance(op, ValueOp) or (op not in waiting and op not in again):
-            continue
-        below = {_op_kind(operand.owner) for operand in op.operands}
-        for inner, rewrite in index.get(_op_kind(op) or LOCAL, ()):
-            if op.parent is not block:
-                break
-            if inner is None or inner in below:
-                for value in engine.apply(rewrite, op):
-                    again |= _users(value, reach)
+        if (op in waiting or op in again) and op.parent is block and isinstance(op, ValueOp):
+            for value in rewriting.apply(op):
+                again |= _users(value, rewriting.reach)
     return again
 
 
@@ -161,7 +127,7 @@ def _merge_duplicates(block: Block) -> list[SSAValue]:
     first: dict[Any, ValueOp] = {}
     touched: list[SSAValue] = []
     for op in list(block.ops):
-        if not isinstance(op, SpmdOp):
+        if not op.name.startswith("spmd.") or not isinstance(op, SpmdOp):
             continue
         same = first.setdefault((op.name, tuple(op.operands), op.arguments, op.sharding), op)
         if same is not op:
@@ -175,7 +141,7 @@ def _erase_unused(block: Block) -> list[SSAValue]:
     """Remove the collectives that nothing uses, and return the values whose users changed."""
     touched: list[SSAValue] = []
     for op in reversed(list(block.ops)):
-        if isinstance(op, SpmdOp) and not any(result.uses for result in op.results):
+        if op.name.startswith("spmd.") and isinstance(op, SpmdOp) and not any(result.uses for result in op.results):
             touched += op.operands
             Rewriter.erase_op(op)
     return touched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -174,13 +175,22 @@ class Program:
         clause = f" {{{words}}}" if words else ""
         self.lines.append(f"%{made} = {name}({names}){clause} : tensor<{result}> <{sharding}>")
 
-    def text(self, outputs: list[int]) -> str:
-        names = [self.values[number] for number in outputs]
+    def text(self, outputs: list[int], copies: int = 1) -> str:
+        """Return the program, its ops as often as `copies` on the same arguments."""
+        names = [self.values[number] for number in outputs] * copies
         types = ", ".join(f"tensor<{meta}>" for _, meta, _ in names)
-        body = "\n  ".join([*self.lines, f"return {', '.join(f'%{name}' for name, _, _ in names)} : {types}"])
+        lines = [self._copied(line, copy) for copy in range(copies) for line in self.lines]
+        results = [self._copied(f"%v{number}", copy) for copy in range(copies) for number in outputs]
+        body = "\n  ".join([*lines, f"return {', '.join(results)} : {types}"])
         return (
             f"spmd.mesh @mesh {self.mesh}\nfunc.func @main({', '.join(self.arguments)}) -> ({types}) {{\n  {body}\n}}\n"
         )
+
+    def _copied(self, line: str, copy: int) -> str:
+        def renamed(found: re.Match[str]) -> str:
+            return found[0] if not copy or int(found[1]) < len(self.arguments) else f"%w{found[1]}x{copy}"
+
+        return re.sub(r"%v(\d+)", renamed, line)
 
 
 def _inferred(name, metas, arguments, result, held, mesh) -> Sharding | None:
@@ -205,7 +215,7 @@ def _inferred(name, metas, arguments, result, held, mesh) -> Sharding | None:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> str:
+def programs(draw: st.DrawFn, copies: int = 1) -> str:
     sizes = draw(st.sampled_from([(2,), (3,), (2, 2), (3, 2), (2, 3)]))
     mesh = Mesh(dict(zip("ab", sizes, strict=False)))
     program = Program(mesh)
@@ -228,13 +238,22 @@ def programs(draw: st.DrawFn) -> str:
         else:
             program.local(draw(st.sampled_from(Program.OPS)), [last, draw(st.integers(0, last))])
     last = len(program.values) - 1
-    return program.text(sorted({last, draw(st.integers(0, last))}))
+    return program.text(sorted({last, draw(st.integers(0, last))}), copies)
 
 
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
     check_sound(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(copies=3))
+def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) -> None:
+    together, each = ir.parse(text), ir.parse(text)
+    FuseCollectivesPass().run(ir.context(), together)
+    FuseCollectivesPass().run(ir.context(), each, on_attempt=lambda _: None)  # which looks for every match
+    assert ir.print_ir(together) == ir.print_ir(each)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Applies one rewrite at one op: match, check the conditions, build, compare the costs, replace.
+"""What one rewrite makes of one op: match, check the conditions, build, compare the costs.
 
 Both sides of a rewrite give the same global value if both are well typed, because a collective changes how a value is
 laid out and not the value, and a local op computes the same value under every strategy of its rule. So the engine type
@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import attrs
-from xdsl.ir import SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.benefit import FREE, RewriteCost, change, cost_of_node, cost_of_op, total
 from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
-from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes, replace
+from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes
 from spmdir.passes.fusion.rewrite_conditions import Test
 from spmdir.passes.fusion.terms import Rewrite
 from spmdir.passes.fusion.trace import Attempt, attempt_of
@@ -46,27 +44,22 @@ class Candidate:
 
 @attrs.frozen
 class Engine:
-    """Applies rewrites to the ops of one function.
+    """Finds what rewrites make of the ops of one function.
 
     Attributes:
         mesh: the mesh of the module, whose types are global.
         rules: the rules of its ops.
-        names: the names of its values.
         conditions: the tests of the conditions by name.
         on_attempt: called with each match of a rewrite and what became of it; None if matches are not traced.
     """
 
     mesh: Mesh
     rules: RuleSet
-    names: Names
     conditions: Mapping[str, Test]
     on_attempt: Callable[[Attempt], None] | None = None
 
-    def apply(self, rewrite: Rewrite, root: ValueOp) -> list[SSAValue]:
-        """Replace `root` by the cheapest form that `rewrite` gives it, if that is cheaper.
-
-        Returns: the values whose users changed; none if `root` stays.
-        """
+    def cheaper(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
+        """Return the cheapest form that `rewrite` gives `root`; None if that is not cheaper than `root`."""
         best: Candidate | None = None
         reasons: list[str] = []
         for found in matches(rewrite.left, root):
@@ -77,7 +70,7 @@ class Engine:
         if self.on_attempt is not None and (best is not None or reasons):
             costs = (best.before, best.after) if best else None
             self.on_attempt(attempt_of(rewrite.name, root, pays, costs, reasons))
-        return replace(root, best.replacement, best.dying, self.names) if best is not None and pays else []
+        return best if pays else None
 
     def _candidates(self, rewrite: Rewrite, found: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
         """Return the well-typed right sides of a match; `reasons` gets why there are none, where somebody asks."""

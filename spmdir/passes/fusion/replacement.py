@@ -146,6 +146,17 @@ def dying_ops(ops: tuple[ValueOp, ...], replacement: Replacement) -> list[ValueO
     return dying
 
 
+def moved(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAValue, SSAValue]) -> Node:
+    """Return `node` with other ops and values in the place of those that are there."""
+    if isinstance(node, SSAValue):
+        return values[node]
+    if isinstance(node, Copy):
+        return Copy(ops[node.op], tuple(moved(operand, ops, values) for operand in node.operands), node.sharding)  # type: ignore
+    if isinstance(node, Unbucketed):
+        return Unbucketed(ops[node.op], moved(node.bucket, ops, values), node.index)  # type: ignore
+    return attrs.evolve(node, operand=moved(node.operand, ops, values))
+
+
 def replace(root: ValueOp, replacement: Replacement, dying: list[ValueOp], names: Names) -> list[SSAValue]:
     """Insert `replacement` before `root`, and remove `root` and the ops that die with it.
 
