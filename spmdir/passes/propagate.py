@@ -37,6 +37,7 @@ from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
+from spmdir.reshard.topology import H100X8, Topology, find_topology
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.candidates import Unsolvable
@@ -51,15 +52,13 @@ from spmdir.search.problem import (
     splits,
 )
 from spmdir.search.solve import Solution, solve
+from spmdir.search.work import Work, held, work_of
 
 DOUBLE = (F64, COMPLEX_F64)
 """Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
 is always computed in f32, is not split: another order of additions would be visible in the result."""
 
 _ADDING = ("sum", "avg", "product")
-
-_INTERNAL = 0.02
-"""Bytes on the wire that moving one byte through local memory is worth."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -70,7 +69,7 @@ class OpStrategies:
         rule: the instantiated rule; compared by identity, since instantiation is memoised.
         operands: the number of operands.
         results: the user annotation of each result, None where there is none.
-        work: bytes on the wire that the op's compute is worth.
+        work: what the unsharded op computes.
         keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
         parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
         sizes: those of all axes, if a result has a user annotation.
@@ -80,7 +79,7 @@ class OpStrategies:
     rule: OpRule | None = attrs.field(eq=id)
     operands: int
     results: tuple[Sharding | None, ...]
-    work: float
+    work: Work
     keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
@@ -201,8 +200,8 @@ class PropagatePass(FunctionPass):
     name = "propagate"
     needs_numbers: ClassVar = False
 
-    flop_bytes: Amount = 0.0225
-    """Bytes on the wire that one floating-point operation is worth; the larger, the less compute is repeated."""
+    topology: str = H100X8.name
+    """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
     gathered_byte: Amount = 0.0
     """Bytes on the wire that holding one byte of a gathered value is worth; the larger, the more goes round rings."""
     rounds: Count = 3
@@ -219,7 +218,7 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
-            makers, problem, solution = self._decide(function, mesh, ctx)
+            makers, problem, solution = self._decide(function, mesh, ctx, find_topology(self.topology, H100X8))
             strategies = solution.strategies
             note_objective(function, solution.cost)
             annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), strategies)
@@ -229,15 +228,18 @@ class PropagatePass(FunctionPass):
             if sizes_op(module) is not None:
                 note_options(function, self)
 
-    def _decide(self, function: FuncOp, mesh: Mesh, ctx: IRContext) -> tuple[list[Maker], Problem, Solution]:
+    def _decide(
+        self, function: FuncOp, mesh: Mesh, ctx: IRContext, topology: Topology
+    ) -> tuple[list[Maker], Problem, Solution]:
         """Return the makers of the search's nodes, its problem, and its solution: the strategy of each node on each
         axis.
 
         Axes are split as in the user annotations; then also as views ask for, if that costs less.
         """
         annotated = _annotated_mesh(function, mesh)
-        makers, problem = build_problem(function, mesh, ctx.rules, self.flop_bytes)
-        problem = attrs.evolve(problem, collectives=ctx.collectives, gathered_byte=self.gathered_byte).on(annotated)
+        makers, problem = build_problem(function, mesh, ctx.rules, topology)
+        gathered = self.gathered_byte / topology.intra_bandwidth
+        problem = attrs.evolve(problem, collectives=ctx.collectives, gathered_byte=gathered).on(annotated)
         solution, unsolvable = None, None
         try:
             solution = solve(problem, self.rounds, self.effort)
@@ -320,7 +322,7 @@ def _fits(problem: Problem, strategies: Mapping[str, Sequence[NodeStrategy]]) ->
     return True
 
 
-def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: float) -> tuple[list[Maker], Problem]:
+def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[list[Maker], Problem]:
     """Return what makes each node of the search problem of a function, and the problem.
 
     Raises:
@@ -343,12 +345,12 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
 
     for argument in function.args:
         meta = _meta(argument)
-        source = Annotation(meta, sharding_of(argument), "input", meta.bytes * _INTERNAL)
+        source = Annotation(meta, sharding_of(argument), "input", held(meta))
         add(argument, source, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_strategies(op, mesh, rules, flop_bytes, double), op.tensors, op.results)
+            add(op, _op_strategies(op, mesh, rules, double), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
             add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
@@ -358,7 +360,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, flop_bytes: floa
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
-    return makers, _with_candidates(Problem(mesh, tuple(metas), tuple(nodes)))
+    return makers, _with_candidates(Problem(mesh, tuple(metas), tuple(nodes), topology=topology))
 
 
 def _with_candidates(problem: Problem) -> Problem:
@@ -391,12 +393,11 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
             raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))
 
 
-def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, flop_bytes: float, double: bool) -> OpStrategies:
+def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool) -> OpStrategies:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
-    moved = sum(meta.bytes for meta in (*op.call().operands, *op.metas) if meta)
-    work = max(rule.flops * flop_bytes if rule else 0.0, moved * _INTERNAL)
+    work = work_of(op.call(), rule)
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     sizes = mesh.axes if any(op.shardings) else ()
     return OpStrategies(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)

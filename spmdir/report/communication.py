@@ -60,8 +60,7 @@ class CommReport:
             resharded several ways counts once, with the way that needs most. None if that of one is not known.
         seconds: modelled time, one collective after the other.
         reshards: still in the program, so not counted; run lower-reshard.
-        objective: what propagate minimised, where it is known: bytes of reshards, and of compute and memory as it
-            prices them.
+        objective: modelled seconds of one step of a rank, which propagate minimised; where they are known.
         errors: how far results may be off by inexact steps; of results without any there is nothing.
     """
 
@@ -85,7 +84,7 @@ class CommReport:
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
         lines.append(f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}")
         if self.objective is not None:
-            lines.append(f"objective of propagate {size_text(self.objective)}, compute and memory included")
+            lines.append(f"objective of propagate {self.objective * 1e3:.4g} ms")
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
         lines += map(str, self.errors)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.cost import edge_collectives
+from spmdir.reshard.cost import Cost, cost, edge_collectives
+from spmdir.reshard.topology import FLAT, Topology
+
+NOTHING = Cost(0.0, 0.0)
+_NEVER = Cost(math.inf, math.inf)
 
 _FREE = {("replicated", "replicated"), ("shard", "partial")}
 """Traits before and after between which nothing is ever sent: a shard may stand among identities."""
@@ -26,61 +30,85 @@ def axis_price(
     count: int,
     collectives: Sequence[CollectiveSpec] = PLANNED,
     local: TensorMeta | None = None,
-) -> float:
-    """Return the wire bytes a rank sends to move one axis of `count` ranks from `source` to `target`.
+    topology: Topology = FLAT,
+    nodes: int = 1,
+) -> Cost:
+    """Return the cost of moving one axis of `count` ranks from `source` to `target`, but for local copies.
 
-    A step that a placement declares comes first, then the cheapest collective between the traits, then R in between.
+    A step that a placement declares comes first, then the fastest collective between the traits, then R in between.
     Moves that there are not, and those of open placements, cost infinity.
 
     Args:
         local_bytes: those of the tensor on a rank with this axis replicated and the other axes as they are.
         collectives: the ones that may be used.
-        local: what a rank has of the tensor then, for edges whose bytes depend on the shape; without it these cost
+        local: what a rank has of the tensor then, for edges whose cost depends on the shape; without it these cost
             NaN.
+        nodes: how many nodes a group of the axis spans.
     """
     if source == target:
-        return 0.0
+        return NOTHING
     if edge := edge_between(source, target):
-        return _edge_price(edge, source, target, local_bytes, count, local)
+        return _edge_price(edge, source, target, local_bytes, count, local, topology, nodes)
     if "open" in (source.trait, target.trait):
-        return math.inf
+        return _NEVER
     if not _needs_replicated(source, target):
         if (source.trait, target.trait) in _FREE:
-            return 0.0
+            return NOTHING
         legal = [spec for spec in collectives if (spec.before, spec.after) == (source.trait, target.trait)]
         if legal:
             sizes = _sizes(source, target, local_bytes, count)
-            return min((spec.traffic or Traffic()).wire(sizes) for spec in legal)
+            costs = [cost(spec.traffic or Traffic(), sizes, nodes, topology) for spec in legal]
+            return min(costs, key=lambda found: found.seconds)
     if R in (source, target):
-        return math.inf
-    return axis_price(source, R, local_bytes, count, collectives, local) + axis_price(
-        R, target, local_bytes, count, collectives, local
-    )
+        return _NEVER
+    to_replicated = axis_price(source, R, local_bytes, count, collectives, local, topology, nodes)
+    from_replicated = axis_price(R, target, local_bytes, count, collectives, local, topology, nodes)
+    return _sum((to_replicated, from_replicated))
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    costs = tuple(costs)
+    return Cost(math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs))
 
 
 def depends_on_shape(source: Placement, target: Placement) -> bool:
-    """Return whether the price between two placements is that of edges whose bytes depend on the shape."""
+    """Return whether the price between two placements is that of edges whose cost depends on the shape."""
     edges = [edge_between(source, target)]
     if edges == [None]:
         edges = [edge_between(source, R), edge_between(R, target)]
     own = source.has_own_type or target.has_own_type
-    return any(edge is not None and edge.collectives and (edge.bytes is not None or own) for edge in edges)
+    return any(edge is not None and (_is_shaped(edge) or (edge.collectives and own)) for edge in edges)
+
+
+def _is_shaped(edge: Edge) -> bool:
+    return edge.seconds is not None or (bool(edge.collectives) and edge.bytes is not None)
 
 
 def _edge_price(
-    edge: Edge, source: Placement, target: Placement, local_bytes: float, count: int, local: TensorMeta | None
-) -> float:
+    edge: Edge,
+    source: Placement,
+    target: Placement,
+    local_bytes: float,
+    count: int,
+    local: TensorMeta | None,
+    topology: Topology,
+    nodes: int,
+) -> Cost:
     own = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
-    if local is None and (own or edge.bytes is not None):
-        return math.nan
-    if edge.bytes is None or local is None:
-        sizes = _own_sizes(source, target, local, count) if own and local else None
-        sizes = sizes or _sizes(source, target, local_bytes, count)
-        return sum(traffic.wire(sizes) for traffic, sizes in edge_collectives(edge, sizes, (), ITEMSIZE))
-    shape = list(local.shape)
+    if local is None and (own or _is_shaped(edge) or edge.bytes is not None):
+        return Cost(math.nan, math.nan)
+    sizes = _own_sizes(source, target, local, count) if own and local and edge.bytes is None else None
+    sizes = sizes or _sizes(source, target, local_bytes, count)
+    shape: list[int] = list(local.shape) if local is not None else []
     if source.dim is not None and source.dim < len(shape):
         shape[source.dim] = -(-shape[source.dim] // count)
-    return sum(edge.sent(shape, local.dtype.itemsize, count))
+    itemsize = local.dtype.itemsize if local is not None else ITEMSIZE
+    found = _sum(
+        cost(traffic, sizes, nodes, topology) for traffic, sizes in edge_collectives(edge, sizes, shape, itemsize)
+    )
+    if edge.seconds is None or local is None or count == 1:
+        return found
+    return Cost(found.wire_bytes, edge.time(topology, shape, itemsize, count))
 
 
 def _needs_replicated(source: Placement, target: Placement) -> bool:

@@ -1,18 +1,26 @@
-"""Machines: what links and memory a mesh runs on, as constants for the cost model."""
+"""Machines: the links, memory and arithmetic that a mesh runs on, as constants of the cost model."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import attrs
 
+from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, UnsupportedError, did_you_mean, require_type, shown
 from spmdir.core.text_file import read_text_file
 from spmdir.core.toml_text import place_of, read_toml
 
 
-@attrs.frozen
+def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(dict(table).items()))
+
+
+@attrs.frozen(slots=False, cache_hash=True)
 class Topology:
     """Constants of a machine, all per rank; in a TOML file each is a key, as in `intra_bandwidth = 370e9`.
 
@@ -22,6 +30,10 @@ class Topology:
         base_latency: seconds to start any collective.
         intra_latency, inter_latency: seconds a hop within and between nodes.
         memory_bandwidth: bytes a second of local memory.
+        launch_latency: seconds that a kernel takes at least.
+        memory: bytes that a program may use.
+        peak_flops: achievable floating-point operations a second, by unit: matrix units by element type of the
+            operands, as `bf16`, and `vector` for all else. A mapping, kept as pairs. Without it, arithmetic is free.
     """
 
     name: str
@@ -31,17 +43,47 @@ class Topology:
     intra_latency: float
     inter_latency: float
     memory_bandwidth: float
+    launch_latency: float = 0.0
+    memory: float = math.inf
+    peak_flops: tuple[tuple[str, float], ...] = attrs.field(default=(), converter=_pairs)
+
+    @cached_property
+    def _peaks(self) -> dict[str, float]:
+        return dict(self.peak_flops)
+
+    def peak(self, unit: str) -> float:
+        """Return the floating-point operations a second of `unit`; of an unknown one, those of `vector`."""
+        return self._peaks.get(unit) or self._peaks.get(VECTOR, math.inf)
 
 
-H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12)
-A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12)
-FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf)
-CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 1e-4, 1e-4, 5e9)
+VECTOR = "vector"
+"""The unit that computes what matrix units do not."""
+
+EFFICIENCY = 0.7
+"""The part of a data sheet's dense peak that large products achieve."""
+
+
+def _achieved(**peaks: float) -> dict[str, float]:
+    """Return what is achieved of the peaks of a data sheet, in units of 1e12 operations a second."""
+    return {unit: EFFICIENCY * peak * 1e12 for unit, peak in peaks.items()}
+
+
+# Of 80 GiB, a tenth is left to the driver, to communicators and to fragmentation.
+_USABLE = 0.9 * 80 * 2**30
+
+# f32 as torch computes it by default, without TF32.
+_H100_FLOPS = _achieved(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
+_A100_FLOPS = _achieved(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
+
+H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS)
+A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS)
+FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops=_H100_FLOPS)
+CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 1e-4, 1e-4, 5e9, 5e-6, math.inf, {"f64": 25e9, VECTOR: 50e9})
 
 TOPOLOGIES: dict[str, Topology] = {topology.name: topology for topology in (FLAT, H100X8, A100X8, CPU_GLOO)}
 """Name → topology. Eight accelerators to a node with one network card each; processes on one host; or `flat`,
-equal links between any two ranks, on which a plan of fewest bytes is fastest, unless it takes a step more to save less
-than 3.7 kB."""
+equal links between any two ranks and local memory for free, on which what sends fewest bytes is fastest, unless it
+takes a step more to save less than 3.7 kB."""
 
 
 def find_topology(given: str | Topology | None, default: Topology) -> Topology:
@@ -67,18 +109,40 @@ def find_topology(given: str | Topology | None, default: Topology) -> Topology:
 def _read(path: Path) -> Topology:
     text = read_text_file(path, f"the topology {path}")
     table = read_toml(text, str(path))
-    expected = [field.name for field in attrs.fields(Topology) if field.name != "name"]
+    fields = [field for field in attrs.fields(Topology) if field.name != "name"]
+    expected = [field.name for field in fields]
     for name, value in table.items():
         place = place_of(text, str(path), name)
         if name not in expected:
             raise ParseError(
                 f"a topology has no '{name}'; expected {', '.join(expected)}{did_you_mean(name, expected)}", place
             )
+        if name == "peak_flops":
+            _check_peaks(value, text, path)
+            continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ParseError(f"{name} is {shown(value)}; expected a number from 0 on, in SI units", place)
-        if name.endswith("bandwidth") and not value:
-            raise ParseError(f"{name} is 0; expected bytes a second", place)
-    missing = [name for name in expected if name not in table]
+        if not value and (name.endswith("bandwidth") or name == "memory"):
+            raise ParseError(f"{name} is 0; expected bytes{' a second' if name != 'memory' else ''}", place)
+    missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
         raise ParseError(f"the topology lacks {', '.join(missing)}", Location(str(path), 1, 1))
     return Topology(path.stem, **table)
+
+
+def _check_peaks(peaks: Any, text: str, path: Path) -> None:
+    """Raise unless `peaks` is a table of what units there are and how fast each is."""
+    place = place_of(text, str(path), "peak_flops")
+    if not isinstance(peaks, dict):
+        raise ParseError(
+            f"peak_flops is {shown(peaks)}; expected a table, as in `[peak_flops]` and `bf16 = 690e12`", place
+        )
+    units = [*DTYPES, VECTOR]
+    for unit, peak in peaks.items():
+        place = place_of(text, str(path), unit)
+        if unit not in units:
+            raise ParseError(
+                f"unknown unit '{unit}'; expected one of {', '.join(units)}{did_you_mean(unit, units)}", place
+            )
+        if isinstance(peak, bool) or not isinstance(peak, (int, float)) or not 0 < peak < math.inf:
+            raise ParseError(f"{unit} is {shown(peak)}; expected operations a second, above 0", place)

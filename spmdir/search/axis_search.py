@@ -20,6 +20,9 @@ from spmdir.search.repeats import Quotient
 HOPELESS = 0.5
 """A move that at first costs more than this fraction of all reshards is undone before its neighbourhood settles."""
 
+LEAST = 1e-14
+"""Seconds that count as a gain."""
+
 SWEEPS = 6
 """The most repetitions of the sweeps."""
 
@@ -41,7 +44,7 @@ class AxisSearch:
         fixed: Collection[str],
     ):
         self.shared, self.axis = shared, axis
-        self.edges = EdgeCosts(mesh, shared, mesh.sizes[axis], others)
+        self.edges = EdgeCosts(mesh, shared, axis, others)
         self.offset = self.edges.offset
         self.candidates = candidates_of(mesh, shared, axis, others, fixed, self.edges)
         self.decision = [-1] * len(shared.nodes)
@@ -203,13 +206,13 @@ class AxisSearch:
         return costs
 
     def _improve(self, index: int) -> float:
-        """Move one node to its best strategy, and return the bytes saved, 0 if it stays."""
+        """Move one node to its best strategy, and return the seconds saved, 0 if it stays."""
         if len(self.candidates[index]) == 1:
             return 0.0
         costs, now = self._costs(index), self.decision[index]
         best = min(range(len(costs)), key=costs.__getitem__)
         gain = costs[now] - costs[best]
-        if gain <= 1e-6:
+        if gain <= LEAST:
             return 0.0
         self._choose(index, best)
         return gain
@@ -217,7 +220,7 @@ class AxisSearch:
     def _settle(
         self, start: Iterable[int], pinned: int = -1, limit: int = 0, moves: list[tuple[int, int]] | None = None
     ) -> float:
-        """Improve nodes until none of those reached moves, and return the bytes saved.
+        """Improve nodes until none of those reached moves, and return the seconds saved.
 
         Args:
             pinned: a node that stays.
@@ -239,12 +242,12 @@ class AxisSearch:
         return gained
 
     def total(self) -> float:
-        """Return the cost of the program on this axis, in bytes."""
+        """Return the cost of the program on this axis, in seconds."""
         cost = sum(candidates[choice].cost for candidates, choice in zip(self.candidates, self.decision, strict=True))
         return cost + sum(map(self._edge_cost, range(len(self.made))))
 
     def _edge_cost(self, value: int) -> float:
-        """Return the bytes of the reshards of a value, as decided now."""
+        """Return the seconds of the reshards of a value, as decided now."""
         return self.edges.cost_to_satisfy(value, self.made[value], self.requests[value])
 
     def _move_neighbourhoods(self, budget: int, tried: set[tuple[int, NodeStrategy]]) -> None:
@@ -272,7 +275,7 @@ class AxisSearch:
         for moved in list(reached):
             reached.update(dict.fromkeys(self.shared.neighbours[moved]))
         gained += self._settle(reached, limit=4 * len(reached), moves=moves)
-        if gained > 1e-6:
+        if gained > LEAST:
             return True
         self._undo(moves)
         return False
@@ -284,7 +287,7 @@ class AxisSearch:
     def _follow(self, index: int, choice: int, moves: list[tuple[int, int]]) -> float:
         """Force a strategy, then let neighbours take the cheapest strategy that makes their common value free to pass.
 
-        Stops at nodes that already agree or cannot. Returns the bytes saved, usually negative.
+        Stops at nodes that already agree or cannot. Returns the seconds saved, usually negative.
         """
         gained, visited = 0.0, {index}
         frontier = [(index, choice)]

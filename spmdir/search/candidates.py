@@ -9,14 +9,14 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
-from spmdir.search.edge_costs import START_BYTES, EdgeCosts
-from spmdir.search.problem import Node, NodeStrategy
+from spmdir.search.edge_costs import EdgeCosts
+from spmdir.search.problem import Node, NodeStrategy, local_seconds
 from spmdir.search.repeats import Quotient
 
 
 @attrs.frozen
 class Candidate:
-    """A strategy with placements as indices and its price, compute included, in bytes."""
+    """A strategy with placements as indices and its price, compute included, in seconds."""
 
     strategy: NodeStrategy
     operands: tuple[int, ...]
@@ -105,9 +105,7 @@ class _Finder:
         return self._strategies(index, node, sharded, True) or self._strategies(index, node, UNSHARDED, False)
 
     def _strategies(self, index: int, node: Node, sharded: ShardCounts, strict: bool) -> list[Candidate]:
-        work = (
-            node.source.work * self.shared.weight[index] * math.prod([r[index].fraction for r in self.others.values()])
-        )
+        beside = [strategies[index] for strategies in self.others.values()]
         found = []
         for strategy in node.source.strategies(self.axis, self.count, sharded):
             operands = tuple([self.index.get(p, -1) for p in strategy.operands])
@@ -123,8 +121,9 @@ class _Finder:
                 shards = math.prod(sharded.of(f) for f in factors)
                 inner += self.edges.all_reduce(size / shards)
             for size, factors in strategy.sent_bytes:
-                inner += size / math.prod(sharded.of(f) for f in factors) + START_BYTES
-            cost = work * strategy.fraction + inner * self.shared.weight[index]
+                inner += self.edges.send(size / math.prod(sharded.of(f) for f in factors))
+            work = local_seconds(node.source.work, self.shared.topology, [strategy, *beside])
+            cost = (work + inner) * self.shared.weight[index]
             found.append(Candidate(strategy, operands, results, cost))
         if not found and not strict:
             raise Unsolvable(self.shared.first[index], self.axis)

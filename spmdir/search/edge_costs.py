@@ -6,6 +6,7 @@ the catalogue times the index of a size: a value has several sizes where another
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, cached_property
 
@@ -16,13 +17,14 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.reshard.axis_price import axis_price, depends_on_shape
-from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.topology import FLAT
+from spmdir.reshard.collective_spec import CollectiveSpec, Sizes
+from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
+from spmdir.reshard.topology import Topology
 from spmdir.search.problem import NodeStrategy
 from spmdir.search.repeats import Quotient
 
-START_BYTES = FLAT.base_latency * FLAT.intra_bandwidth
-"""The cost of starting a collective in bytes on the wire, as in the planner."""
+_LARGE = 2.0**30
+"""Bytes, many enough that the time to start a collective is little beside that to send them."""
 
 _DIMS = 12
 EVERYWHERE: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
@@ -68,12 +70,24 @@ class Catalogue:
         return [targets(source) if plugins else [] for source in self.placements]
 
     @cache  # noqa: B019  # catalogues live as long as the process
-    def prices(self, count: int, collectives: tuple[CollectiveSpec, ...]) -> list[list[float]]:
-        """Return, by source and target placement, the wire bytes of a reshard on `count` ranks a byte.
+    def prices(
+        self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
+    ) -> tuple[list[list[float]], list[list[float]]]:
+        """Return, by source and target placement, the seconds to start a reshard on `count` ranks, and those a byte.
 
         Those that depend on the shape are NaN.
         """
-        return [[axis_price(a, b, 1.0, count, collectives) for b in self.placements] for a in self.placements]
+
+        def of(size: float) -> list[list[float]]:
+
+            def price(source: Placement, target: Placement) -> float:
+                return axis_price(source, target, size, count, collectives, None, topology, nodes).seconds
+
+            return [[price(source, target) for target in self.placements] for source in self.placements]
+
+        starts = of(0.0)
+        large = [zip(*rows, strict=True) for rows in zip(of(_LARGE), starts, strict=True)]
+        return starts, [[(end - start) / _LARGE if end < math.inf else 0.0 for end, start in row] for row in large]
 
 
 @cache
@@ -83,17 +97,19 @@ def catalogue(plugin_placements: tuple[Placement, ...]) -> Catalogue:
 
 
 class EdgeCosts:
-    """The edge costs of one axis of `count` ranks, the strategies of the other axes fixed.
+    """The edge costs of one axis in seconds, the strategies of the other axes fixed.
 
     Attributes:
         offset: value → {(user, operand index): the difference between its requests and a placement's index}.
     """
 
-    def __init__(self, mesh: Mesh, shared: Quotient, count: int, others: Mapping[str, Sequence[NodeStrategy]]):
+    def __init__(self, mesh: Mesh, shared: Quotient, axis: str, others: Mapping[str, Sequence[NodeStrategy]]):
+        count, nodes = mesh.sizes[axis], node_count((axis,), mesh)
         self.shared, self.mesh, self.count, self.others = shared, mesh, count, others
         self.catalogue = catalogue(shared.plugin_placements)
         self.width = len(self.catalogue.placements)
-        self.price = self.catalogue.prices(count, shared.collectives)
+        self.nodes, self.topology = nodes, shared.topology
+        self.start, self.price = self.catalogue.prices(count, nodes, shared.collectives, shared.topology)
         if shared.gathered_byte:
             held = zip(self.price, self.catalogue.gathers, strict=True)
             self.price = [[p + shared.gathered_byte * g for p, g in zip(*both, strict=True)] for both in held]
@@ -104,8 +120,13 @@ class EdgeCosts:
         self.known: list[dict[int, list[float]]] = [{} for _ in shared.values]
 
     def all_reduce(self, size: float) -> float:
-        """Return the bytes to all-reduce a value of `size` bytes inside an op."""
-        return self.price[self.catalogue.index[Partial("sum")]][0] * size + START_BYTES
+        """Return the seconds to all-reduce a value of `size` bytes inside an op."""
+        source = self.catalogue.index[Partial("sum")]
+        return self.price[source][0] * size + self.start[source][0]
+
+    def send(self, size: float) -> float:
+        """Return the seconds to send a neighbour `size` bytes inside an op."""
+        return cost(NEIGHBOURS, Sizes(self.count, 0, 0, size), self.nodes, self.topology).seconds
 
     def _size(self, value: int) -> None:
         """Compute the bytes of a value that each of its users has to reshard, and number the distinct ones.
@@ -133,15 +154,15 @@ class EdgeCosts:
         self.offset.append(offsets)
 
     def of(self, value: int, made: int) -> list[float]:
-        """Return, for each request, the bytes to satisfy it from placement `made`."""
+        """Return, for each request, the seconds to satisfy it from placement `made`."""
         per_request = self.known[value].get(made)
         if per_request is None:
-            prices, gathers = self.price[made], self.catalogue.gathers[made]
-            start = START_BYTES * self.shared.value_weight[value]
+            starts, prices, gathers = self.start[made], self.price[made], self.catalogue.gathers[made]
+            weight = self.shared.value_weight[value]
             per_request = [
-                p * sizes[g] + start if p else 0.0
+                p * sizes[g] + start * weight
                 for sizes in self.sizes[value]
-                for p, g in zip(prices, gathers, strict=True)
+                for start, p, g in zip(starts, prices, gathers, strict=True)
             ]
             for target in self.catalogue.shaped[made]:
                 for index, sizes in enumerate(self.sizes[value]):
@@ -151,7 +172,7 @@ class EdgeCosts:
         return per_request
 
     def _shaped_price(self, value: int, made: int, target: int, size: float) -> float:
-        """Return the bytes to take a value of `size` bytes to a placement where these depend on the shape."""
+        """Return the seconds to take a value of `size` bytes to a placement where these depend on the shape."""
         node, position = self.shared.producer[value]
         weight, placements = self.shared.value_weight[value], self.catalogue.placements
         shape = list(self.shared.values[value].shape)
@@ -161,17 +182,17 @@ class EdgeCosts:
                 shape[dim] = -(-shape[dim] // self.mesh.sizes[axis])
         local = attrs.evolve(self.shared.values[value], shape=tuple(shape))
         source, wanted = placements[made], placements[target]
-        price = axis_price(source, wanted, size / weight, self.count, self.shared.collectives, local)
-        return (price + START_BYTES) * weight
+        collectives, machine = self.shared.collectives, (self.topology, self.nodes)
+        return axis_price(source, wanted, size / weight, self.count, collectives, local, *machine).seconds * weight
 
     def replicate_bound(self, value: int, per_request: Sequence[float], requests: Collection[int]) -> float:
-        """Return the bytes to replicate a value, after which every request is free."""
+        """Return the seconds to replicate a value, after which every request is free."""
         if len(self.sizes[value]) == 1:
             return per_request[0]
         return max((per_request[request - request % self.width] for request in requests), default=0.0)
 
     def cost_to_satisfy(self, value: int, made: int, requests: Collection[int]) -> float:
-        """Return the bytes to satisfy all `requests` from placement `made`: one by one, or all from R."""
+        """Return the seconds to satisfy all `requests` from placement `made`: one by one, or all from R."""
         per_request = self.of(value, made)
         direct = 0.0
         for request in requests:

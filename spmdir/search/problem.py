@@ -7,6 +7,7 @@ get. An op has the strategies of its rule; an input, a constraint and an output 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Protocol
 
 import attrs
@@ -19,8 +20,10 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.topology import H100X8, Topology
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
+from spmdir.search.work import NO_WORK, Work
 
 
 @attrs.frozen
@@ -69,12 +72,24 @@ def largest_part(placement: Placement, size: int, count: int) -> float:
         return 1.0  # the size may be legal in another order of axes, which is not known here
 
 
+def local_seconds(work: Work, topology: Topology, strategies: Collection[NodeStrategy]) -> float:
+    """Return how long a node computes on the busiest rank, by its strategies on several axes."""
+
+    def fractions(which: str, count: int) -> list[float]:
+        placed = [(strategy.fraction, getattr(strategy, which)) for strategy in strategies]
+        return [math.prod(f for f, placements in placed if placements[i].trait == "shard") for i in range(count)]
+
+    compute = math.prod(strategy.fraction for strategy in strategies)
+    operands = fractions("operands", len(work.operand_bytes))
+    return work.seconds(topology, compute, operands, fractions("results", len(work.result_bytes)))
+
+
 class StrategySource(Protocol):
     """Where a node's strategies come from; equal sources make nodes interchangeable."""
 
     @property
-    def work(self) -> float:
-        """Return the bytes on the wire that cost as much as the compute of the unsharded op."""
+    def work(self) -> Work:
+        """Return what the unsharded op computes."""
         ...
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
@@ -111,7 +126,8 @@ class Problem:
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
-        gathered_byte: bytes on the wire that holding one byte of a gathered value is worth.
+        gathered_byte: seconds that holding one byte of a gathered value is worth.
+        topology: the machine that says how long everything takes.
     """
 
     mesh: Mesh
@@ -120,6 +136,7 @@ class Problem:
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     gathered_byte: float = 0.0
+    topology: Topology = H100X8
 
     def on(self, mesh: Mesh) -> Problem:
         """Return this problem on a mesh that splits some of its axes."""
@@ -137,7 +154,7 @@ class Annotation:
         meta: the value.
         sharding: the user annotation; None if there is none.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
-        work: bytes on the wire that storing the unsharded value costs; without it, R would be as good as sharding.
+        work: what it takes to have the unsharded value; without any, R would be as good as sharding.
         parts: the axes that are sub-axes, which together must shard evenly.
         plugin_placements: the plug-in placements that it may have.
     """
@@ -145,7 +162,7 @@ class Annotation:
     meta: TensorMeta
     sharding: Sharding | None
     role: str
-    work: float = 0.0
+    work: Work = NO_WORK
     parts: tuple[str, ...] = ()
     plugin_placements: tuple[Placement, ...] = ()
 

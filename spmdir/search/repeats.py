@@ -8,6 +8,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.topology import H100X8, Topology
 from spmdir.search.problem import Node, Problem
 
 
@@ -30,7 +31,8 @@ class Quotient:
         node_class: node of the program → its part.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
-        gathered_byte: bytes on the wire that holding one byte of a gathered value is worth.
+        gathered_byte: seconds that holding one byte of a gathered value is worth.
+        topology: the machine that says how long everything takes.
     """
 
     nodes: list[Node]
@@ -48,6 +50,7 @@ class Quotient:
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     gathered_byte: float = 0.0
+    topology: Topology = H100X8
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -82,6 +85,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
         gathered_byte=problem.gathered_byte,
+        topology=problem.topology,
     )
 
 

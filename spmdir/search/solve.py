@@ -3,8 +3,8 @@
 One axis at a time, the others fixed (`axis_search.py`), in rounds. Nodes that cannot be told apart by their
 surroundings share one decision (`repeats.py`), so that repeated layers are decided once.
 
-The cost is in bytes on the wire of one rank: reshards as the planner prices them, one for each distinct
-placement that the users of a value require, plus compute that an axis replicates instead of sharding.
+The cost is in seconds of one rank: its part of the compute, and reshards as the planner prices them, one for each
+distinct placement that the users of a value require.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.standard import Placement
+from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.cost import local_bytes
+from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.collective_spec import Sizes
+from spmdir.reshard.cost import NEIGHBOURS, cost, local_bytes, node_count
 from spmdir.reshard.plan import plan_reshard
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.search.axis_search import AxisSearch
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import NodeStrategy, Problem, local_seconds
 from spmdir.search.repeats import Quotient, quotient
+
+_SUM = Partial("sum")
 
 DEPTHS = (3, 4)
 """Depths to which the surroundings of nodes are compared before merging; each is tried, and the best result is used."""
@@ -38,7 +41,7 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the program, in bytes.
+        cost: of the program, in seconds.
         depth: how far surroundings were compared.
     """
 
@@ -78,7 +81,7 @@ class _Try:
 
     Attributes:
         strategies: axis → the strategy of each distinct node, the best so far.
-        cost: their cost, in bytes.
+        cost: their cost, in seconds.
     """
 
     def __init__(self, problem: Problem, shared: Quotient):
@@ -106,11 +109,11 @@ class _Try:
 
 
 def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeStrategy]]) -> float:
-    """Return the cost of a decision on all axes in bytes: compute, and each distinct reshard as planned."""
-    cost, has_plugins = 0.0, bool(shared.plugin_placements)
+    """Return the cost of a decision on all axes in seconds: compute, and each distinct reshard as planned."""
+    total, has_plugins = 0.0, bool(shared.plugin_placements)
     for part, node in enumerate(shared.nodes):
-        left = math.prod(strategies[part].fraction for strategies in chosen.values())
-        cost += shared.weight[part] * (node.source.work * left + _sent(mesh, chosen, part))
+        work = local_seconds(node.source.work, shared.topology, [strategies[part] for strategies in chosen.values()])
+        total += shared.weight[part] * (work + _inside(mesh, chosen, part, shared))
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
         made = _sharding(
@@ -122,22 +125,30 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
             ): None
             for user, slot in shared.users[value]
         }
-        cost += shared.value_weight[value] * sum(
-            _wire_bytes(meta, made, target, mesh, shared.collectives)
+        total += shared.value_weight[value] * sum(
+            _seconds(meta, made, target, mesh, shared)
             + (shared.gathered_byte * _gathered(meta, made, target, mesh) if shared.gathered_byte else 0.0)
             for target in wanted
         )
-    return cost
+    return total
 
 
-def _sent(mesh: Mesh, chosen: Mapping[str, Sequence[NodeStrategy]], part: int) -> float:
-    """Return the bytes that the strategies of a node send inside the op."""
-    sent = 0.0
+def _inside(mesh: Mesh, chosen: Mapping[str, Sequence[NodeStrategy]], part: int, shared: Quotient) -> float:
+    """Return the seconds of what the strategies of a node all-reduce and send inside the op."""
+    spent = 0.0
     for axis, strategies in chosen.items():
-        if strategies[part].sent_bytes:
-            sharded = shard_counts((s[part], mesh.sizes[other]) for other, s in chosen.items() if other != axis)
-            sent += sum(size / math.prod(map(sharded.of, factors)) for size, factors in strategies[part].sent_bytes)
-    return sent
+        strategy = strategies[part]
+        if not strategy.sent_bytes and not strategy.inner_bytes:
+            continue
+        sharded = shard_counts((s[part], mesh.sizes[other]) for other, s in chosen.items() if other != axis)
+        count, nodes = mesh.sizes[axis], node_count((axis,), mesh)
+        for size, factors in strategy.inner_bytes:
+            local = size / math.prod(map(sharded.of, factors))
+            spent += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
+        for size, factors in strategy.sent_bytes:
+            sizes = Sizes(count, 0, 0, size / math.prod(map(sharded.of, factors)))
+            spent += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
+    return spent
 
 
 def _gathered(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
@@ -146,9 +157,7 @@ def _gathered(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) ->
     return local_bytes(target, meta.shape, meta.dtype.itemsize, mesh) if gathers else 0.0
 
 
-def _wire_bytes(
-    meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh, collectives: tuple[CollectiveSpec, ...]
-) -> float:
+def _seconds(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh, shared: Quotient) -> float:
     if made == target:
         return 0.0
     try:
@@ -156,7 +165,10 @@ def _wire_bytes(
         target.check_shape(mesh, meta.shape)
     except ShardingError:
         return math.inf  # the placements cannot shard the dimension together
-    return plan_reshard(meta.shape, meta.dtype, made, target, mesh.root or mesh, collectives=collectives).wire_bytes
+    root = mesh.root or mesh
+    return plan_reshard(
+        meta.shape, meta.dtype, made, target, root, shared.topology, collectives=shared.collectives
+    ).seconds
 
 
 @lru_cache(maxsize=65536)

@@ -23,7 +23,7 @@ func.func @main(%x: tensor<1x8x{wide}> {{spmd.sharding = #spmd.sharding<@mesh, a
 )
 def test_a_sum_narrower_than_a_program_in_f64_is_not_split(wide, narrow, split):
     module = ir.parse(NORM.format(wide=wide, narrow=narrow))
-    run_passes(module, "propagate{flop_bytes=1000},expand")
+    run_passes(module, "propagate{topology=flat},expand")
     values = [r for op in ir.main_function(module).body.block.ops if isinstance(op, ValueOp) for r in op.results]
     assert any(sharding_of(value).partial for value in values) == split
 

@@ -6,7 +6,7 @@ from xdsl.dialects.func import FuncOp
 
 
 def note_objective(function: FuncOp, cost: float) -> None:
-    """Note `cost`, in bytes: of reshards, and of compute and memory as propagate prices them."""
+    """Note `cost`: modelled seconds of one step of a rank."""
     object.__setattr__(function, "_objective", cost)
 
 

@@ -348,6 +348,6 @@ def _overlapping(axis: str, fine: Mesh) -> list[str]:
 
 def _price(rule: OpRule, strategy: Strategy, axis: str, current: Sequence[Sharding], mesh: Mesh) -> float:
     return sum(
-        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis])
+        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
         for has, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
     )

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --bind-sizes="s0=4097" --expand --insert-reshard
+// RUN: spmd-opt %s --propagate="topology=flat" --bind-sizes="s0=4097" --expand --insert-reshard
 spmd.mesh @mesh <tp = 2>
 
 spmd.sizes {s0 = 4096 in 2..}

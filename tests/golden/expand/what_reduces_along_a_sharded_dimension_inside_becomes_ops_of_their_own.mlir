@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --split-input-file --propagate --expand
+// RUN: spmd-opt %s --split-input-file --propagate="topology=flat" --expand
 spmd.mesh @mesh <tp = 4>
 
 func.func @softmax(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {

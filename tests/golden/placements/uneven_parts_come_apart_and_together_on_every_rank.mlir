@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard --lower-reshard --localize
 
 spmd.mesh @mesh <tp = 2>
 

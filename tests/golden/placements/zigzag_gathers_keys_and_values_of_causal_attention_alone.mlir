@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard --lower-reshard
 // Queries are where tokens are; each rank has a chunk from the front and one from the back.
 spmd.mesh @mesh <cp = 4>
 
@@ -32,14 +32,14 @@ func.func @attention(%x: tensor<2x30x32xf32> {spmd.sharding = #spmd.sharding<@me
 // |   %k = aten.linear(%x, %wk) : tensor<2x30x8xf32> <cp: ZigZag(1)>
 // |   %v = aten.linear(%x, %wv) : tensor<2x30x8xf32> <cp: ZigZag(1)>
 // |   %qh = aten.view(%q) {size = [2, 30, 4, 8]} : tensor<2x30x4x8xf32> <cp: ZigZag(1)>
-// |   %kh = aten.view(%k) {size = [2, 30, 1, 8]} : tensor<2x30x1x8xf32> <cp: ZigZag(1)>
-// |   %vh = aten.view(%v) {size = [2, 30, 1, 8]} : tensor<2x30x1x8xf32> <cp: ZigZag(1)>
+// |   %k.reshard = spmd.all_gather %k on [cp] dim 1 : tensor<2x30x8xf32> <>
+// |   %kh = aten.view(%k.reshard) {size = [2, 30, 1, 8]} : tensor<2x30x1x8xf32> <>
+// |   %v.reshard = spmd.all_gather %v on [cp] dim 1 : tensor<2x30x8xf32> <>
+// |   %vh = aten.view(%v.reshard) {size = [2, 30, 1, 8]} : tensor<2x30x1x8xf32> <>
 // |   %qt = aten.transpose.int(%qh) {dim0 = 1, dim1 = 2} : tensor<2x4x30x8xf32> <cp: ZigZag(2)>
-// |   %kt = aten.transpose.int(%kh) {dim0 = 1, dim1 = 2} : tensor<2x1x30x8xf32> <cp: ZigZag(2)>
-// |   %vt = aten.transpose.int(%vh) {dim0 = 1, dim1 = 2} : tensor<2x1x30x8xf32> <cp: ZigZag(2)>
-// |   %kt.reshard = spmd.all_gather %kt on [cp] dim 2 : tensor<2x1x30x8xf32> <>
-// |   %vt.reshard = spmd.all_gather %vt on [cp] dim 2 : tensor<2x1x30x8xf32> <>
-// |   %o = aten.scaled_dot_product_attention(%qt, %kt.reshard, %vt.reshard) {dropout_p = 0.0, enable_gqa = true, is_causal = true} : tensor<2x4x30x8xf32> <cp: ZigZag(2)>
+// |   %kt = aten.transpose.int(%kh) {dim0 = 1, dim1 = 2} : tensor<2x1x30x8xf32> <>
+// |   %vt = aten.transpose.int(%vh) {dim0 = 1, dim1 = 2} : tensor<2x1x30x8xf32> <>
+// |   %o = aten.scaled_dot_product_attention(%qt, %kt, %vt) {dropout_p = 0.0, enable_gqa = true, is_causal = true} : tensor<2x4x30x8xf32> <cp: ZigZag(2)>
 // |   %ot = aten.transpose.int(%o) {dim0 = 1, dim1 = 2} : tensor<2x30x4x8xf32> <cp: ZigZag(1)>
 // |   %y = aten.reshape(%ot) {shape = [2, 30, 32]} : tensor<2x30x32xf32> <cp: ZigZag(1)>
 // |   return %y : tensor<2x30x32xf32>

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard
 spmd.mesh @mesh <tp = 4>
 
 // relu never decreases, and the negation makes a minimum of the maximum; one number is reduced instead of 4096. Through

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate
+// RUN: spmd-opt %s --propagate="topology=flat"
 spmd.mesh @mesh <dp = 4>
 
 // %w is wanted in columns because of %v; %unused is used by no op, so it stays replicated.

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate
+// RUN: spmd-opt %s --propagate="topology=flat"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // On dp the argument, the op and the constraint are told; on tp they are left open, and follow the weight.

@@ -1,0 +1,73 @@
+"""What an op computes, and what that takes: its roofline time on a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from spmdir.core.call import Call
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.topology import VECTOR, Topology
+from spmdir.rules.instance import RuleInstance
+
+
+@attrs.frozen(cache_hash=True)
+class Work:
+    """The arithmetic and memory traffic of one op on global tensors.
+
+    Attributes:
+        flops: floating-point operations.
+        unit: the unit that does them, a key of `Topology.peak_flops`.
+        operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
+            stays inside a chain of pointwise ops that is one kernel, or where the op is a view.
+        launches: kernels.
+    """
+
+    flops: float = 0.0
+    unit: str = VECTOR
+    operand_bytes: tuple[float, ...] = ()
+    result_bytes: tuple[float, ...] = ()
+    launches: float = 0.0
+
+    def seconds(
+        self,
+        topology: Topology,
+        compute_fraction: float = 1.0,
+        operand_fractions: Sequence[float] = (),
+        result_fractions: Sequence[float] = (),
+    ) -> float:
+        """Return the time on the busiest rank: launches, and the longer of arithmetic and memory traffic.
+
+        Args:
+            compute_fraction: of the arithmetic that the rank does.
+            operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
+        """
+        moved = _moved(self.operand_bytes, operand_fractions) + _moved(self.result_bytes, result_fractions)
+        arithmetic = self.flops * compute_fraction / topology.peak(self.unit)
+        return self.launches * topology.launch_latency + max(arithmetic, moved / topology.memory_bandwidth)
+
+
+def _moved(sizes: Sequence[float], fractions: Sequence[float]) -> float:
+    return sum(map(float.__mul__, map(float, sizes), fractions)) if fractions else sum(sizes)
+
+
+NO_WORK = Work()
+"""The work of a node that computes nothing."""
+
+
+def held(meta: TensorMeta) -> Work:
+    """Return the work of an input: each element is touched once, so that sharding it is better than replicating it."""
+    return Work(meta.numel, VECTOR, (), (meta.bytes,))
+
+
+def work_of(call: Call, rule: RuleInstance | None) -> Work:
+    """Return what a call computes, by its rule: without one, it reads its operands and writes its results."""
+    if rule is not None and rule.is_view:
+        return NO_WORK
+    read = tuple(float(meta.bytes) for meta in call.operands)
+    written = tuple(float(meta.bytes) if meta is not None else 0.0 for meta in call.results)
+    if rule is not None and rule.flops:
+        return Work(rule.flops, call.operands[0].dtype.name, read, written, 1)
+    touched = max((meta.numel for meta in (*call.operands, *call.results) if meta is not None), default=0)
+    return Work(touched, VECTOR, read, written, 1)
