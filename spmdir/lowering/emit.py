@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from xdsl.dialects.builtin import ModuleOp, NameLoc
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.admission import draws
 from spmdir.core.arguments import INTEGER, SIZES, accepts
 from spmdir.core.call import Local
 from spmdir.core.dtype import I64
@@ -45,21 +45,18 @@ from spmdir.lowering.halo import line_of
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.lowering.ranges import Indices
-from spmdir.lowering.result_types import check_results
 from spmdir.lowering.ring import erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import WAIT, Kind, Site, Started, here
+from spmdir.lowering.torch_calls import TorchCalls
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from spmdir.torch_interop.schemas import is_random, torch_op
-from spmdir.torch_interop.torch_literals import schema, torch_constant, torch_literal
+from spmdir.torch_interop.schemas import is_random
+from spmdir.torch_interop.torch_literals import torch_constant
 
 aten = torch.ops.aten
-
-STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
-"""Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
 
 
 @accepts(module=MODULE, rank=INTEGER, sizes=SIZES, pipeline=PIPELINE)
@@ -152,7 +149,7 @@ class _Emitter:
         self.drawn: set[fx.Node] = set()
         self.once: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
-        self.checked: set[object] = set()
+        self.calls = TorchCalls(self.evaluate, self.device)
         self._device: Any = None
 
     def graph_module(self) -> fx.GraphModule:
@@ -178,11 +175,19 @@ class _Emitter:
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
             root.register_buffer(name, tensor, persistent=False)
-        return fx.GraphModule(root, self.graph, class_name="RankProgram")
+        return _LazyGraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Indices)) else arg for arg in args)
-        node = self.graph.call_function(target, args, kwargs)
+        return self.append(target, args, kwargs)
+
+    def append(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None) -> fx.Node:
+        """Append a call to the graph, named after `name` or else after its target."""
+        name = None if name is None else _identifier(name)
+        node = self.graph.create_node("call_function", target, name=name)
+        node.args = args  # create_node would look through them for symbolic sizes, which takes half of its time
+        if kwargs:
+            node.kwargs = kwargs
         node.meta.update(self.meta)
         return node
 
@@ -224,76 +229,28 @@ class _Emitter:
                 node._rename(_identifier(name))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
-        target = torch_op(STRIDE_FREE.get(op.name, op.name))
-        args, kwargs = self.arguments(op, target)
-        self.check(op, target, args, kwargs)
-        node = self.call(target, *args, **kwargs)
-        if draws(op.name, op.argument.get("dropout_p", 0)):
+        operands, results = op.operands, op.results
+        call = self.calls.of(op, tuple(map(self.local_meta, operands)), tuple(map(self.local_meta, results)))
+        args, kwargs = call.bind([self.node(value) for value in operands])
+        node = self.append(call.target, args, kwargs, name_of(results[0]) if call.is_single else None)
+        if call.draws:
             self.drawn.add(node)
-        returns = target._schema.returns
-        if len(returns) == 1 and str(returns[0].real_type) == "Tensor":
+        if call.is_single:
             return [node]
-        names = [f"{node.name}_{index}" if len(op.results) > 1 else node.name for index in range(len(op.results))]
+        names = [f"{node.name}_{index}" if len(results) > 1 else node.name for index in range(len(results))]
         return [
-            None if meta is None else self.named(self.call(operator.getitem, node, index), name, result)
-            for index, (meta, name, result) in enumerate(zip(op.metas, names, op.results, strict=True))
+            None if meta is None else self.append(operator.getitem, (node, index), {}, name_of(result) or name)
+            for index, (meta, name, result) in enumerate(zip(op.metas, names, results, strict=True))
         ]
-
-    def check(self, op: ValueOp, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Raise UnsupportedError unless torch, given tensors as the IR types them, gives what the IR says."""
-        given, said = tuple(map(self.local_meta, op.operands)), tuple(map(self.local_meta, op.results))
-        call = (op.name, op.arguments, op.structure, given, said)
-        if None in given or call in self.checked:
-            return
-        types = dict(zip(map(self.node, op.operands), given, strict=True))
-        check_results(
-            target, _typed(args, types), tuple((name, _typed(value, types)) for name, value in kwargs.items()), said
-        )
-        self.checked.add(call)
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
         """Return shape and element type of this rank's shard; None inside a local form, where the IR does not tell."""
         meta = meta_of(value.type)
+        if meta is not None and DYNAMIC not in meta.shape and not self.ignore_shardings:
+            return meta
         if meta is None or DYNAMIC in global_shape(value, self.mesh):
             return None
         return TensorMeta(self.local_shape(value), meta.dtype)
-
-    def named(self, node: fx.Node, name: str, value: SSAValue) -> fx.Node:
-        node._rename(_identifier(name_of(value) or name))
-        return node
-
-    def arguments(self, op: ValueOp, target: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments of the schema, from literals by name and from operands in order."""
-        literals, call = op.argument, op.call()
-        slots = iter(call.slots)
-        operands = [self.node(value) for value in op.operands]
-        named = schema(torch_op(op.name))
-        given: list[tuple[bool, Any]] = []
-        kwargs: dict[str, Any] = {}
-        for name, type_, keyword_only in named:
-            value, known = None, False
-            if "Tensor" in type_ and not (call.structure is None and name in literals):
-                slot = next(slots, None)
-                value = _filled(slot, operands)
-                known = slot is not None
-            if name in literals:
-                value, known = torch_literal(literals.pop(name), type_, self.evaluate), True
-            if type_ in ("Device", "Optional[Device]"):
-                # A program lives on one device, that of its inputs; whoever traced it may have used another.
-                value, known = (None, False) if operands else (self.device(), True)
-            if keyword_only and known:
-                kwargs[name] = value
-            elif not keyword_only:
-                given.append((known, value))
-        if literals:
-            raise UnsupportedError(
-                f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
-            )
-        positions = target._schema.arguments
-        while given and not given[-1][0] and positions[len(given) - 1].has_default_value():
-            given.pop()
-        defaults = (argument.default_value for argument in positions)
-        return [value if known else default for (known, value), default in zip(given, defaults, strict=False)], kwargs
 
     def evaluate(self, local: Local) -> int:
         return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
@@ -439,21 +396,6 @@ def _key(value: Any) -> object:
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     return value if isinstance(value, fx.Node) else (type(value), value)
-
-
-def _typed(value: Any, types: Mapping[fx.Node, TensorMeta | None]) -> Any:
-    """`value` with the types of tensors in their place, and lists as tuples."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_typed(item, types) for item in value)
-    if isinstance(value, fx.Node):
-        return types.get(value, torch.device("cpu"))  # the node that is no operand gives the device of the inputs
-    return value
-
-
-def _filled(slot: Any, operands: list[fx.Node]) -> Any:
-    if isinstance(slot, tuple):
-        return [_filled(one, operands) for one in slot]
-    return None if slot is None else operands[slot]
 
 
 def _identifier(name: str) -> str:
