@@ -24,7 +24,7 @@ from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import cheapest_operands, required, rule_of, sharded_factors, strategies_of
+from spmdir.passes.type_check.type_check import cheapest_operands, required, sharded_factors, strategies_of
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout
@@ -49,18 +49,22 @@ def expand_all(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     Raises:
         ShardingError: such an op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
     """
-    found = [op for op in function.body.block.ops if isinstance(op, AtenOp) and _may_expand(op, rules)]
+    expanding: dict[str, bool] = {}
+    found: list[AtenOp] = []
+    for op in function.body.block.ops:
+        if op.name not in expanding:
+            alternatives = rules.alternatives(op.name) if isinstance(op, AtenOp) else ()
+            expanding[op.name] = any(clause.kind == "expand" for rule in alternatives for clause in rule.clauses)
+        if expanding[op.name] and _is_sharded(op):  # type: ignore  # a torch op
+            found.append(op)  # type: ignore
     if found:
         names = Names(function.body.block)
         for op in found:
             _expand(op, mesh, rules, names)
 
 
-def _may_expand(op: AtenOp, rules: RuleSet) -> bool:
-    if not any(sharding and sharding.entries for sharding in (*required(op), *op.shardings)):
-        return False
-    rule = rule_of(op, rules)
-    return rule is not None and any(clause.kind == "expand" for clause in rule.rule.clauses)
+def _is_sharded(op: AtenOp) -> bool:
+    return any(sharding and sharding.entries for sharding in (*required(op), *op.shardings))
 
 
 def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import attrs
@@ -15,6 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
@@ -56,10 +58,14 @@ class InsertReshardPass(FunctionPass):
         mesh = ir.mesh(module)
         expand_all(function, mesh, ctx.rules)
         made = _Reshards(Names(function.body.block))
+        wanted_by: dict[Hashable, tuple[Sharding, ...]] = {}
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):
-                for index, wanted in enumerate(_wanted(user, mesh, ctx)):
-                    user.operands[index] = made.resharded(user.operands[index], wanted, user)
+                operands = tuple(user.operands)
+                shardings = tuple([_known(operand, user) for operand in operands])
+                for index, wanted in enumerate(_wanted(user, shardings, mesh, ctx, wanted_by)):
+                    if wanted != shardings[index]:
+                        user.operands[index] = made.resharded(operands[index], wanted, user)
                 user.properties.pop("needs", None)
             elif isinstance(user, (ConstraintOp, ReshardOp)):
                 _replace_constraint(made, user)
@@ -70,12 +76,21 @@ class InsertReshardPass(FunctionPass):
             end.operands[index] = made.resharded(value, wanted, end)
 
 
-def _wanted(op: AtenOp, mesh: Mesh, ctx: IRContext) -> tuple[Sharding, ...]:
-    """Return the operand shardings of an op: as propagate decided, else the cheapest that give its results."""
-    current = [_known(operand, op) for operand in op.operands]
+def _wanted(
+    op: AtenOp, current: tuple[Sharding, ...], mesh: Mesh, ctx: IRContext, known: dict[Hashable, tuple[Sharding, ...]]
+) -> tuple[Sharding, ...]:
+    """Return the operand shardings of an op: as propagate decided, else the cheapest that give its results.
+
+    Args:
+        known: what was found for the ops before, by all that it depends on.
+    """
     if op.needs:
         return tuple(need or has for need, has in zip(op.needs.data, current, strict=True))
-    return cheapest_operands(op, current, mesh, ctx.rules)
+    types = [meta_of(value.type) for value in (*op.operands, *op.results)]
+    key = (op.name, current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
+    if key not in known:
+        known[key] = cheapest_operands(op, current, mesh, ctx.rules)
+    return known[key]
 
 
 def _known(value: SSAValue, user: ValueOp) -> Sharding:
