@@ -31,6 +31,9 @@ class AtenOp(ValueOp):
 
     name = "aten.op"
 
+    def __post_init__(self) -> None:
+        """Leave out xDSL's search for defaults of properties, of which there are none."""
+
     @classmethod
     def build(  # type: ignore[override]  # xDSL's takes operands and properties, as `create` does
         cls,

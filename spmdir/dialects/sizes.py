@@ -327,6 +327,8 @@ class SizeValues:
     def operands(self, arguments: Any) -> tuple[Any, list[SSAValue]]:
         """Return `arguments`, literals in which sizes stand as they are, with references to operands; these
         operands."""
+        if not arguments:
+            return (), []
         found: list[SSAValue] = []
 
         def literal(given: Any) -> Literal:

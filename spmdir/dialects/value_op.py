@@ -10,6 +10,7 @@ What passes note about an op follows last, as `attributes {name = attribute}`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, TensorType
@@ -98,7 +99,18 @@ class ValueOp(IRDLOperation):
         self.properties["sharding"] = shardings_attr(tuple(shardings))
 
     def call(self) -> Call:
-        """This op as a plain value; symbolic sizes are their examples."""
+        """This op as a plain value; symbolic sizes are their examples.
+
+        It is kept for as long as what it is made from stays the same.
+        """
+        types = [value._type for value in (*self._operands, *self.results)]
+        arguments, structure = self.properties.get("arguments"), self.properties.get("structure")
+        known = self.__dict__.get("_call")
+        if known is None or known[0] != types or known[1] is not arguments or known[2] is not structure:
+            known = self.__dict__["_call"] = (types, arguments, structure, _shared(self._made_call()))
+        return known[3]
+
+    def _made_call(self) -> Call:
         arguments = self.arguments.data if self.arguments else ()
         operands = self._operands
         if operands and type(operands[-1]._type) is SizeType:
@@ -262,6 +274,12 @@ class ValueOp(IRDLOperation):
         return cls.create(
             operands=operands, result_types=types, properties=properties, attributes=extra.data if extra else {}
         )
+
+
+@lru_cache(maxsize=65536)
+def _shared(call: Call) -> Call:
+    """Return the first call that was equal, so that looking up what is derived from it compares nothing."""
+    return call
 
 
 _PROPERTIES: dict[str, type[Attribute]] = {

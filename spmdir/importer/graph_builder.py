@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
 
+from spmdir.core.admission import STATISTICS
 from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -103,10 +104,9 @@ class GraphBuilder:
             return self._number(node, values)
         if target is operator.getitem:
             return self._item(node, values)
-        if isinstance(target, torch._ops.HigherOrderOperator):
-            return self._inlined(node, values)
         if not isinstance(target, torch._ops.OpOverload):
-            return _computed(node, values)
+            is_higher = isinstance(target, torch._ops.HigherOrderOperator)
+            return self._inlined(node, values) if is_higher else _computed(node, values)
         args = [_resolve(argument, values) for argument in node.args]
         kwargs = {name: _resolve(value, values) for name, value in node.kwargs.items()}
         if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
@@ -144,7 +144,7 @@ class GraphBuilder:
             )
         arguments = [_resolve(argument, values) for argument in node.args]
         if isinstance(target, torch._ops.OpOverload):
-            _check_data_dependence(node, target, arguments, place)
+            _check_data_dependence(node, target, place)
         name = _function_name(target)
         measured = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
         if name == SymSizeOp.name and measured is not None:
@@ -174,7 +174,7 @@ class GraphBuilder:
             raise UnsupportedError(
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
             )
-        meta = tensor_meta(value, node, self.symbols)
+        meta = tensor_meta(value, node, self.symbols, node_location(node))
         data = bytes(plain_tensor(value).flatten().view(torch.uint8).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
@@ -206,16 +206,9 @@ class GraphBuilder:
         return self.run(body.graph, dict(zip(inputs, arguments[-len(inputs) :] if inputs else [], strict=True)))
 
     def _call(self, node: fx.Node, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        place = node_location(node)
-        if is_mutable(target):
-            require_admitted_node(node)
-        if writes_statistics(target, node.args, node.kwargs):
-            raise UnsupportedError(
-                f"'{node.name}' calls {op_name(target)}, which writes running statistics that its schema does not "
-                "declare; expected batch_norm, or a norm with track_running_stats=False",
-                place,
-            )
-        _check_data_dependence(node, target, args, place)
+        place, needs_checks = node_location(node), not _is_ordinary(target)
+        if needs_checks:
+            _check_call(node, target, place)
         if "val" not in node.meta:
             raise UnsupportedError(f"node '{node.name}' has no shape (no meta['val']); trace the graph again", place)
         result = node.meta["val"]
@@ -223,10 +216,12 @@ class GraphBuilder:
             raise UnsupportedError(f"'{node.name}' calls {op_name(target)}, which gives no dense tensor", place)
         if type(result) in _LITERALS:
             return result
-        if op_name(target) not in REWRITES and op_name(target) != _CONSTRAIN:
+        if needs_checks and op_name(target) not in REWRITES and op_name(target) != _CONSTRAIN:
             require_admitted_node(node)
         leaves = result if isinstance(result, (tuple, list)) else (result,)
-        metas = tuple(tensor_meta(leaf, node, self.symbols) if isinstance(leaf, Tensor) else None for leaf in leaves)
+        metas = tuple(
+            [tensor_meta(leaf, node, self.symbols, place) if isinstance(leaf, Tensor) else None for leaf in leaves]
+        )
         call = bind(target, args, kwargs, metas, place)
         if call.name == _CONSTRAIN:
             return self._constraint(node, call, place)
@@ -280,6 +275,8 @@ def _function_name(target: Any) -> str:
 def _resolve(argument: Any, values: dict[fx.Node, Any]) -> Any:
     if isinstance(argument, fx.Node):
         return values[argument]
+    if type(argument) in _LITERALS:
+        return argument
     if isinstance(argument, (list, tuple)):
         return tuple(_resolve(entry, values) for entry in argument)
     if isinstance(argument, dict):
@@ -305,7 +302,30 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     )
 
 
-def _check_data_dependence(node: fx.Node, target: Any, args: Iterable[Any], place: Location | None) -> None:
+_DATA_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+@cache
+def _is_ordinary(target: Any) -> bool:
+    """Return whether an op, whatever it is called on, has nothing that a call has to be checked for."""
+    plain = not is_mutable(target) and op_name(target) not in STATISTICS and not reason_against(target)
+    return plain and not any(tag in target.tags for tag in _DATA_DEPENDENT)
+
+
+def _check_call(node: fx.Node, target: Any, place: Location | None) -> None:
+    """Raise UnsupportedError if `node` writes to an argument, or what it gives depends on data as the IR cannot say."""
+    if is_mutable(target):
+        require_admitted_node(node)
+    if writes_statistics(target, node.args, node.kwargs):
+        raise UnsupportedError(
+            f"'{node.name}' calls {op_name(target)}, which writes running statistics that its schema does not "
+            "declare; expected batch_norm, or a norm with track_running_stats=False",
+            place,
+        )
+    _check_data_dependence(node, target, place)
+
+
+def _check_data_dependence(node: fx.Node, target: Any, place: Location | None) -> None:
     reject_numbers((node,))
     name = op_name(target)
     if torch.Tag.dynamic_output_shape in target.tags and name not in STATIC_UNLESS:
@@ -320,13 +340,13 @@ def _data_dependent(node: fx.Node, name: str, place: Location | None) -> Unsuppo
     )
 
 
-def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable) -> TensorMeta:
-    """Return shape and element type of what a node computes.
+def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, place: Location | None = None) -> TensorMeta:
+    """Return shape and element type of what a node, at `place`, computes.
 
     Raises:
         UnsupportedError: a size depends on data, or the IR has no such tensors.
     """
-    shape, place = value.shape, node_location(node)
+    shape = value.shape
     if value.layout != torch.strided or value.is_quantized:
         raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", place)
     dtype = dtype_of(value.dtype, f"'{node.name}'", place)

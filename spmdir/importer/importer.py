@@ -27,6 +27,7 @@ from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import check_import, run_original
 from spmdir.importer.graph_builder import GraphBuilder, tensor_meta
+from spmdir.importer.locations import node_location
 from spmdir.importer.program import Input, Output, Program
 from spmdir.importer.read_exported import read_exported
 from spmdir.importer.read_traced import read_traced
@@ -114,7 +115,9 @@ def _module(
     with collector_paused():
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
-        metas = [tensor_meta(entry.node.meta["val"], entry.node, symbols) for entry in arguments]
+        metas = [
+            tensor_meta(entry.node.meta["val"], entry.node, symbols, node_location(entry.node)) for entry in arguments
+        ]
         block = Block(arg_types=[type_of(meta) for meta in metas])
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torch import fx
+from torch._ops import OpOverload
 
 from spmdir.importer.running_statistics import writes_statistics
 from spmdir.torch_interop.schemas import is_mutable, is_random
@@ -18,8 +19,8 @@ def draws(node: fx.Node) -> bool:
 
 
 def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the nodes of the graphs that a node is given."""
-    for argument in node.all_input_nodes:
+    """Yield the nodes of the graphs that a node is given, which plain ops take none of."""
+    for argument in () if isinstance(node.target, OpOverload) else node.all_input_nodes:
         body = getattr(node.graph.owning_module, str(argument.target), None) if argument.op == "get_attr" else None
         if isinstance(body, fx.GraphModule):
             yield from body.graph.nodes

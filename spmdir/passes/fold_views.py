@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.symbolic.expressions import Size, apply, evaluate, is_symbolic, product
@@ -86,7 +86,7 @@ class FoldViewsPass(FunctionPass):
                 _fold(candidate, ctx.rules, views)
         for candidate in reversed(list(block.ops)):
             unused = isinstance(candidate, AtenOp) and not any(result.uses for result in candidate.results)
-            if unused and _rule(candidate, ctx.rules, "is_view"):
+            if unused and _view(candidate, ctx.rules):
                 Rewriter.erase_op(candidate)
         merge_sizes(block)
 
@@ -166,6 +166,8 @@ def _quotient(size: Extent, divisor: Extent) -> Extent | None:
     """Return `size / divisor` if that is an integer for all values of symbolic sizes; else None."""
     if divisor == 0:
         return None
+    if type(size) is int and type(divisor) is int:
+        return None if size % divisor else size // divisor
     quotient: Any = apply("floordiv", size, divisor)
     return quotient if apply("mul", quotient, divisor) == size else None
 
@@ -185,15 +187,27 @@ def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
     return sizes if all(product(sizes[factor] for factor in factors) == size for factors, size in dims) else None
 
 
-def _rule(op: Operation, rules: RuleSet, kind: str) -> OpRule | None:
-    if not isinstance(op, AtenOp) or len(op.results) != 1 or op.sharding is not None:
+def _product(op: Operation, rules: RuleSet) -> OpRule | None:
+    """Return the rule of `op` if it is a product of its operands."""
+    rule = _rule(op, rules, "multilinear")
+    return rule if rule is not None and rule.is_product else None
+
+
+def _view(op: Operation | Block, rules: RuleSet) -> OpRule | None:
+    """Return the rule of `op` if it is a view."""
+    rule = _rule(op, rules, "moves")
+    return rule if rule is not None and rule.is_view else None
+
+
+def _rule(op: Operation | Block, rules: RuleSet, kind: str) -> OpRule | None:
+    """Return the rule of `op` if it has one result, of open sharding, and a clause of that kind."""
+    if not isinstance(op, AtenOp) or kind not in rules.kinds(op.name):
         return None
-    rule = rule_of(op, rules)
-    return rule if rule is not None and getattr(rule, kind) else None
+    return rule_of(op, rules) if len(op.results) == 1 and op.sharding is None else None
 
 
 def _fold(op: AtenOp, rules: RuleSet, views: _Views) -> None:
-    rule = _rule(op, rules, "is_product")
+    rule = _product(op, rules)
     sizes = _factor_sizes(op, rule) if rule is not None else None
     if rule is None or sizes is None:
         return
@@ -214,15 +228,14 @@ def _fold(op: AtenOp, rules: RuleSet, views: _Views) -> None:
 def _through_producer(work: _Contraction, position: int, rules: RuleSet) -> bool:
     """Look through the view that makes operand `position`; return whether there is one."""
     owner = work.tensors[position].value.owner
-    rule = _rule(owner, rules, "is_view") if isinstance(owner, AtenOp) else None
+    rule = _view(owner, rules)
     return rule is not None and _look_behind(work, position, owner, rule, forward=False)  # type: ignore
 
 
 def _through_user(work: _Contraction, rules: RuleSet) -> bool:
     """Look through the view that is the only user of the result; return whether there is one."""
-    value = work.tensors[2].value
-    users = [use.operation for use in value.uses]
-    rule = _rule(users[0], rules, "is_view") if len(users) == 1 else None
+    users = [use.operation for use in work.tensors[2].value.uses]
+    rule = _view(users[0], rules) if len(users) == 1 else None
     return rule is not None and _look_behind(work, 2, users[0], rule, forward=True)  # type: ignore
 
 
@@ -232,8 +245,7 @@ def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, 
     near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
     if sizes is None or near is None or far is None or any(f.kind == "unsharded" for f in rule.factors):
         return False
-    before = {letter: work.sizes[letter] for letter in work.sizes}
-    saved = [list(map(list, tensor.dims)) for tensor in work.tensors], dict(work.split)
+    before = dict(work.sizes), dict(work.split), [tensor.dims for tensor in work.tensors]
     found: dict[int, Letters] = {}
     for dim, factors in enumerate(near):
         parts = work.partition(work.tensors[position].dims[dim], [sizes[f] for f in factors])
@@ -246,8 +258,8 @@ def _look_behind(work: _Contraction, position: int, view: AtenOp, rule: OpRule, 
             dims = [[m for f in factors for m in work.expand(found.get(f, []))] for factors in far]
             work.tensors[position] = _Tensor(value, dims)
             return True
-    work.sizes, work.split = before, saved[1]
-    for tensor, dims in zip(work.tensors, saved[0], strict=True):
+    work.sizes, work.split, former = before
+    for tensor, dims in zip(work.tensors, former, strict=True):
         tensor.dims = dims
     return False
 

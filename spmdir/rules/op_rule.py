@@ -96,6 +96,16 @@ class OpRule(RuleInstance):
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return found
 
+    @cached_property
+    def evaluated(self) -> OpRule:
+        """This rule, of which all conditions and expansions have been evaluated.
+
+        Raises:
+            SpmdirError: as `strategies`.
+        """
+        self.strategies(1)
+        return self
+
     def considered(
         self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy | Dropped, ...]:

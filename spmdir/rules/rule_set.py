@@ -64,6 +64,7 @@ class RuleSet:
     records: Records
     declared: Records = attrs.field(factory=dict)
     _parsed: dict[str, tuple[Rule, ...]] = attrs.field(factory=dict)
+    _kinds: dict[str, frozenset[str]] = attrs.field(factory=dict)
     _instantiated: dict[Call, OpRule | None] = attrs.field(factory=dict)
     _inferred: dict[Call, Call] = attrs.field(factory=dict)
     _texts: dict[tuple[str, tuple[type[Placement], ...]], tuple[TextStrategy, ...]] = attrs.field(factory=dict)
@@ -97,6 +98,12 @@ class RuleSet:
     def lookup(self, name: str) -> Rule | None:
         """Return the first rule of op `name`, or None."""
         return next(iter(self.alternatives(name)), None)
+
+    def kinds(self, name: str) -> frozenset[str]:
+        """Return the kinds of the clauses that rules of op `name` have: what no call of it is without one of them."""
+        if name not in self._kinds:
+            self._kinds[name] = frozenset(clause.kind for rule in self.alternatives(name) for clause in rule.clauses)
+        return self._kinds[name]
 
     def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
         """Return the strategies of op `name` that are written as text: those beside rules, then those of `kinds`.

@@ -212,9 +212,7 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
     """
     try:
         rule = rules.instantiate(op.call())
-        if rule is not None:
-            rule.strategies(1)  # evaluates its conditions and expansions here, where errors can be located
-        return rule
+        return None if rule is None else rule.evaluated  # here, where errors can be located
     except RuleError as error:
         raise RuleError(error.message, location_of(op)) from None
 
