@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.plugins import load_plugin as load_plugin
     from spmdir.report.communication import CommReport as CommReport
     from spmdir.report.communication import comm_report as comm_report
+    from spmdir.report.memory import MemoryReport as MemoryReport
+    from spmdir.report.memory import memory_report as memory_report
     from spmdir.reshard.plan import Plan as Plan
     from spmdir.reshard.plan import plan_reshard as plan_reshard
     from spmdir.reshard.topology import Topology as Topology
@@ -59,6 +61,7 @@ _HOMES = {
     "Error": "spmdir.core.placement.error",
     "UNKNOWN": "spmdir.core.placement.error",
     "JointPlacement": "spmdir.core.placement.joint",
+    "MemoryReport": "spmdir.report.memory",
     "Mesh": "spmdir.core.mesh",
     "P": "spmdir.core.placement.standard",
     "Parallel": "spmdir.runtime.parallel",
@@ -84,6 +87,7 @@ _HOMES = {
     "load_plugin": "spmdir.plugins",
     "load_rules": "spmdir.rules.rule_set",
     "lower_to_fx": "spmdir.lowering.emit",
+    "memory_report": "spmdir.report.memory",
     "parallelize": "spmdir.runtime.parallelize",
     "parse": "spmdir.dialects.ir",
     "parse_placement": "spmdir.core.placement.standard",

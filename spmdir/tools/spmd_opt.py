@@ -158,6 +158,7 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     _add_flag(group, "print-ir-after-change", "print the IR after each pass that changes it, to stderr")
     _add_flag(group, "timing", "print the seconds of each stage, to stderr")
     group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
+    group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
     return parser
 
 

@@ -1,0 +1,83 @@
+"""Ops whose results share the memory of their first operand, and the strides of these results by the op's factors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from spmdir.rules.instance import RuleInstance
+
+_NAMES = """
+aten._conj aten._neg_view aten._unsafe_view aten.adjoint aten.alias aten.as_strided aten.broadcast_to aten.chunk
+aten.conj aten.contiguous aten.detach aten.diagonal aten.expand aten.expand_as aten.flatten.using_ints aten.imag
+aten.lift_fresh aten.mH aten.mT aten.matrix_H aten.moveaxis.int aten.moveaxis.intlist aten.movedim.int
+aten.movedim.intlist aten.narrow aten.narrow.Tensor aten.numpy_T aten.permute aten.positive aten.ravel aten.real
+aten.reshape aten.reshape_as aten.resolve_conj aten.resolve_neg aten.select.int aten.slice.Tensor
+aten.split.Tensor aten.split.sizes aten.split_with_sizes aten.squeeze aten.squeeze.dim aten.squeeze.dims
+aten.swapaxes aten.swapdims aten.t aten.tensor_split.indices aten.tensor_split.sections aten.to.device
+aten.to.dtype aten.to.dtype_layout aten.to.other aten.transpose.int aten.unbind.int aten.unflatten.int aten.unfold
+aten.unsqueeze aten.view aten.view.dtype aten.view_as aten.view_as_complex aten.view_as_real
+"""
+
+VIEWS = frozenset(_NAMES.split())
+"""The ops whose results may share memory with their first operand: those whose schema says so, and
+`_unsafe_view`, which is emitted as `reshape`."""
+
+_CONTIGUOUS = frozenset(("aten.contiguous",))
+"""Views of what is contiguous alone; else copies."""
+
+Strides = tuple[int, ...]
+
+
+def contiguous(shape: Sequence[int]) -> Strides:
+    """Return the strides, in elements, of a contiguous tensor of `shape`."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def is_contiguous(shape: Sequence[int], strides: Strides) -> bool:
+    """Return whether a tensor of `shape` with `strides` is contiguous."""
+    pairs = zip(shape, strides, contiguous(shape), strict=True)
+    return 0 in shape or all(size == 1 or own == expected for size, own, expected in pairs)
+
+
+def view_strides(rule: RuleInstance, strides: Strides) -> tuple[Strides, ...] | None:
+    """Return the strides of each result of a view of an operand with `strides`; None if the op has to copy."""
+    call = rule.call
+    shape = call.operands[0].shape
+    if rule.name in _CONTIGUOUS and not is_contiguous(shape, strides):
+        return None
+    if any(meta is not None and meta.dtype != call.operands[0].dtype for meta in call.results):
+        return tuple(contiguous(meta.shape if meta else ()) for meta in call.results) if "view" in rule.name else None
+    found = []
+    for meta, dims in zip(call.results, rule.result_dims, strict=True):
+        made = _strides(rule, shape, strides, meta.shape, dims) if meta is not None and dims is not None else ()
+        if made is None:
+            return None
+        found.append(made)
+    return tuple(found)
+
+
+def _strides(
+    rule: RuleInstance, shape: Sequence[int], strides: Strides, sizes: Sequence[int], dims: Sequence[Sequence[int]]
+) -> Strides | None:
+    """Return the strides of a result of `sizes` whose dimensions `dims` make up; None if it has none."""
+    by_factor: dict[int, int] = {}
+    for factors, stride in zip(rule.operand_dims[0], strides, strict=True):
+        for factor in reversed(factors):
+            by_factor[factor] = stride
+            stride *= rule.factors[factor].size
+    found = []
+    for dim, factors in enumerate(dims):
+        parts = [(f, by_factor[f]) for f in factors if f in by_factor and rule.factors[f].size > 1]
+        if any(major != minor * rule.factors[factor].size for (_, major), (factor, minor) in itertools.pairwise(parts)):
+            return None
+        if parts:
+            found.append(parts[-1][1])
+        elif any(rule.factors[f].size > 1 for f in factors if f not in by_factor):
+            # Of a factor of its own: a part of the operand's dimension, or a dimension that was expanded.
+            beside = dim - len(sizes) + len(shape)
+            found.append(strides[beside] if beside >= 0 and shape[beside] > 1 else 0)
+        else:
+            found.append(1)
+    return tuple(found)

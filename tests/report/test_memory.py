@@ -1,0 +1,119 @@
+"""The memory report: what is counted, and that it agrees with what a run of the emitted graph holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import spmdir
+from tests.models import cases
+from tests.report.live_bytes import modelled_and_measured
+
+MESH = "spmd.mesh @mesh <tp = 4>\n"
+REPLICATED = "{spmd.sharding = #spmd.sharding<@mesh>}"
+ROWS = "{spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}"
+
+
+def report(body: str) -> spmdir.MemoryReport:
+    return spmdir.memory_report(spmdir.parse(MESH + body))
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [("llama", "fsdp"), ("gpt2", "tensor_parallel"), ("odd_mixtral", "none"), ("vit", "fsdp_tensor_parallel")],
+)
+def test_the_peak_of_a_training_step_is_that_of_a_run_of_its_emitted_graph(model: str, plan: str) -> None:
+    layout = cases.LAYOUTS["2x4"]
+    program = cases.training(model, torch.float32, (4, 8))
+    modelled, measured = modelled_and_measured(
+        program, layout.mesh, cases.shardings(model, plan, layout) if plan != "none" else {}
+    )
+    assert modelled == pytest.approx(measured, rel=0.01)
+
+
+def test_a_view_shares_the_memory_of_its_operand() -> None:
+    found = report(f"""
+func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<4x8xf32> {REPLICATED}) {{
+  %0 = aten.t(%x) : tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}}""")
+    assert found.peak_bytes == 8 * 4 * 4
+    assert found.by_class == {"inputs": 128.0}
+
+
+def test_a_view_that_no_strides_give_is_a_copy() -> None:
+    found = report(f"""
+func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<32xf32> {REPLICATED}) {{
+  %0 = aten.t(%x) : tensor<4x8xf32>
+  %1 = aten.view(%0) {{size = [32]}} : tensor<32xf32>
+  return %1 : tensor<32xf32>
+}}""")
+    assert found.by_class == {"inputs": 128.0, "activations": 128.0}
+
+
+def test_a_value_is_freed_after_its_last_use() -> None:
+    found = report(f"""
+func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<8x4xf32> {REPLICATED}) {{
+  %0 = aten.exp(%x) : tensor<8x4xf32>
+  %1 = aten.exp(%0) : tensor<8x4xf32>
+  %2 = aten.exp(%1) : tensor<8x4xf32>
+  return %2 : tensor<8x4xf32>
+}}""")
+    assert (found.peak_bytes, found.at) == (3 * 128, "%1")
+
+
+def test_a_weight_gathered_along_another_dimension_than_the_first_is_received_and_then_unpacked() -> None:
+    columns = '{spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}'
+    found = report(f"""
+func.func @f(%x: tensor<1x8xf32> {REPLICATED}, %w: tensor<8x8xf32> {columns}) -> (tensor<1x8xf32> {REPLICATED}) {{
+  %0 = spmd.all_gather %w on [tp] dim 1 : tensor<8x8xf32> <>
+  %1 = aten.mm(%x, %0) : tensor<1x8xf32> <>
+  return %1 : tensor<1x8xf32>
+}}""")
+    assert found.by_class == {
+        "parameters": 64.0,
+        "inputs": 32.0,
+        "gathered weights": 256.0,
+        "communication buffers": 256.0,
+    }
+    assert [(one.name, one.bytes) for one in found.top(1)] == [("%0", 256.0)]
+
+
+def test_results_are_classed_by_the_arguments_that_they_renew_or_are_gradients_of() -> None:
+    found = report(
+        """
+func.func @step(%w: tensor<8x8xf32>, %m: tensor<8x8xf32>, %x: tensor<8x8xf32>, %b: tensor<8x8xf32>)
+    -> (tensor<8x8xf32> {spmd.name = "w"}, tensor<8x8xf32> {spmd.name = "m"}, tensor<8x8xf32> {spmd.name = "b"}) {
+  %0 = aten.mm(%x, %w) : tensor<8x8xf32> <>
+  %g = aten.mm(%x, %0) : tensor<8x8xf32> <>
+  %n = aten.add.Tensor(%m, %g) : tensor<8x8xf32> <>
+  %v = aten.sub.Tensor(%w, %n) : tensor<8x8xf32> <>
+  %h = aten.mm(%b, %x) : tensor<8x8xf32> <>
+  return %v, %n, %h : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>
+}""".replace(">, %", f"> {REPLICATED}, %").replace(">)\n", f"> {REPLICATED})\n")
+    )
+    assert {one.name: one.kind for one in found.holders} == {
+        "w": "parameters",
+        "m": "optimizer state",
+        "x": "inputs",
+        "b": "parameters",
+        "%n": "optimizer state",
+        "%v": "parameters",
+        "%h": "gradients",
+    }
+
+
+def test_the_report_prints_the_peak_its_classes_and_the_largest_holders() -> None:
+    found = report(f"""
+func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<8x4xf32> {REPLICATED}) {{
+  %0 = aten.exp(%x) : tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}}""")
+    assert str(found).splitlines() == [
+        "peak of live memory of a rank 256 B, at %0",
+        "  inputs                    128 B",
+        "  activations               128 B",
+        "largest",
+        "  x       128 B  inputs",
+        "  %0      128 B  activations",
+    ]
