@@ -117,6 +117,11 @@ class Sharding:
         return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
+    def is_inexact(self) -> bool:
+        """Return whether a placement loses precision, so that only who asks for it gets it."""
+        return any(placement.error for _, placement in self.entries)
+
+    @cached_property
     def open_axes(self) -> tuple[str, ...]:
         """Return the axes left to the compiler."""
         return tuple(axis for axis, p in self.entries if p.trait == "open")

@@ -81,5 +81,5 @@ class FoldReshardOfReshard(RewritePattern):
 
 
 def is_inexact(sharding: Sharding | None) -> bool:
-    """Return whether a placement of `sharding` loses precision, so that only who asks for it gets it."""
-    return sharding is not None and any(placement.error for _, placement in sharding.entries)
+    """Return whether a placement of `sharding` loses precision; False where it is undecided."""
+    return sharding is not None and sharding.is_inexact

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.errors import ShardingError, SpmdirError
-from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
@@ -26,36 +21,9 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.step_states import add_states, return_states
-from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.plan import Plan, plan_reshard
+from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import FLAT, Topology, find_topology
-
-ORDERS = 24
-"""How many orders of the reshards of one value to try; all of them up to four reshards."""
-
-Tree = dict[Sharding, Step]
-"""Sharding of a value → the step that gives it, from a sharding before; the value's own is not in."""
-
-
-@attrs.frozen
-class Planner:
-    """What reshards are planned for, and with which collectives."""
-
-    mesh: Mesh
-    topology: Topology
-    collectives: tuple[CollectiveSpec, ...]
-
-    def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
-        """Return the cheapest plan from `source` to `target`.
-
-        Raises:
-            SpmdirError: there is none.
-        """
-        return plan_reshard(
-            meta.shape, meta.dtype, source, target, self.mesh, self.topology, collectives=self.collectives
-        )
+from spmdir.reshard.topology import FLAT, find_topology
 
 
 @dataclass(frozen=True)
@@ -68,15 +36,14 @@ class LowerReshardPass(FunctionPass):
     """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        mesh = ir.mesh(module)
         topology = find_topology(self.topology, FLAT)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow on other ops
                 reshards.setdefault(_origin(reshard), []).append(reshard)
-        names = Names(function.body.block)
+        names, planner = Names(function.body.block), Planner(ir.mesh(module), topology, ctx.collectives)
         for of_value in reshards.values():
-            _lower(_origin(of_value[0]), of_value, Planner(mesh, topology, ctx.collectives), names)
+            _lower(_origin(of_value[0]), of_value, planner, names)
 
 
 def _origin(op: SpmdOp) -> SSAValue:
@@ -99,7 +66,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
             planner.plan(meta, source, target)
         except SpmdirError as error:
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
-    tree = _cheapest_tree(meta, source, tuple(reversed(targets)), planner)
+    tree = plan_tree(meta, source, tuple(reversed(targets)), planner).steps
     made = {source: value}
     given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
     for reshard in reshards:
@@ -118,32 +85,13 @@ def _target(op: SpmdOp) -> Sharding:
     return target
 
 
-@lru_cache(maxsize=65536)
-def _cheapest_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> Tree:
-    """Steps to all `targets`: of least modelled time, then fewest wire bytes, then fewest steps that send.
-
-    The targets are planned one after the other, each from whichever sharding reached so far is cheapest. Several
-    orders are tried, since P → R serves P → S on the way and not the other way round.
-    """
-    best: tuple[tuple[float, float, int], Tree] | None = None
-    for order in itertools.islice(itertools.permutations(targets), ORDERS):
-        tree: Tree = {}
-        wire, sends, seconds = 0.0, 0, 0.0
-        for target in order:
-            starts = (source, *(reached for reached in tree if not is_inexact(reached)))
-            plans = (planner.plan(meta, start, target) for start in starts)
-            plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
-            tree.update((step.target, step) for step in plan.steps if step.target not in tree)
-            wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
-            sends += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
-        if best is None or (seconds, wire, sends) < best[0]:
-            best = (seconds, wire, sends), tree
-    assert best is not None
-    return best[1]
-
-
 def _make(
-    target: Sharding, tree: Tree, made: dict[Sharding, SSAValue], before: Operation, planner: Planner, names: Names
+    target: Sharding,
+    tree: Mapping[Sharding, Step],
+    made: dict[Sharding, SSAValue],
+    before: Operation,
+    planner: Planner,
+    names: Names,
 ) -> None:
     """Do the steps to `target` that are not in `made` yet, before the op `before`."""
     if target in made:

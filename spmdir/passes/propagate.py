@@ -31,7 +31,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.options import Amount, Count
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.nesting import Maker, annotate
+from spmdir.passes.propagation.annotate import Maker, annotate
 from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
@@ -221,7 +221,7 @@ class PropagatePass(FunctionPass):
             makers, problem, solution = self._decide(function, mesh, ctx, find_topology(self.topology, H100X8))
             strategies = solution.strategies
             note_objective(function, solution.cost)
-            annotate(function, problem.mesh, makers, list(map(_rule, problem.nodes)), strategies)
+            annotate(function, problem, makers, list(map(_rule, problem.nodes)), strategies)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()

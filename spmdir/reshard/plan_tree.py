@@ -1,0 +1,82 @@
+"""Plans of several reshards of one value, which share steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import lru_cache
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.cost import sends_anything
+from spmdir.reshard.plan import Plan, plan_reshard
+from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import Topology
+
+ORDERS = 24
+"""How many orders of the reshards of one value to try; all of them up to four reshards."""
+
+
+@attrs.frozen(cache_hash=True)
+class Planner:
+    """What reshards are planned for, and with which collectives."""
+
+    mesh: Mesh
+    topology: Topology
+    collectives: tuple[CollectiveSpec, ...]
+
+    def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
+        """Return the cheapest plan from `source` to `target`.
+
+        Raises:
+            SpmdirError: there is none.
+        """
+        return plan_reshard(
+            meta.shape, meta.dtype, source, target, self.mesh, self.topology, collectives=self.collectives
+        )
+
+
+@attrs.frozen
+class PlanTree:
+    """How one tensor goes from one sharding to several.
+
+    Attributes:
+        steps: sharding of the value → the step that gives it, from a sharding before; the value's own is not in.
+        seconds: modelled time of all steps.
+        wire_bytes: bytes that the busiest rank sends.
+    """
+
+    steps: Mapping[Sharding, Step]
+    seconds: float
+    wire_bytes: float
+
+
+@lru_cache(maxsize=65536)
+def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> PlanTree:
+    """Return steps to all `targets`: of least modelled time, then fewest wire bytes, then fewest steps that send.
+
+    The targets are planned one after the other, each from whichever sharding reached so far is cheapest. Several
+    orders are tried, since P → R serves P → S on the way and not the other way round.
+
+    Raises:
+        SpmdirError: a target cannot be reached.
+    """
+    best: tuple[tuple[float, float, int], PlanTree] | None = None
+    for order in itertools.islice(itertools.permutations(targets), ORDERS):
+        steps: dict[Sharding, Step] = {}
+        wire, sends, seconds = 0.0, 0, 0.0
+        for target in order:
+            starts = (source, *(reached for reached in steps if not reached.is_inexact))
+            plans = (planner.plan(meta, start, target) for start in starts)
+            plan = min(plans, key=lambda plan: (plan.seconds, plan.wire_bytes, len(plan.steps)))
+            steps.update((step.target, step) for step in plan.steps if step.target not in steps)
+            wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
+            sends += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
+        if best is None or (seconds, wire, sends) < best[0]:
+            best = (seconds, wire, sends), PlanTree(steps, seconds, wire)
+    assert best is not None  # without targets there is one order, of none
+    return best[1]
