@@ -175,7 +175,7 @@ class OpStrategies:
             return True
         summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
         orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
-        if rule.flops:
+        if rule.contracts:
             return bool(summed) and not all(factor in order for order in orders)
         return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 

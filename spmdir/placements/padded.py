@@ -113,4 +113,4 @@ def _keeps_positions(rule: Any, strategy: Any) -> bool:
     results = [{f for dim in dims for f in dim} for dims in rule.result_dims if dims is not None]
     used = {f for dims in rule.operand_dims for dim in dims for f in dim}
     is_elementwise = all(used <= made_of for made_of in results) and not any(rule.active("unsharded"))
-    return all(factor in made_of for made_of in results) and (is_elementwise or rule.is_view or rule.flops > 0)
+    return all(factor in made_of for made_of in results) and (is_elementwise or rule.is_view or rule.contracts)

@@ -16,7 +16,7 @@ from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import holds
 from spmdir.rules.language.promotion import is_finite
 from spmdir.rules.language.scope import Scope
-from spmdir.rules.language.syntax_tree import PASSING, Rule, RuleClause
+from spmdir.rules.language.syntax_tree import PASSING, Constant, Rule, RuleClause
 from spmdir.rules.shapes.factor import Dims, Factor
 from spmdir.rules.shapes.layout import Layout
 
@@ -117,11 +117,47 @@ class RuleInstance:
         return {f for factors in sharing for f in factors if f != index and self.factors[f].size != 1}
 
     @cached_property
-    def flops(self) -> int:
-        """2 × the product of all factors, for a contraction: a summed factor that two operands share. Else 0."""
+    def contracts(self) -> bool:
+        """Return whether two operands share a summed factor."""
         holders = [sum(any(f in d for d in dims) for dims in self.operand_dims) for f in range(len(self.factors))]
-        contracts = any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
-        return 2 * math.prod(f.size for f in self.factors) if contracts else 0
+        return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
+
+    @cached_property
+    def flops(self) -> float:
+        """Return the floating-point operations of matrix products inside the op: those that clauses say, together.
+
+        Without such clauses they are 2 × the product of all factors for a contraction, and none for other ops.
+        """
+        clauses = list(self.active("flops"))
+        if not clauses:
+            return 2 * math.prod(f.size for f in self.factors) if self.contracts else 0
+        sizes = [[self.factors[f].size for name in clause.names for f in self.layout.refer(name)] for clause in clauses]
+        times = [clause.value.value if isinstance(clause.value, Constant) else 0 for clause in clauses]
+        return sum(number * math.prod(each) for number, each in zip(times, sizes, strict=True))  # type: ignore
+
+    @cached_property
+    def viewed(self) -> int | None:
+        """Return the operand whose memory the results share; None if they have memory of their own."""
+        return next((i for clause in self.active("views") for i in self.binding.operands(clause.names[0])), None)
+
+    @cached_property
+    def picked(self) -> frozenset[int]:
+        """Return the operands of which the op reads no more elements than it gives: those that it only moves."""
+        names = [name for clause in self.active("carries", "moves") for name in clause.names]
+        return frozenset(i for name in names for i in self.binding.operands(name))
+
+    @cached_property
+    def is_elementwise(self) -> bool:
+        """Return whether each element of the results comes from one of each operand, which may be broadcast."""
+        if any(factor.kind != "plain" or factor.rewrite for factor in self.factors) or self.layout.windows:
+            return False
+        made = [dims for dims in self.result_dims if dims is not None]
+
+        def is_broadcast(operand: Dims) -> bool:
+            pairs = zip(reversed(operand), reversed(made[0]), strict=False)
+            return len(operand) <= len(made[0]) and all(own in ((), of) for own, of in pairs)
+
+        return bool(made) and all(dims == made[0] for dims in made) and all(map(is_broadcast, self.operand_dims))
 
     @cached_property
     def is_view(self) -> bool:

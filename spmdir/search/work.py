@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.core.call import Call
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.topology import VECTOR, Topology
-from spmdir.rules.instance import RuleInstance
 
 
 @attrs.frozen(cache_hash=True)
@@ -20,7 +18,7 @@ class Work:
         flops: floating-point operations.
         unit: the unit that does them, a key of `Topology.peak_flops`.
         operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
-            stays inside a chain of pointwise ops that is one kernel, or where the op is a view.
+            stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
         launches: kernels.
     """
 
@@ -49,7 +47,7 @@ class Work:
 
 
 def _moved(sizes: Sequence[float], fractions: Sequence[float]) -> float:
-    return sum(map(float.__mul__, map(float, sizes), fractions)) if fractions else sum(sizes)
+    return sum([size * part for size, part in zip(sizes, fractions, strict=True)]) if fractions else sum(sizes)
 
 
 NO_WORK = Work()
@@ -59,15 +57,3 @@ NO_WORK = Work()
 def held(meta: TensorMeta) -> Work:
     """Return the work of an input: each element is touched once, so that sharding it is better than replicating it."""
     return Work(meta.numel, VECTOR, (), (meta.bytes,))
-
-
-def work_of(call: Call, rule: RuleInstance | None) -> Work:
-    """Return what a call computes, by its rule: without one, it reads its operands and writes its results."""
-    if rule is not None and rule.is_view:
-        return NO_WORK
-    read = tuple(float(meta.bytes) for meta in call.operands)
-    written = tuple(float(meta.bytes) if meta is not None else 0.0 for meta in call.results)
-    if rule is not None and rule.flops:
-        return Work(rule.flops, call.operands[0].dtype.name, read, written, 1)
-    touched = max((meta.numel for meta in (*call.operands, *call.results) if meta is not None), default=0)
-    return Work(touched, VECTOR, read, written, 1)

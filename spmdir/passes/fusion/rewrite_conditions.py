@@ -46,7 +46,7 @@ def condition(name: str) -> Callable[[Test], RewriteCondition]:
 @condition("is cheap")
 def is_cheap(op: AtenOp, rule: OpRule) -> bool:
     """Return whether `f` has no contraction, which every rank would repeat if `f` moved to a replicated value."""
-    return not rule.flops
+    return not rule.contracts
 
 
 @condition("keeps dtype")

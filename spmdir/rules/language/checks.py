@@ -28,9 +28,9 @@ from spmdir.rules.language.syntax_tree import (
 )
 
 KEYWORDS = (
-    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "ignores", "linear", "lists", "local",
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "flops", "ignores", "linear", "lists", "local",
     "max", "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum",
-    "swaps", "unsharded", "when",
+    "swaps", "unsharded", "views", "when",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 
@@ -186,7 +186,7 @@ def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
 def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
-    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "ignores", "commutes", "swaps"):
+    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "views", "ignores", "commutes", "swaps"):
         for name in clause.names:
             if name not in tensors:
                 yield _unknown("operand", name, tensors), clause.location

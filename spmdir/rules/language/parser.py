@@ -133,6 +133,10 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
             "slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to)
         )
 
+    def flops_clause(self, items: list[Any]) -> RuleClause:
+        keyword, times, *names, condition = items
+        return RuleClause("flops", tuple(map(str, names)), self.at(keyword), condition=condition, value=_number(times))
+
     def extent_clause(self, items: list[Any]) -> RuleClause:
         keyword, name, value = items
         return RuleClause("extent", (str(name),), self.at(keyword), value=value)
@@ -197,7 +201,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return (None if name is None else str(name)), value
 
     def number(self, items: list[Token]) -> Constant:
-        return Constant(float(items[0]) if re.search(r"[.e]", items[0]) else int(items[0]))
+        return _number(items[0])
 
     def negation(self, items: list[Any]) -> Expression:
         self.count(1)
@@ -259,6 +263,10 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         at = self.at(op)
         outcomes = tuple(Result(p, d, p[0].location if p else at) for p, d in results)
         return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), at)
+
+
+def _number(token: Token) -> Constant:
+    return Constant(float(token) if re.search(r"[.e]", token) else int(token))
 
 
 @functools.cache
