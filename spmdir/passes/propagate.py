@@ -41,6 +41,7 @@ from spmdir.reshard.topology import H100X8, Topology, find_topology
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.candidates import Unsolvable
+from spmdir.search.kernels import Step, works
 from spmdir.search.problem import (
     Annotation,
     Node,
@@ -52,7 +53,7 @@ from spmdir.search.problem import (
     splits,
 )
 from spmdir.search.solve import Solution, solve
-from spmdir.search.work import Work, held, work_of
+from spmdir.search.work import NO_WORK, Work, held
 
 DOUBLE = (F64, COMPLEX_F64)
 """Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
@@ -330,18 +331,26 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     """
     values: dict[SSAValue, int] = {}
     metas: list[TensorMeta] = []
-    nodes: list[Node] = []
+    steps: list[Step] = []
+    found: list[StrategySource] = []
     makers: list[Maker] = []
-    sources: dict[StrategySource, StrategySource] = {}
+    sources: dict[tuple[StrategySource, Work], StrategySource] = {}
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
-        source = sources.setdefault(source, source)  # equal ones list their strategies once
-        nodes.append(Node(source, tuple(values[value] for value in operands), tuple(numbers)))
+        found.append(source)
+        rule, is_op = (source.rule, True) if isinstance(source, OpStrategies) else (None, False)
+        steps.append(Step(rule, is_op, tuple([values[value] for value in operands]), tuple(numbers)))
         makers.append(maker)
+
+    def node(source: StrategySource, step: Step, work: Work) -> Node:
+        key = source, work
+        if key not in sources:  # equal ones list their strategies once
+            sources[key] = attrs.evolve(source, work=work) if isinstance(source, OpStrategies) else source
+        return Node(sources[key], step.operands, step.results)
 
     for argument in function.args:
         meta = _meta(argument)
@@ -360,7 +369,8 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
-    return makers, _with_candidates(Problem(mesh, tuple(metas), tuple(nodes), topology=topology))
+    nodes = tuple(map(node, found, steps, works(steps, metas)))
+    return makers, _with_candidates(Problem(mesh, tuple(metas), nodes, topology=topology))
 
 
 def _with_candidates(problem: Problem) -> Problem:
@@ -397,10 +407,9 @@ def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool) -> OpSt
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
-    work = work_of(op.call(), rule)
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     sizes = mesh.axes if any(op.shardings) else ()
-    return OpStrategies(rule, len(op.tensors), op.shardings, work, double and narrow, (), sizes)
+    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, double and narrow, (), sizes)
 
 
 def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:

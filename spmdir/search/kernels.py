@@ -60,8 +60,8 @@ class _Kernels:
         self.source = list(range(len(metas)))
         self.kernel = list(range(len(steps)))
         self.inside: set[int] = set()
-        maker, users, level = [-1] * len(metas), [[] for _ in metas], [0] * len(metas)
-        late = []
+        maker, level, late = [-1] * len(metas), [0] * len(metas), []
+        users: list[list[int]] = [[] for _ in metas]
         for index, step in enumerate(steps):
             latest = max([level[value] for value in step.operands], default=0)
             latest += not (step.is_elementwise or step.is_view)
@@ -75,11 +75,11 @@ class _Kernels:
                 for value in step.operands:
                     users[self.source[value]].append(index)
         for value, found in enumerate(users):
-            if found and steps[maker[value]].is_elementwise and self.source[value] == value:
-                if all(steps[user].is_elementwise and late[user] == late[found[0]] for user in found):
+            if found and self.source[value] == value and steps[maker[value]].is_elementwise:
+                together = all(steps[user].is_elementwise and late[user] == late[found[0]] for user in found)
+                for user in found if together else ():
                     self.inside.add(value)
-                    for user in found:
-                        self._join(maker[value], user)
+                    self._join(maker[value], user)
 
     def _find(self, step: int) -> int:
         while self.kernel[step] != step:

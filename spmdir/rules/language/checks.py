@@ -28,9 +28,9 @@ from spmdir.rules.language.syntax_tree import (
 )
 
 KEYWORDS = (
-    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "flops", "ignores", "linear", "lists", "local",
-    "max", "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides", "sum",
-    "swaps", "unsharded", "views", "when",
+    "adds", "aligned", "all", "any", "carries", "commutes", "expand", "extent", "flops", "ignores", "linear", "lists",
+    "local", "max", "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides",
+    "sum", "swaps", "unsharded", "views", "when",
 )  # fmt: skip
 """The words that begin a clause; misspelt, they read as factors of the result."""
 

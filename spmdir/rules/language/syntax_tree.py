@@ -249,8 +249,9 @@ class RuleClause:
         names: the factors, variadic names, arguments or operands it is about.
         reductions: the reductions of a reduce or commutes clause.
         condition: when it holds; always, if None.
-        value: the size that an extent clause gives; what a flops clause multiplies the sizes of its factors by; the parts in the list that is the result, by a lists clause; the
-            condition of a when clause; why an op is replicated.
+        value: the size that an extent clause gives; what a flops clause multiplies the sizes of its factors by; the
+            parts in the list that is the result, by a lists clause; the condition of a when clause; why an op is
+            replicated.
         body: the statements of an expand or local clause.
         groups: of a slides clause, the names of the window's sizes, of what it slides over, and of the outcome.
     """
