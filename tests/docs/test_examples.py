@@ -33,7 +33,11 @@ from spmdir.rules.language.records import split_records
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-TOOLS = {**{name: target.partition(":")[0] for name, target in SCRIPTS.items()}, "torchrun": "tests.docs.torchrun"}
+TOOLS = {
+    **{name: target.partition(":")[0] for name, target in SCRIPTS.items()},
+    "python": "tests.docs.script",
+    "torchrun": "tests.docs.torchrun",
+}
 CLIENT, SERVER = ROOT / "tests" / "docs" / "tool_client.py", ROOT / "tests" / "docs" / "tool_server.py"
 SHOWN = {"", "{eval-rst}", "{toctree}", "mlir", "rewrites", "rules", "sh", "text", "toml"}
 """The languages of blocks that show something and are not executed."""

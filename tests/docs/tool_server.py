@@ -1,4 +1,4 @@
-"""Runs tools of spmdir and scripts on ranks, each call in a process of its own that has imported torch already.
+"""Runs tools of spmdir and scripts, each call in a process of its own that has imported torch and read rules already.
 
 A call gets the arguments, the folder and the streams of the process that asks, and the status goes back to it.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
 import traceback
 
-import torch  # noqa: F401  # what makes a tool slow to start
-
-import spmdir.runtime.parallelize
-import spmdir.tools.command  # noqa: F401
+import tests.warm  # noqa: F401
 
 
 def serve(address: str) -> None:
@@ -43,6 +41,7 @@ def run(connection: socket.socket) -> None:
         for descriptor, given in enumerate(streams):
             os.dup2(given, descriptor)
         os.chdir(request["folder"])
+        sys.executable = shutil.which("python") or sys.executable  # what a tool starts is forked from here too
         tool = importlib.import_module(request["module"])
         status = tool.main(request["arguments"])
     except SystemExit as end:

@@ -24,13 +24,13 @@ LIMIT = 600
 
 def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
     """What `work(rank, *arguments)` returns on each rank of a gloo process group."""
-    multiprocessing.set_forkserver_preload(["spmdir.runtime.parallelize", "tests.runtime.parallelize_cases"])
+    multiprocessing.set_forkserver_preload(["tests.warm", "tests.runtime.parallelize_cases"])
     context = mp.start_processes(
         _worker,
         (world_size, work, str(folder), arguments),
         nprocs=world_size,
         join=False,
-        start_method="forkserver",  # imports torch once for all ranks of all tests
+        start_method="forkserver",  # imports torch and reads the rules once for all ranks of all tests
     )
     deadline = time.monotonic() + LIMIT
     try:

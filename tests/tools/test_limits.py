@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -157,7 +158,12 @@ def test_an_interrupt_ends_a_tool_with_one_line_and_no_file(during: str, tmp_pat
     command = [sys.executable, "-m", "spmdir.tools.spmd_opt", "--load-plugin", str(tmp_path / "plugin.py")]
     out = tmp_path / "out.mlir"
     with subprocess.Popen(
-        [*command, "-o", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+        [*command, "-o", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     ) as process:
         assert process.stdout
         assert process.stderr
