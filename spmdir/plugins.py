@@ -334,8 +334,13 @@ def _imported(real: str) -> ModuleType | None:
     return next((module for module, file in alike if os.path.realpath(file) == real), None)
 
 
+def module_name(real: str) -> str:
+    """Return the name of the module of the plug-in in the file `real`; that of a folder begins those of its files."""
+    return "spmdir_plugin_" + re.sub(r"\W", "_", real)
+
+
 def _execute(path: str, real: str, source: bytes) -> ModuleType:
-    spec = spec_from_file_location("spmdir_plugin_" + re.sub(r"\W", "_", real), real)
+    spec = spec_from_file_location(module_name(real), real)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     # Dataclasses, and so passes, look their module up there while it is still being executed.

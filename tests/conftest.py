@@ -15,6 +15,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.tools.command import write_text
 from spmdir.tools.golden import check_files
 from spmdir.tools.spmd_opt import run_on
+from tests.forgotten_plugins import forget_plugins
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -41,6 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # A gloo test already fills the machine with its ranks; two at a time would only run into timeouts.
         if item.get_closest_marker("gloo"):
             item.add_marker(pytest.mark.xdist_group("gloo"))
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Forget the plug-ins that are files of the test, so that another test may declare the same names."""
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is not None:
+        forget_plugins(folder)
 
 
 class GoldenFile(pytest.File):

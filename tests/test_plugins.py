@@ -180,14 +180,33 @@ def test_placements_of_a_plugin_are_made_once_and_anew_when_it_changes(tmp_path:
     assert type(parse_placement("Halved(0)")) is not type(first)
 
 
+def test_text_that_was_read_before_a_plugin_changed_is_read_anew(tmp_path: Path) -> None:
+    text = """
+    spmd.mesh @mesh <tp = 2>
+    func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Halved(0)>}) -> tensor<4xf32> {
+      %0 = aten.relu(%x) : tensor<4xf32> <tp: Halved(0)>
+      return %0 : tensor<4xf32>
+    }
+    """
+    for version in ("", "\n"):
+        load_plugins([write(tmp_path, "halved.py", PLACED + version)])
+        (relu,) = (op for op in ir.parse(text).walk() if op.name == "aten.relu")
+        assert relu.properties["sharding"].data[0]["tp"] == parse_placement("Halved(0)")  # type: ignore
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_plugins_of_two_tests_may_declare_one_name(_: int, tmp_path: Path) -> None:
+    load_plugins([write(tmp_path, "halved.py", PLACED)])
+
+
 def test_a_plugin_that_comes_with_the_package_is_the_package_s() -> None:
     assert load_module("spmdir/placements/cyclic.py") is sys.modules["spmdir.placements.cyclic"]
 
 
 def test_two_plugins_that_declare_one_name_are_rejected_at_the_second(tmp_path: Path) -> None:
-    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "OneOfTwo"))])
-    with pytest.raises(SpmdirError, match="placement 'OneOfTwo' is declared by") as caught:
-        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "OneOfTwo"))])
+    load_plugins([write(tmp_path, "one.py", PLACED.replace("Halved", "Twice"))])
+    with pytest.raises(SpmdirError, match="placement 'Twice' is declared by") as caught:
+        load_plugins([write(tmp_path, "two.py", PLACED.replace("Halved", "Twice"))])
     assert str(caught.value.location) == f"{tmp_path / 'two.py'}:6:1"
 
 

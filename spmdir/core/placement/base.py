@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
@@ -26,6 +26,11 @@ from spmdir.core.placement.text import head_of, print_placement, read_placement
 
 _TYPES: dict[str, type[Placement]] = {}
 """Name in texts → class. Classes add themselves when they are made, as Python's own subclass lists do."""
+
+_MEMOS: list[Any] = []
+"""Memoised functions of texts, whose results hold while each name keeps its class."""
+
+Memo = TypeVar("Memo", bound=Callable[..., Any])
 
 SHIPPED = {
     "R": "spmdir.core.placement.standard",
@@ -475,6 +480,12 @@ def placement_class(name: str) -> type[Placement] | None:
     return _TYPES.get(name)
 
 
+def until_declared(memo: Memo) -> Memo:
+    """Return `memo`, memoised by texts in which placements are named; it is cleared when a name gets another class."""
+    _MEMOS.append(memo)
+    return memo
+
+
 def edge_between(source: Placement, target: Placement) -> Edge | None:
     """Return the edge that `source` declares to `target`, else the one that `target` declares from `source`."""
     leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge, edge.target, target))
@@ -538,3 +549,6 @@ def _register(kind: type[Placement]) -> None:
             f"{kind.__module__}.{kind.__qualname__}; give one of them another name"
         )
     _TYPES[head] = kind
+    if known is not None:
+        for memo in _MEMOS:
+            memo.cache_clear()

@@ -16,6 +16,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.literals import LiteralError, parse_arguments
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import until_declared
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.core.tensor import sized_meta
 from spmdir.dialects.attributes import (
@@ -176,6 +177,7 @@ def _scan_tail(text: str, start: int) -> int:
             position = passed.end()
 
 
+@until_declared
 @lru_cache(maxsize=65536)
 def parse_tail(
     clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
