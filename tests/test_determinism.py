@@ -19,10 +19,10 @@ from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import comm_report
 
-text = sys.stdin.read()
-print(ir.print_ir(run_passes(ir.parse(text), "print-rules")))
-module = run_passes(ir.parse(text), "{PASSES}", after=lambda name, module: print(name, ir.print_ir(module)))
-print(comm_report(module))
+for text in sys.stdin.read().split("// -----\\n")[:-1]:
+    print(ir.print_ir(run_passes(ir.parse(text), "print-rules")))
+    module = run_passes(ir.parse(text), "{PASSES}", after=lambda name, module: print(name, ir.print_ir(module)))
+    print(comm_report(module))
 assert "torch" not in sys.modules
 """
 IMPORT = """
@@ -66,10 +66,8 @@ def test_an_import_gives_the_same_text(imported: list[str]) -> None:
 
 
 @pytest.mark.xdist_group("determinism")
-@pytest.mark.parametrize("model", ["llama", "mlp"])
-def test_all_passes_rules_and_the_report_give_the_same_text(imported: list[str], model: str) -> None:
-    text = imported[0].split("// -----\n")[["llama", "mlp"].index(model)]
-    found = outputs(PARTITION, range(10), text)
-    assert len(found) == 10
+def test_all_passes_rules_and_the_report_give_the_same_text(imported: list[str]) -> None:
+    found = outputs(PARTITION, range(6), imported[0])
+    assert len(found) == 6
     assert set(found) == {found[0]}
-    assert all(name in found[0] for name in PASSES.split(","))
+    assert all(found[0].count(f"\n{name} ") == 2 for name in PASSES.split(","))

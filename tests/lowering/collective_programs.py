@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import torch
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
@@ -14,6 +15,7 @@ from spmdir.core.placement.standard import Partial, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
 from spmdir.reshard.steps import transition
+from spmdir.simulator.simulate import simulate
 
 
 @attrs.frozen
@@ -33,22 +35,59 @@ class Program:
     dtype: str = "f64"
 
     @property
+    def type(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+    @property
     def text(self) -> str:
-        type_ = f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
-        return (
-            f"spmd.mesh @mesh {self.mesh}\n\n"
-            f"func.func @main(%x: {type_} {{spmd.sharding = #spmd.sharding<@mesh{_comma(self.source)}>}}) -> "
-            f"({type_} {{spmd.sharding = #spmd.sharding<@mesh{_comma(self.target)}>}}) {{\n"
-            f"  %y = spmd.{self.kind} %x{' ' + self.clauses if self.clauses else ''} : {type_} <{self.target}>\n"
-            f"  return %y : {type_}\n}}\n"
-        )
+        return joined([self])
 
     def parse(self) -> Any:
         return parse(self.text)
 
 
-def _comma(sharding: Sharding) -> str:
-    return f", {sharding}" if sharding.entries else ""
+def joined(programs: Sequence[Program]) -> str:
+    """One program that does what all do, each on an input of its own; they are of one mesh."""
+    every = [(p, f"%x{i or ''}", f"%y{i or ''}") for i, p in enumerate(programs)]
+    arguments = [f"{x}: {p.type} {_attribute(p.source)}" for p, x, _ in every]
+    results = [f"{p.type} {_attribute(p.target)}" for p, _, _ in every]
+    lines = [
+        f"  {y} = spmd.{p.kind} {x}{' ' + p.clauses if p.clauses else ''} : {p.type} <{p.target}>\n"
+        for p, x, y in every
+    ]
+    return (
+        f"spmd.mesh @mesh {programs[0].mesh}\n\n"
+        f"func.func @main({', '.join(arguments)}) -> ({', '.join(results)}) {{\n{''.join(lines)}"
+        f"  return {', '.join(y for _, _, y in every)} : {', '.join(p.type for p in programs)}\n}}\n"
+    )
+
+
+def simulated(
+    programs: Iterable[Program], value_of: Callable[[Program], torch.Tensor], together: int = 40
+) -> Iterator[tuple[Program, torch.Tensor, torch.Tensor]]:
+    """Each program, its value before, and its value after it ran on every rank; some are simulated together."""
+    every = list(programs)
+    for start in range(0, len(every), together):
+        some = every[start : start + together]
+        values = [value_of(program) for program in some]
+        yield from zip(some, values, simulate(parse(joined(some)), values), strict=True)
+
+
+def assert_values_kept(programs: Iterable[Program], value_of: Callable[[Program], torch.Tensor]) -> int:
+    """Return how many programs there are, all of which keep the global value."""
+    found = list(simulated(programs, value_of))
+    for program, x, y in found:
+        torch.testing.assert_close(y, x, msg=lambda m, program=program: f"{program.text}\n{m}")
+    return len(found)
+
+
+def ascending(program: Program) -> torch.Tensor:
+    """Whole numbers from 1, all different, of the shape of `program`."""
+    return torch.arange(1.0, 1 + torch.Size(program.shape).numel(), dtype=torch.float64).reshape(program.shape)
+
+
+def _attribute(sharding: Sharding) -> str:
+    return f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>}}"
 
 
 def shardings(mesh: Mesh, rank: int, ops: tuple[str, ...] = ("sum",)) -> Iterator[Sharding]:

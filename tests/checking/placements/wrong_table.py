@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spmdir.checking.placements import LAWS, Effort, check_placement, check_plugin
+from spmdir.checking.placements import LAWS, Effort, check_placement
+from spmdir.checking.placements.check_placement import verdicts_of
 from tests.checking.placements.wrong_alone import ALONE
 from tests.checking.placements.wrong_declarations import DECLARATIONS
 from tests.checking.placements.wrong_edges import STEPS
@@ -59,7 +60,11 @@ def broken_laws(name: str, folder: Path, laws: Sequence[str]) -> list[str]:
     """Return which of `laws` the wrong placement `name` breaks, each alone; others than its own on few examples."""
     path = folder / f"{name.lower()}.py"
     path.write_text(source(WRONG[name].text, name))
-    return [law for law in laws if check_plugin(str(path), Effort(law != WRONG[name].law, (law,))).broken]
+
+    def is_broken(law: str) -> bool:
+        return any(verdict.broken for verdict in verdicts_of(str(path), Effort(law != WRONG[name].law, (law,))))
+
+    return [law for law in laws if is_broken(law)]
 
 
 def main(names: Sequence[str]) -> int:
