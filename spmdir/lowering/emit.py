@@ -44,11 +44,12 @@ from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
-from spmdir.lowering.ranges import Indices
+from spmdir.lowering.ranges import Emit, Indices
+from spmdir.lowering.recordings import Recorder, Recording
 from spmdir.lowering.ring import erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import WAIT, Kind, Site, Started, here
-from spmdir.lowering.torch_calls import TorchCalls
+from spmdir.lowering.torch_calls import TorchCalls, filled
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
@@ -150,6 +151,7 @@ class _Emitter:
         self.once: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
         self.calls = TorchCalls(self.evaluate, self.device)
+        self.recorded: dict[object, Recording] = {}
         self._device: Any = None
 
     def graph_module(self) -> fx.GraphModule:
@@ -183,11 +185,13 @@ class _Emitter:
 
     def append(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None) -> fx.Node:
         """Append a call to the graph, named after `name` or else after its target."""
-        name = None if name is None else _identifier(name)
+        name = _label(target) if name is None else _identifier(name)
         node = self.graph.create_node("call_function", target, name=name)
-        node.args = args  # create_node would look through them for symbolic sizes, which takes half of its time
+        # Half of the time of create_node with arguments is a search for symbolic ones, and of an assignment that the
+        # graph finds the node anew, which neither moves nor calls another target.
+        object.__setattr__(node, "args", args)
         if kwargs:
-            node.kwargs = kwargs
+            object.__setattr__(node, "kwargs", kwargs)
         node.meta.update(self.meta)
         return node
 
@@ -231,8 +235,8 @@ class _Emitter:
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         operands, results = op.operands, op.results
         call = self.calls.of(op, tuple(map(self.local_meta, operands)), tuple(map(self.local_meta, results)))
-        args, kwargs = call.bind([self.node(value) for value in operands])
-        node = self.append(call.target, args, kwargs, name_of(results[0]) if call.is_single else None)
+        nodes, name = [self.node(value) for value in operands], name_of(results[0]) if call.is_single else None
+        node = self.append(call.target, filled(call.args, nodes), filled(call.kwargs, nodes), name)
         if call.draws:
             self.drawn.add(node)
         if call.is_single:
@@ -266,25 +270,40 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
-        operand, meta = op.operands[0], global_type(op.operands[0], self.mesh)
-        assert meta is not None
-        source, target = self.sharding(operand), self.sharding(op.results[0])
-        mesh = refinement(self.mesh, source, target, op.axes)
-        argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
-        state = sent_state(op, self.mesh)
-        site = Site(
-            self.call if state is None else partial(self.call_once, state), self.group_name, mesh, self.rank,
-            source.refined(mesh), target.refined(mesh), meta, argument, self.states(op),
-        )  # fmt: skip
-        x = self.node(operand)
+        x = self.node(op.operands[0])
         if self.ignore_shardings:
             return [here(x) if op.asynchronous else x, *map(self.node, op.operands[1:])]
-        started = start(op.spec, site, x)
-        if not self.measured or op.asynchronous or not (is_inexact(source) or is_inexact(target)):
+        source, target = self.sharding(op.operands[0]), self.sharding(op.results[0])
+        measured, state = self.measured and (is_inexact(source) or is_inexact(target)), sent_state(op, self.mesh)
+        if not measured and not op.asynchronous and state is None and len(op.operands) == 1:
+            return [self.emit_stateless(op, x, source, target)]
+        emit = self.call if state is None else partial(self.call_once, state)
+        started = start(op.spec, self.site(op, emit, source, target), x)
+        if not measured or op.asynchronous:
             return [started if op.asynchronous else started.wait(self.call), *started.states]
         group = self.group_name(self.mesh.axis_names)
         checked = self.call(measured_step, x, started.wait(self.call), self.number, group)
         return [self.call(WAIT, checked), *started.states]
+
+    def emit_stateless(self, op: Any, x: fx.Node, source: Sharding, target: Sharding) -> fx.Node:
+        """Return the result of `op`, which depends on nothing but its operand `x`; equal ones are lowered once."""
+        key = (type(op), op.properties.get("arguments"), source, target, global_type(op.operands[0], self.mesh))
+        if key in self.recorded:
+            return self.recorded[key].replay(self.append, x)
+        emit = Recorder(self.call)
+        result = start(op.spec, self.site(op, emit, source, target), x).wait(emit)
+        self.recorded[key] = Recording.of(x, emit.nodes, result)
+        return result
+
+    def site(self, op: Any, emit: Emit, source: Sharding, target: Sharding) -> Site:
+        meta = global_type(op.operands[0], self.mesh)
+        assert meta is not None
+        mesh = refinement(self.mesh, source, target, op.axes)
+        argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
+        return Site(
+            emit, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh), meta, argument,
+            self.states(op),
+        )  # fmt: skip
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
         """Return name → what this rank keeps for a step, and its kind."""
@@ -398,8 +417,16 @@ def _key(value: Any) -> object:
     return value if isinstance(value, fx.Node) else (type(value), value)
 
 
+@cache
+def _label(target: Any) -> str:
+    """Return what a node that calls `target` is named if nothing else names it."""
+    return _identifier(target.__name__).lower()
+
+
 def _identifier(name: str) -> str:
     """Return a Python identifier like `name`."""
+    if name.isidentifier():
+        return name
     name = re.sub(r"\W", "_", name)
     return f"_{name}" if name[:1].isdigit() or not name else name
 

@@ -48,11 +48,6 @@ class TorchCall:
     is_single: bool
     draws: bool
 
-    def bind(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with `operands` in their places."""
-        kwargs = {name: _bound(value, operands) for name, value in self.kwargs.items()} if self.kwargs else {}
-        return tuple([_bound(value, operands) for value in self.args]), kwargs
-
 
 class TorchCalls:
     """The calls of the ops of one rank's program.
@@ -80,7 +75,7 @@ class TorchCalls:
         if key not in self._known:
             self._known[key] = call = self._read(op)
             if None not in given:
-                args, kwargs = call.bind(given)
+                args, kwargs = filled(call.args, given), filled(call.kwargs, given)
                 check_results(call.target, _fixed(args), tuple((name, _fixed(v)) for name, v in kwargs.items()), said)
         return self._known[key]
 
@@ -132,10 +127,15 @@ def _operands(slot: Any) -> Any:
     return None if slot is None else Operand(slot)
 
 
-def _bound(value: Any, operands: Sequence[Any]) -> Any:
+def filled(value: Any, operands: Sequence[Any]) -> Any:
+    """Return `value` with the operands in place of their `Operand`."""
     if type(value) is Operand:
         return operands[value.index]
-    return [_bound(item, operands) for item in value] if type(value) is list else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([filled(item, operands) for item in value])
+    if isinstance(value, dict):
+        return {name: filled(item, operands) for name, item in value.items()}
+    return value
 
 
 def _fixed(value: Any) -> Any:

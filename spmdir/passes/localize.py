@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -97,16 +98,21 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     for op in block.ops:
         _reject_unfinished(op)
     raise_all([*argument_errors(function), *result_errors(function, mesh)])
+    known: dict[object, _Typed] = {}
     # Last op first: an op is then read while its operands still have their global types.
     for op in reversed(list(block.ops)):
         if not isinstance(op, ValueOp):
             continue
-        rule, choice = strategies_of(op, mesh, rules) if isinstance(op, AtenOp) else (None, {})
-        of = tuple(_localize_value(result, mesh) for result in op.results)
+        typed = _typed(op, mesh, rules, known) if isinstance(op, AtenOp) else None
+        of = tuple([_localize_value(result, mesh) for result in op.results])
         if any(entry is not None for entry in of):
             op.properties["of"] = ShapesAttr(of)
-        if rule is not None:
-            _adjust(op, rule, choice, mesh, names)
+        if typed is None or typed.rule is None:
+            continue
+        if typed.has_form:
+            _replace(op, typed.rule, typed.choice, mesh, names)
+        elif typed.arguments is not None:
+            op.properties["arguments"] = typed.arguments
     of = [_localize_value(argument, mesh) for argument in block.args]
     _set_argument_shapes(function, of)
     returned = ir.terminator(function).operand_types
@@ -130,24 +136,56 @@ def _reject_unfinished(op: Any) -> None:
             raise ShardingError(f"a constant is replicated, found <{sharding}>; slice it", location)
 
 
-def _adjust(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
-    """Make `op`, whose call `rule` and `choice` describe, right for local tensors: adjust its sizes, or replace it by
-    its local form."""
+@attrs.frozen
+class _Typed:
+    """What localize does to equal ops.
+
+    Attributes:
+        rule: None if there is none.
+        choice: the strategies that the shardings use.
+        has_form: whether the local form of the rule replaces the op.
+        arguments: the arguments of one rank where they are others.
+    """
+
+    rule: OpRule | None
+    choice: Choice
+    has_form: bool = False
+    arguments: ArgumentsAttr | None = None
+
+
+def _typed(op: AtenOp, mesh: Mesh, rules: RuleSet, known: dict[object, _Typed]) -> _Typed:
+    """Return what is done to `op`, noted in `known`: a program has few ops that differ in what this depends on.
+
+    Raises:
+        SpmdirError: `op` is ill typed, or no rank can do its share of it; located.
+    """
+    properties = op.properties
+    operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
+    key = (op.name, operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
+    if key not in known:
+        known[key] = _type_of_op(op, mesh, rules)
+    return known[key]
+
+
+def _type_of_op(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _Typed:
+    rule, choice = strategies_of(op, mesh, rules)
     rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
             f"'{op.name}' reduces inside along a dimension that is sharded; run expand first",
             location_of(op),
         )
-    if "local" in rewrites:
-        _replace(op, rule, choice, mesh, names)
-    elif rule.shape_arguments and (meta := rule.call.results[0]) is not None and (sharding := op.shardings[0]):
-        try:
-            sizes = local_sizes(meta, sharding, mesh)
-        except UnsupportedError as error:
-            raise error.about(op.name, location_of(op)) from None
-        arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
-        op.properties["arguments"] = ArgumentsAttr(tuple(sorted(arguments.items())))
+    if rule is None or "local" in rewrites:
+        return _Typed(rule, choice, "local" in rewrites)
+    meta, sharding = rule.call.results[0], op.shardings[0]
+    if not rule.shape_arguments or meta is None or not sharding:
+        return _Typed(rule, choice)
+    try:
+        sizes = local_sizes(meta, sharding, mesh)
+    except UnsupportedError as error:
+        raise error.about(op.name, location_of(op)) from None
+    arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
+    return _Typed(rule, choice, False, ArgumentsAttr(tuple(sorted(arguments.items()))))
 
 
 def factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, Local]:
@@ -335,16 +373,25 @@ def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
 def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
     """Give a value its local type; return its global type if the local one does not tell it."""
     meta, sharding = meta_of(value.type), sharding_of(value)
-    traits = {placement.trait for _, placement in sharding.entries} if sharding else set()
-    if meta is None or sharding is None or traits <= {"partial"}:
+    if meta is None or sharding is None:
         return None
+    local, of = _local_type(meta, sharding, mesh)
+    _retype(value, type_of(local))
+    return of
+
+
+@lru_cache(maxsize=65536)
+def _local_type(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[TensorMeta, Of | None]:
+    """Return the type that the ranks have in common of a tensor, and its global type if that does not tell it."""
+    traits = {placement.trait for _, placement in sharding.entries}
+    if traits <= {"partial"}:
+        return meta, None
     if "other" in traits:
         local = common_type(sharding, meta, mesh)
     else:
         sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta, sharding, mesh))
         local = TensorMeta(sizes, meta.dtype)
-    _retype(value, type_of(local))
-    return of_type(meta, local) if DYNAMIC in local.shape or "other" in traits else None
+    return local, of_type(meta, local) if DYNAMIC in local.shape or "other" in traits else None
 
 
 def _retype(value: SSAValue, type_: Attribute) -> None:
