@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run `FILE ARGUMENTS` or `-m MODULE ARGUMENTS`; what it raises goes on to the caller."""
-    if arguments[0] == "-m":
-        sys.argv = list(arguments[1:])
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    is_module = arguments[0] == "-m"
+    sys.argv = list(arguments[is_module:])
+    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(sys.argv[0])))
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = list(arguments)
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
     return 0
