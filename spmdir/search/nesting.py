@@ -1,30 +1,33 @@
-"""Nesting orders of the axes that shard one dimension together, which the search places each by itself.
+"""The shardings that a solution means: its placements, with the nesting order of axes that shard one dimension.
 
-The order is free unless it is annotated, or the axes shard several factors of the dimension: then the axes of the
-major ones come first. Dimensions that ops pass on undisturbed share one order. It starts as the one that most of the
-bytes around them prefer: axes that leave or join there want to be innermost, user annotations want theirs.
+Orders start as requests around a dimension have it (`nesting_orders.py`). Where these leave a choice or contradict
+each other, other orders are tried, and kept if the planner's collectives take less time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from spmdir.core.errors import ShardingError
-from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement
+from spmdir.core.errors import SpmdirError
 from spmdir.core.sharding import Sharding
+from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules import OpRule
+from spmdir.search.nesting_orders import Key, Orders
 from spmdir.search.problem import NodeStrategy, Problem
 
-Order = tuple[str, ...]
+TRIES = 4
+"""How often the orders of a dimension are tried, in the mean."""
 
-Key = tuple[int, object]
-"""A sharded dimension: (~value, dimension), or (node, factor or factors)."""
+MOST_AXES = 4
+"""Of how many axes all orders are tried."""
+
+_EQUAL = 1e-9
+"""The relative difference up to which two times are the same."""
 
 
 @attrs.frozen
@@ -53,241 +56,85 @@ def nest(
         annotations: the user annotations of each node.
         rules: the rule of each node that is a torch op.
     """
-    return _Nesting(problem, strategies, annotations, rules).shardings()
+    orders = Orders(problem, strategies, annotations, rules)
+    nested = _nested(problem, orders)
+    planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
+    return _nested(problem, orders) if _improve(orders, planner) else nested
 
 
-@attrs.define(eq=False)
-class _Placed:
-    """Where each axis places a value; there is one object for equal placements.
+def _nested(problem: Problem, orders: Orders) -> Nested:
+    made: list[Any] = [None] * len(problem.values)
+    needed: list[tuple[Sharding, ...]] = []
+    for index, node in enumerate(problem.nodes):
+        for value in node.results:
+            made[value] = orders.made(value)
+        operands = zip(node.operands, orders.forms[index].operands, strict=True)
+        needed.append(tuple([orders.sharding(value, placed, index) for value, placed in operands]))
+    return Nested(made, needed)
 
-    Attributes:
-        shards: dimension → the axes that shard it, in mesh order.
-        nested: those of them that several axes shard.
-        known: orders of `nested` → the sharding.
+
+def _improve(orders: Orders, planner: Planner) -> bool:
+    """Try other orders by the time of the reshards around, and return whether one is better.
+
+    They are tried where `_resharded` is in doubt, and then around what has changed.
     """
+    around, doubtful = _resharded(orders)
+    sharing: dict[int, list[Key]] = {}
+    for key, values in around.items():
+        for value in values:
+            sharing.setdefault(value, []).append(key)
+    waiting, left, improved = dict.fromkeys(doubtful), TRIES * len(around), False
+    while waiting and left:
+        key = next(iter(waiting))
+        del waiting[key]
+        left -= 1
+        first = orders.chosen[key]
+        best, least = first, _seconds(orders, around[key], planner)
+        for order in itertools.permutations(first) if least else ():
+            orders.chosen[key] = order
+            if (seconds := _seconds(orders, around[key], planner)) < least * (1 - _EQUAL):
+                best, least = order, seconds
+        orders.chosen[key] = best
+        if best != first:
+            improved = True
+            waiting.update(dict.fromkeys(other for value in around[key] for other in sharing[value] if other != key))
+    return improved
 
-    placements: Mapping[str, Placement]
-    shards: Mapping[int, Order]
-    nested: Mapping[int, Order]
-    known: dict[tuple[Order, ...], Sharding] = attrs.field(factory=dict)
 
-    def sharding(self, orders: tuple[Order, ...], mesh: Mesh) -> Sharding:
-        """Return the sharding in which the axes of `nested` nest in `orders`."""
-        if orders not in self.known:
-            chosen = {**self.shards, **dict(zip(self.nested, orders, strict=True))}
-            entries = [(axis, placement) for axis, placement in self.placements.items() if placement.dim is None]
-            entries += [(axis, self.placements[axis]) for axes in chosen.values() for axis in axes]
-            self.known[orders] = Sharding(entries, mesh.name).merged(mesh)
-        return self.known[orders]
+def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
+    """Return the dimensions whose order is free, each with the values whose reshards it may change.
 
-
-@attrs.frozen(eq=False)
-class _Form:
-    """What nodes of the same strategies have in common.
-
-    Attributes:
-        factors: axis → the factor that it shards.
+    Returns: beside them, those of which requests do not say the best order.
     """
-
-    operands: tuple[_Placed, ...]
-    results: tuple[_Placed, ...]
-    factors: Mapping[str, int]
-
-    def key(self, node: int, axes: Order) -> Key:
-        """Return the key of what the node shards by `axes`: one factor, or several adjacent ones."""
-        factors = {self.factors[axis] for axis in axes}
-        return (node, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
-
-
-@attrs.frozen(eq=False)
-class _Meeting:
-    """How the dimensions of a value meet those that a node needs.
-
-    Attributes:
-        alike: (dimension, axes) of those that stay as they are.
-        requests: (dimension, whether it is the node's side, its axes, (outer, inner) pairs it would nest in).
-    """
-
-    alike: tuple[tuple[int, Order], ...]
-    requests: tuple[tuple[int, bool, Order, tuple[Order, ...]], ...]
+    found: dict[Key, dict[int, None]] = {}
+    doubtful: set[Key] = set()
+    for value, placed in enumerate(orders.placed):
+        made = orders.keys(value, placed, None)
+        for node, wanted in orders.uses[value]:
+            keys = orders.keys(value, wanted, node)
+            if wanted is placed and keys == made:
+                continue
+            free = [key for key in (*made, *keys) if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES]
+            for key in free:
+                found.setdefault(key, {})[value] = None
+            if not orders.meeting(placed, wanted).is_clear:
+                doubtful.update(free)
+    doubtful.update(key for key in found if not orders.is_satisfied(key))
+    return {key: list(values) for key, values in found.items()}, [key for key in found if key in doubtful]
 
 
-class _Nesting:
-    def __init__(
-        self,
-        problem: Problem,
-        strategies: Mapping[str, Sequence[NodeStrategy]],
-        annotations: Sequence[Sequence[Sharding]],
-        rules: Sequence[OpRule | None],
-    ):
-        self._problem, self._mesh = problem, problem.mesh
-        self._placed: dict[tuple[Placement, ...], _Placed] = {}
-        self._meetings: dict[tuple[_Placed, _Placed], _Meeting] = {}
-        self._parent: dict[Key, Key] = {}
-        self._fixed: dict[Key, Order] = {}
-        self._requests: dict[Key, dict[Order, float]] = {}
-        self._chosen: dict[Key, Order] = {}
-        self._forms = self._forms_of(strategies)
-        self._made: list[Any] = [None] * len(problem.values)  # a _Placed each
-        for index, (node, form) in enumerate(zip(problem.nodes, self._forms, strict=True)):
-            for factor, order in _fixed(form, annotations[index], rules[index]).items():
-                self._fixed[index, factor] = order
-            for value, placed in zip(node.results, form.results, strict=True):
-                self._made[value] = placed
-                for dim, axes in placed.nested.items():
-                    self._join((~value, dim), form.key(index, axes), 0.0)
-            for value, wanted in zip(node.operands, form.operands, strict=True):
-                self._meet(index, form, value, wanted)
-
-    def shardings(self) -> Nested:
-        """Return the shardings of all values, and those that nodes need."""
-        made: list[Any] = [None] * len(self._made)
-        needed: list[tuple[Sharding, ...]] = []
-        for index, (node, form) in enumerate(zip(self._problem.nodes, self._forms, strict=True)):
-            for value in node.results:
-                made[value] = self._sharding(value, self._made[value], None)
-            operands = zip(node.operands, form.operands, strict=True)
-            needed.append(tuple([self._sharding(value, placed, index) for value, placed in operands]))
-        return Nested(made, needed)
-
-    def _forms_of(self, strategies: Mapping[str, Sequence[NodeStrategy]]) -> list[_Form]:
-        axes = self._mesh.axis_names
-        known: dict[tuple[int, ...], _Form] = {}
-        forms: list[_Form] = []
-        for chosen in zip(*(strategies[axis] for axis in axes), strict=True):
-            key = tuple(map(id, chosen))  # one object for equal ones, mostly
-            if key not in known:
-                operands = zip(*(strategy.operands for strategy in chosen), strict=True)
-                results = zip(*(strategy.results for strategy in chosen), strict=True)
-                factors = {a: strategy.factors[0] for a, strategy in zip(axes, chosen, strict=True) if strategy.factors}
-                known[key] = _Form(tuple(map(self._placed_by, operands)), tuple(map(self._placed_by, results)), factors)
-            forms.append(known[key])
-        return forms
-
-    def _placed_by(self, placements: tuple[Placement, ...]) -> _Placed:
-        if placements not in self._placed:
-            shards: dict[int, Order] = {}
-            for axis, placement in zip(self._mesh.axis_names, placements, strict=True):
-                if placement.dim is not None:
-                    shards[placement.dim] = (*shards.get(placement.dim, ()), axis)
-            nested = {dim: axes for dim, axes in shards.items() if len(axes) > 1}
-            by_axis = dict(zip(self._mesh.axis_names, placements, strict=True))
-            self._placed[placements] = _Placed(by_axis, shards, nested)
-        return self._placed[placements]
-
-    def _meet(self, index: int, form: _Form, value: int, wanted: _Placed) -> None:
-        """Join the dimensions of a value that the node `index` leaves alone; request an order for the others."""
-        made = self._made[value]
-        meeting = self._meetings.get((made, wanted))
-        if meeting is None:
-            meeting = self._meetings[made, wanted] = _meeting(made, wanted)
-        if not meeting.alike and not meeting.requests:
-            return
-        size = self._problem.values[value].bytes / self._mesh.group_size(
-            a for axes in made.shards.values() for a in axes
-        )
-        for dim, axes in meeting.alike:
-            self._join((~value, dim), form.key(index, axes), size)
-        for dim, is_node, axes, orders in meeting.requests:
-            for order in orders:
-                self._request(form.key(index, axes) if is_node else (~value, dim), order, size)
-
-    def _find(self, key: Key) -> Key:
-        root = key
-        while self._parent.get(root, root) != root:
-            root = self._parent[root]
-        while self._parent.get(key, key) != root:
-            self._parent[key], key = root, self._parent[key]
-        return root
-
-    def _join(self, value: Key, factor: Key, size: float) -> None:
-        """Make a value and a node share one order; annotated orders stay, and are requested from the other."""
-        if factor in self._fixed and not size:
-            self._fixed[value] = self._fixed[factor]
-        elif factor in self._fixed or value in self._fixed:
-            for key, other in ((value, factor), (factor, value)):
-                if other in self._fixed and key not in self._fixed:
-                    self._request(key, self._fixed[other], size)
-        else:
-            one, other = self._find(value), self._find(factor)
-            if one != other:
-                self._parent[other] = one
-                for order, weight in self._requests.pop(other, {}).items():
-                    self._request(one, order, weight)
-
-    def _request(self, key: Key, order: Order, weight: float) -> None:
-        requests = self._requests.setdefault(self._find(key), {})
-        requests[order] = requests.get(order, 0.0) + weight
-
-    def _sharding(self, value: int, placed: _Placed, node: int | None) -> Sharding:
-        """Return the sharding of a value as it is made, or as `node` needs it."""
-        if not placed.nested:
-            return placed.sharding((), self._mesh)
-        orders: list[Order] = []
-        for dim, axes in placed.nested.items():
-            key = (~value, dim) if node is None else self._forms[node].key(node, axes)
-            orders.append(self._order(key, axes, placed, self._problem.values[value].shape))
-        return placed.sharding(tuple(orders), self._mesh)
-
-    def _order(self, key: Key, axes: Order, placed: _Placed, shape: tuple[int, ...]) -> Order:
-        """Return the nesting order of `axes`, which shard the dimension `key`; one that fits, if there is one."""
-        if key in self._fixed and set(self._fixed[key]) == set(axes):
-            return self._fixed[key]
-        root = self._find(key)
-        chosen = self._chosen.get(root)
-        # Some orders may not fit here that fit elsewhere.
-        demanding = chosen is not None and any(placed.placements[axis].is_demanding for axis in axes)
-        if chosen is None or (demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
-            requests = self._requests.get(root, {})
-            orders = itertools.permutations(axes)
-            chosen = max(orders, key=lambda order: (self._fits(order, placed, shape), _satisfied(order, requests)))
-            self._chosen.setdefault(root, chosen)
-        return chosen if set(chosen) == set(axes) else axes
-
-    def _fits(self, order: Order, placed: _Placed, shape: tuple[int, ...]) -> bool:
-        with contextlib.suppress(ShardingError):
-            entries = [(axis, placed.placements[axis]) for axis in order]
-            Sharding(entries, self._mesh.name).check_shape(self._mesh, shape)
-            return True
-        return False
+def _seconds(orders: Orders, values: Sequence[int], planner: Planner) -> float:
+    """Return the time that all reshards of `values` take."""
+    return math.fsum(_reshard_seconds(orders, value, planner) for value in values)
 
 
-def _fixed(form: _Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
-    """Return, per factor, the annotated nesting order of its axes; per several factors, that of all their axes."""
-    found: dict[object, Order] = {}
-    for sharding in annotations:
-        for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
-            axes = sharding.dim_axes(dim)
-            if len(axes) > 1 and len({form.factors.get(axis) for axis in axes} - {None}) == 1:
-                found.setdefault(form.factors[axes[0]], axes)
-    for axes in (axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()):
-        shared = {form.factors[axis] for axis in axes}
-        if len(shared) > 1:
-            majors = rule.majors if rule else {}
-            factors = sorted(shared, key=lambda f: len(majors.get(f, ())))
-            parts = {f: tuple(axis for axis in axes if form.factors[axis] == f) for f in factors}
-            parts = {f: order if set(order := found.get(f, ())) == {*part} else part for f, part in parts.items()}
-            found.update((f, part) for f, part in parts.items() if len(part) > 1)
-            found[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
-    return found
-
-
-def _meeting(made: _Placed, wanted: _Placed) -> _Meeting:
-    alike: list[tuple[int, Order]] = []
-    requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []
-    for dim in {**made.shards, **wanted.shards}:
-        had, has = made.shards.get(dim, ()), wanted.shards.get(dim, ())
-        if had == has:
-            alike += [(dim, has)] if len(has) > 1 else []
-            continue
-        kept = [axis for axis in had if axis in has]
-        for axes, is_node in ((had, False), (has, True)):
-            moved = [axis for axis in axes if axis not in kept]
-            if len(axes) > 1 and kept and moved:
-                requests.append((dim, is_node, axes, tuple(itertools.product(kept, moved))))
-    return _Meeting(tuple(alike), tuple(requests))
-
-
-def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
-    """Return the weight of the requested orders whose axes `order` nests alike."""
-    return sum(weight for wanted, weight in requests.items() if tuple(a for a in order if a in wanted) == wanted)
+def _reshard_seconds(orders: Orders, value: int, planner: Planner) -> float:
+    source = orders.made(value)
+    targets = dict.fromkeys(orders.sharding(value, wanted, node) for node, wanted in orders.uses[value])
+    targets.pop(source, None)
+    if not targets:
+        return 0.0
+    try:
+        return plan_tree(orders.problem.values[value], source, tuple(targets), planner).seconds
+    except SpmdirError:  # lower-reshard locates it
+        return math.inf

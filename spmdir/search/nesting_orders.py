@@ -1,0 +1,290 @@
+"""Nesting orders of the axes that shard one dimension together, which the search places each by itself.
+
+The order is free unless it is annotated, or the axes shard several factors of the dimension: then the axes of the
+major ones come first. Dimensions that ops pass on undisturbed share one order. It starts as the one that most of the
+bytes around them prefer: axes that leave or join there want to be innermost, user annotations want theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.sharding import Sharding
+from spmdir.rules import OpRule
+from spmdir.search.problem import NodeStrategy, Problem
+
+Order = tuple[str, ...]
+
+Key = tuple[int, object]
+"""A sharded dimension: (~value, dimension), or (node, factor or factors)."""
+
+
+@attrs.define(eq=False)
+class Placed:
+    """Where each axis places a value; there is one object for equal placements.
+
+    Attributes:
+        shards: dimension → the axes that shard it, in mesh order.
+        nested: those of them that several axes shard.
+        known: orders of `nested` → the sharding.
+    """
+
+    placements: Mapping[str, Placement]
+    shards: Mapping[int, Order]
+    nested: Mapping[int, Order]
+    known: dict[tuple[Order, ...], Sharding] = attrs.field(factory=dict)
+
+    def sharding(self, orders: tuple[Order, ...], mesh: Mesh) -> Sharding:
+        """Return the sharding in which the axes of `nested` nest in `orders`."""
+        if orders not in self.known:
+            chosen = {**self.shards, **dict(zip(self.nested, orders, strict=True))}
+            entries = [(axis, placement) for axis, placement in self.placements.items() if placement.dim is None]
+            entries += [(axis, self.placements[axis]) for axes in chosen.values() for axis in axes]
+            self.known[orders] = Sharding(entries, mesh.name).merged(mesh)
+        return self.known[orders]
+
+
+@attrs.frozen(eq=False)
+class Form:
+    """What nodes of the same strategies have in common.
+
+    Attributes:
+        factors: axis → the factor that it shards.
+    """
+
+    operands: tuple[Placed, ...]
+    results: tuple[Placed, ...]
+    factors: Mapping[str, int]
+
+    def key(self, node: int, axes: Order) -> Key:
+        """Return the key of what the node shards by `axes`: one factor, or several adjacent ones."""
+        factors = {self.factors[axis] for axis in axes}
+        return (node, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
+
+
+@attrs.frozen(eq=False)
+class Meeting:
+    """How the dimensions of a value meet those that a node needs.
+
+    Attributes:
+        alike: (dimension, axes) of those that stay as they are.
+        requests: (dimension, whether it is the node's side, its axes, (outer, inner) pairs it would nest in).
+        is_clear: whether the requests leave no choice, so that orders that satisfy them are the best there are.
+    """
+
+    alike: tuple[tuple[int, Order], ...]
+    requests: tuple[tuple[int, bool, Order, tuple[Order, ...]], ...]
+    is_clear: bool
+
+
+class Orders:
+    """The nesting orders of all dimensions that several axes shard.
+
+    Attributes:
+        forms: of each node.
+        placed: of each value.
+        uses: of each value, the nodes that use it, with where they need it.
+        chosen: the order of each dimension that was asked for, by the key that stands for it; it may be changed.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        strategies: Mapping[str, Sequence[NodeStrategy]],
+        annotations: Sequence[Sequence[Sharding]],
+        rules: Sequence[OpRule | None],
+    ):
+        self.problem, self._mesh = problem, problem.mesh
+        self._known: dict[tuple[Placement, ...], Placed] = {}
+        self._meetings: dict[tuple[Placed, Placed], Meeting] = {}
+        self._parent: dict[Key, Key] = {}
+        self._fixed: dict[Key, Order] = {}
+        self._requests: dict[Key, dict[Order, float]] = {}
+        self.chosen: dict[Key, Order] = {}
+        self._bound: set[Key] = set()
+        self.forms = self._forms_of(strategies)
+        self.placed: list[Placed] = [Placed({}, {}, {})] * len(problem.values)
+        self.uses: list[list[tuple[int, Placed]]] = [[] for _ in problem.values]
+        for index, (node, form) in enumerate(zip(problem.nodes, self.forms, strict=True)):
+            for factor, order in _fixed(form, annotations[index], rules[index]).items():
+                self._fixed[index, factor] = order
+            for value, placed in zip(node.results, form.results, strict=True):
+                self.placed[value] = placed
+                for dim, axes in placed.nested.items():
+                    self._join((~value, dim), form.key(index, axes), 0.0)
+            for value, wanted in zip(node.operands, form.operands, strict=True):
+                self.uses[value].append((index, wanted))
+                self._meet(index, form, value, wanted)
+
+    def is_free(self, key: Key) -> bool:
+        """Return whether any order of the axes of a dimension is legal."""
+        return key in self.chosen and key not in self._bound
+
+    def is_satisfied(self, key: Key) -> bool:
+        """Return whether the order of a dimension is as all around it request it."""
+        requests = self._requests.get(key, {})
+        return _satisfied(self.chosen[key], requests) == sum(requests.values())
+
+    def meeting(self, made: Placed, wanted: Placed) -> Meeting:
+        """Return how a value that is made in one placement meets a node that needs it in another."""
+        if (made, wanted) not in self._meetings:
+            self._meetings[made, wanted] = _meeting(made, wanted)
+        return self._meetings[made, wanted]
+
+    def made(self, value: int) -> Sharding:
+        """Return the sharding of a value as it is made."""
+        return self.sharding(value, self.placed[value], None)
+
+    def sharding(self, value: int, placed: Placed, node: int | None) -> Sharding:
+        """Return the sharding of a value as it is made, or as `node` needs it if that is not None."""
+        if not placed.nested:
+            return placed.sharding((), self._mesh)
+        shape = self.problem.values[value].shape
+        nested = ((axes, self._key(value, dim, axes, node)) for dim, axes in placed.nested.items())
+        return placed.sharding(tuple([self._order(key, axes, placed, shape) for axes, key in nested]), self._mesh)
+
+    def keys(self, value: int, placed: Placed, node: int | None) -> list[Key]:
+        """Return what decides on the orders of a value as it is made, or as `node` needs it."""
+        return [self._find(self._key(value, dim, axes, node)) for dim, axes in placed.nested.items()]
+
+    def _key(self, value: int, dim: int, axes: Order, node: int | None) -> Key:
+        return (~value, dim) if node is None else self.forms[node].key(node, axes)
+
+    def _forms_of(self, strategies: Mapping[str, Sequence[NodeStrategy]]) -> list[Form]:
+        axes = self._mesh.axis_names
+        known: dict[tuple[int, ...], Form] = {}
+        forms: list[Form] = []
+        for chosen in zip(*(strategies[axis] for axis in axes), strict=True):
+            key = tuple(map(id, chosen))  # one object for equal ones, mostly
+            if key not in known:
+                operands = zip(*(strategy.operands for strategy in chosen), strict=True)
+                results = zip(*(strategy.results for strategy in chosen), strict=True)
+                factors = {a: strategy.factors[0] for a, strategy in zip(axes, chosen, strict=True) if strategy.factors}
+                known[key] = Form(tuple(map(self._placed_by, operands)), tuple(map(self._placed_by, results)), factors)
+            forms.append(known[key])
+        return forms
+
+    def _placed_by(self, placements: tuple[Placement, ...]) -> Placed:
+        if placements not in self._known:
+            shards: dict[int, Order] = {}
+            for axis, placement in zip(self._mesh.axis_names, placements, strict=True):
+                if placement.dim is not None:
+                    shards[placement.dim] = (*shards.get(placement.dim, ()), axis)
+            nested = {dim: axes for dim, axes in shards.items() if len(axes) > 1}
+            by_axis = dict(zip(self._mesh.axis_names, placements, strict=True))
+            self._known[placements] = Placed(by_axis, shards, nested)
+        return self._known[placements]
+
+    def _meet(self, index: int, form: Form, value: int, wanted: Placed) -> None:
+        """Join the dimensions of a value that the node `index` leaves alone; request an order for the others."""
+        made = self.placed[value]
+        meeting = self.meeting(made, wanted)
+        if not meeting.alike and not meeting.requests:
+            return
+        ranks = self._mesh.group_size(axis for axes in made.shards.values() for axis in axes)
+        size = self.problem.values[value].bytes / ranks
+        for dim, axes in meeting.alike:
+            self._join((~value, dim), form.key(index, axes), size)
+        for dim, is_node, axes, orders in meeting.requests:
+            for order in orders:
+                self._request(form.key(index, axes) if is_node else (~value, dim), order, size)
+
+    def _find(self, key: Key) -> Key:
+        root = key
+        while self._parent.get(root, root) != root:
+            root = self._parent[root]
+        while self._parent.get(key, key) != root:
+            self._parent[key], key = root, self._parent[key]
+        return root
+
+    def _join(self, value: Key, factor: Key, size: float) -> None:
+        """Make a value and a node share one order; annotated orders stay, and are requested from the other."""
+        if factor in self._fixed and not size:
+            self._fixed[value] = self._fixed[factor]
+        elif factor in self._fixed or value in self._fixed:
+            for key, other in ((value, factor), (factor, value)):
+                if other in self._fixed and key not in self._fixed:
+                    self._request(key, self._fixed[other], size)
+        else:
+            one, other = self._find(value), self._find(factor)
+            if one != other:
+                self._parent[other] = one
+                for order, weight in self._requests.pop(other, {}).items():
+                    self._request(one, order, weight)
+
+    def _request(self, key: Key, order: Order, weight: float) -> None:
+        requests = self._requests.setdefault(self._find(key), {})
+        requests[order] = requests.get(order, 0.0) + weight
+
+    def _order(self, key: Key, axes: Order, placed: Placed, shape: tuple[int, ...]) -> Order:
+        """Return the nesting order of `axes`, which shard the dimension `key`; one that fits, if there is one."""
+        if key in self._fixed and set(self._fixed[key]) == set(axes):
+            return self._fixed[key]
+        root = self._find(key)
+        chosen = self.chosen.get(root)
+        demanding = root in self._bound or any(placed.placements[axis].is_demanding for axis in axes)
+        if demanding:  # some orders may not fit here that fit elsewhere
+            self._bound.add(root)
+        if chosen is None or (demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
+            requests = self._requests.get(root, {})
+            orders = itertools.permutations(axes)
+            chosen = max(orders, key=lambda order: (self._fits(order, placed, shape), _satisfied(order, requests)))
+            self.chosen.setdefault(root, chosen)
+        return chosen if set(chosen) == set(axes) else axes
+
+    def _fits(self, order: Order, placed: Placed, shape: tuple[int, ...]) -> bool:
+        with contextlib.suppress(ShardingError):
+            entries = [(axis, placed.placements[axis]) for axis in order]
+            Sharding(entries, self._mesh.name).check_shape(self._mesh, shape)
+            return True
+        return False
+
+
+def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
+    """Return, per factor, the annotated nesting order of its axes; per several factors, that of all their axes."""
+    found: dict[object, Order] = {}
+    for sharding in annotations:
+        for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
+            axes = sharding.dim_axes(dim)
+            if len(axes) > 1 and len({form.factors.get(axis) for axis in axes} - {None}) == 1:
+                found.setdefault(form.factors[axes[0]], axes)
+    for axes in (axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()):
+        shared = {form.factors[axis] for axis in axes}
+        if len(shared) > 1:
+            majors = rule.majors if rule else {}
+            factors = sorted(shared, key=lambda f: len(majors.get(f, ())))
+            parts = {f: tuple(axis for axis in axes if form.factors[axis] == f) for f in factors}
+            parts = {f: order if set(order := found.get(f, ())) == {*part} else part for f, part in parts.items()}
+            found.update((f, part) for f, part in parts.items() if len(part) > 1)
+            found[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
+    return found
+
+
+def _meeting(made: Placed, wanted: Placed) -> Meeting:
+    alike: list[tuple[int, Order]] = []
+    requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []
+    is_clear = True
+    for dim in {**made.shards, **wanted.shards}:
+        had, has = made.shards.get(dim, ()), wanted.shards.get(dim, ())
+        if had == has:
+            alike += [(dim, has)] if len(has) > 1 else []
+            continue
+        kept = [axis for axis in had if axis in has]
+        for axes, is_node in ((had, False), (has, True)):
+            moved = [axis for axis in axes if axis not in kept]
+            if len(axes) > 1 and kept and moved:
+                requests.append((dim, is_node, axes, tuple(itertools.product(kept, moved))))
+            is_clear = is_clear and (len(axes) < 2 or (len(kept) == 1 and len(moved) == 1))
+    return Meeting(tuple(alike), tuple(requests), is_clear)
+
+
+def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
+    """Return the weight of the requested orders whose axes `order` nests alike."""
+    return sum(weight for wanted, weight in requests.items() if tuple(a for a in order if a in wanted) == wanted)

@@ -1,0 +1,46 @@
+"""Axes that shard one dimension nest in the order in which the reshards around take least time."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdir.dialects import ir
+from spmdir.passes.pipeline import run_passes
+from spmdir.report.communication import comm_report
+from spmdir.search import nesting
+
+PIPELINE = "propagate{topology=flat},insert-reshard,lower-reshard{topology=flat}"
+PROGRAM = """spmd.mesh @mesh <a = 2, b = 2, c = 2>
+func.func @main(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, c: S(0), b: S(0)>},
+                %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(1)>})
+    -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(0), b: S(0)>},
+        tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(1), c: S(1)>}) {
+  %0 = aten.add.Tensor(%x, %y) : tensor<64x64xf32>
+  %1 = aten.relu(%0) : tensor<64x64xf32>
+  %2 = aten.mul.Tensor(%1, %1) : tensor<64x64xf32>
+  return %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>
+}
+"""
+
+
+def _wire_bytes(text: str) -> float:
+    return comm_report(run_passes(ir.parse(text), PIPELINE), "flat").wire_bytes
+
+
+def test_orders_that_requests_leave_open_are_those_of_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _wire_bytes(PROGRAM) == 5120
+    monkeypatch.setattr(nesting, "TRIES", 0)
+    assert _wire_bytes(PROGRAM) == 7680
+
+
+def test_annotated_orders_stay_although_others_would_take_less_time() -> None:
+    text = """spmd.mesh @mesh <a = 2, b = 2>
+func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>})
+    -> (tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(0)>}) {
+  %0 = aten.relu(%x) : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+"""
+    text = ir.print_ir(run_passes(ir.parse(text), PIPELINE))
+    assert "%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}" in text
+    assert "spmd.permute" in text
