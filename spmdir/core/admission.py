@@ -135,8 +135,12 @@ _FILES = re.compile(r"file|path|url")
 
 def exception(name: str) -> str:
     """Return the reason to reject an op whose schema is harmless; "" if there is none."""
-    globs = ((reason, glob) for reason, text in EXCEPTIONS.items() for glob in text.split())
-    return next((reason for reason, glob in globs if fnmatchcase(name, glob)), "")
+    for reason, text in EXCEPTIONS.items():
+        for glob in text.split():
+            start, star, _ = glob.partition("*")
+            if name.startswith(start) and (fnmatchcase(name, glob) if star else name == glob):
+                return reason
+    return ""
 
 
 def names_file(argument: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from spmdir.core.call import Call, Literal
+from spmdir.core.call import Call
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds
@@ -22,13 +22,27 @@ from spmdir.rules.shapes.shape_matching import fit, infer_shapes
 FACTOR_CLAUSES = ("reduce", "same", "unsharded", "nonempty", "aligned", "expand", "local")
 
 
-def instantiate(rule: Rule, call: Call, rules: Rules) -> OpRule:
+def chosen(alternatives: Iterable[Rule], call: Call) -> tuple[Rule, Binding] | None:
+    """Return the first of some rules of an op whose `when` clauses hold for `call`, and its parameters filled by it.
+
+    Raises:
+        RuleError: the call has arguments or operands that the op does not take.
+    """
+    for rule in alternatives:
+        binding = bind(rule, call.slots, call.structure is None, call.argument)
+        when = rule.of_kind("when")
+        scope = scope_of(call, binding, None) if when else None
+        if scope is None or all(clause.value is None or evaluate(clause.value, scope) for clause in when):
+            return rule, binding
+    return None
+
+
+def instantiate(rule: Rule, call: Call, binding: Binding, rules: Rules) -> OpRule:
     """Return `rule` on `call`, whose expansions go by `rules`.
 
     Raises:
         RuleError: the operands, arguments or results of the call do not fit the rule.
     """
-    binding = bind(rule, call.slots, call.structure is None, call.argument)
     layout = fit(rule, call, binding)
     _check_dtypes(rule, call, binding, layout)
     scope = scope_of(call, binding, layout)
@@ -37,31 +51,17 @@ def instantiate(rule: Rule, call: Call, rules: Rules) -> OpRule:
     return OpRule(rule, call, binding, layout, scope, _factors(layout, rule, scope), shape_arguments, rules)
 
 
-def infer(
-    rule: Rule,
-    operands: tuple[TensorMeta, ...],
-    arguments: Mapping[str, Literal],
-    structure: tuple[int | tuple[int, ...], ...] | None = None,
-) -> tuple[TensorMeta, ...]:
-    """Return the types of the results of a call: shapes from the rule's patterns, element types by its `as`, else
-    by promotion.
+def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
+    """Return the types of the results of `call`, whose own results are not looked at: shapes from the rule's patterns,
+    element types by its `as`, else by promotion.
 
     Raises:
         RuleError: the call does not fit the rule, or a size in a result is in no operand and no argument.
     """
-    call = Call(rule.op, operands, tuple(sorted(arguments.items())), (), structure)
-    binding = bind(rule, call.slots, call.structure is None, call.argument)
     return tuple(
-        TensorMeta(shape, result_dtype(rule.results[0 if rule.result_list else index].dtype, binding, operands))
+        TensorMeta(shape, result_dtype(rule.results[0 if rule.result_list else index].dtype, binding, call.operands))
         for index, shape in enumerate(infer_shapes(rule, call, binding))
     )
-
-
-def applies(rule: Rule, call: Call) -> bool:
-    """Return whether the `when` clauses of `rule` hold for `call`."""
-    binding = bind(rule, call.slots, call.structure is None, call.argument)
-    scope = scope_of(call, binding, None)
-    return all(clause.value is None or evaluate(clause.value, scope) for clause in rule.of_kind("when"))
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:

@@ -18,7 +18,7 @@ from spmdir.core.limits import MISTAKES
 from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
-from spmdir.rules.instantiate import applies, infer, instantiate
+from spmdir.rules.instantiate import chosen, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
 from spmdir.rules.language.records import Record, Records, merged, read, read_strategies
 from spmdir.rules.language.strategy_checks import check_strategy
@@ -154,8 +154,8 @@ class RuleSet:
         """
         if call not in self._instantiated:
             with self.clock:
-                rule = next((r for r in self.alternatives(call.name) if applies(r, call)), None)
-                self._instantiated[call] = None if rule is None else instantiate(rule, call, self)
+                found = chosen(self.alternatives(call.name), call)
+                self._instantiated[call] = None if found is None else instantiate(found[0], call, found[1], self)
         return self._instantiated[call]
 
     def infer_call(
@@ -173,10 +173,10 @@ class RuleSet:
         call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
         if call not in self._inferred:
             self.parameters(name)
-            rule = next((r for r in self.alternatives(name) if applies(r, call)), None)
-            if rule is None:
+            found = chosen(self.alternatives(name), call)
+            if found is None:
                 raise RuleError(f"no rule of {name} is for these arguments")
-            self._inferred[call] = attrs.evolve(call, results=infer(rule, operands, arguments, structure))
+            self._inferred[call] = attrs.evolve(call, results=infer(found[0], call, found[1]))
         return self._inferred[call]
 
     def parse_all(self) -> Iterator[Rule]:

@@ -9,7 +9,7 @@ import attrs
 from spmdir.core.call import Literal
 from spmdir.core.errors import RuleError, did_you_mean
 from spmdir.rules.language.argument_types import check_kind
-from spmdir.rules.language.syntax_tree import Constant, Rule
+from spmdir.rules.language.syntax_tree import Rule
 
 Slot = int | None | tuple["int | None", ...]
 
@@ -40,15 +40,17 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
     Raises:
         RuleError: an argument that the op does not have or of another kind, or more operands than it takes.
     """
-    known = [p.name for p in rule.parameters]
     for name, value in arguments.items():
-        if name not in known:
+        if rule.parameter(name) is None:
+            known = [p.name for p in rule.parameters]
             raise RuleError(
                 f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter '{name}'; "
                 f"it has {', '.join(known)}{did_you_mean(name, known)}"
             )
         check_kind(rule.op, name, value)
-    tensors = [p for p in rule.tensors if not (positional and p.name in arguments)]
+    tensors = rule.tensors
+    if positional and arguments:
+        tensors = [p for p in tensors if p.name not in arguments]
     if len(slots) > len(tensors):
         raise RuleError(f"{rule.op} was given {len(slots)} tensor operands; it takes {len(tensors)}")
     filled: dict[str, Slot] = dict.fromkeys((p.name for p in rule.tensors), None)
@@ -62,6 +64,5 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
             raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
             raise RuleError(f"{rule.op} was given no operand '{parameter.name}'")
-    defaults = {p.name: p.default.value for p in rule.parameters if isinstance(p.default, Constant)}
-    given = {name: value for name, value in arguments.items() if value is not None or name not in defaults}
-    return Binding(filled, {**defaults, **given})
+    given = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
+    return Binding(filled, {**rule.defaults, **given})

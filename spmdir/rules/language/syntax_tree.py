@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Literal as OneOf
 
 import attrs
@@ -317,17 +318,34 @@ class Rule:
     clauses: tuple[RuleClause, ...]
     location: Location
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.is_tensor)
 
+    @cached_property
+    def defaults(self) -> Mapping[str, Number]:
+        """Literal parameter → the default that the rule depends on."""
+        return {p.name: p.default.value for p in self.parameters if isinstance(p.default, Constant)}
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Parameter]:
+        return {p.name: p for p in reversed(self.parameters)}
+
+    @cached_property
+    def _by_kind(self) -> Mapping[str, tuple[RuleClause, ...]]:
+        kinds = dict.fromkeys(c.kind for c in self.clauses)
+        return {kind: tuple(c for c in self.clauses if c.kind == kind) for kind in kinds}
+
     def parameter(self, name: str) -> Parameter | None:
-        return next((p for p in self.parameters if p.name == name), None)
+        return self._by_name.get(name)
 
     def of_kind(self, *kinds: str) -> tuple[RuleClause, ...]:
+        """Return the clauses of these kinds, in the order in which they stand."""
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], ())
         return tuple(c for c in self.clauses if c.kind in kinds)
 
-    @property
+    @cached_property
     def replicated(self) -> str | None:
         """Why the op can only run replicated; None if it can be sharded."""
         reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
