@@ -86,6 +86,7 @@ class OpStrategies:
     sizes: tuple[tuple[str, int], ...] = ()
     plugin_placements: tuple[Placement, ...] = ()
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
@@ -109,7 +110,7 @@ class OpStrategies:
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
         """Return whether the results of `strategy` on `axis` agree with the user annotations."""
-        return all(
+        return not any(self.results) or all(
             wanted is None or axis in wanted.open_axes or wanted[axis] == placement
             for wanted, placement in zip(self.results, strategy.results, strict=True)
         )
@@ -141,24 +142,28 @@ class OpStrategies:
         factor = strategy.factors[0]
         size, before = self.rule.factors[factor].size, sharded.of(factor)
         fraction = largest_part(strategy.placement_of(factor), math.ceil(size / before), count)
-        expands = strategy.rewrite == "expand"
-        inner = self._inner(factor) if expands else self._halos(factor)
-        return NodeStrategy(
-            strategy.operands,
-            strategy.results,
-            strategy.factors,
-            inner,
-            expands,
-            fraction,
-            strategy.factor_placements,
-            strategy.text,
-            self.rule.rotated(strategy, count),
-        )
+        key = strategy, count, fraction
+        if key not in self._made:
+            expands = strategy.rewrite == "expand"
+            self._made[key] = NodeStrategy(
+                strategy.operands,
+                strategy.results,
+                strategy.factors,
+                self._inner(factor) if expands else self._halos(factor),
+                expands,
+                fraction,
+                strategy.factor_placements,
+                strategy.text,
+                self.rule.rotated(strategy, count),
+            )
+        return self._made[key]
 
     def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
         """Return whether the strategy shards a factor over more ranks than it has elements."""
-        rule = self.rule
-        return rule is not None and any(rule.factors[f].size < count * sharded.of(f) for f in strategy.factors)
+        if not strategy.factors or self.rule is None:
+            return False
+        factors = self.rule.factors
+        return any(factors[f].size < count * sharded.of(f) for f in strategy.factors)
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
         """Return whether ranks may add in another order than one device.
@@ -184,8 +189,10 @@ class OpStrategies:
         """Return the halos that windows along `factor` exchange, priced as an all-reduce, which sends about as much."""
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
+        if not size:
+            return ()
         others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
-        return ((size, tuple(sorted(others))),) if size else ()
+        return ((size, tuple(sorted(others))),)
 
     def _inner(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None

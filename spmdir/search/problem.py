@@ -66,6 +66,8 @@ def splits(size: int, count: int, before: int) -> bool:
 def largest_part(placement: Placement, size: int, count: int) -> float:
     """Return the fraction of `size` elements in the largest shard by `placement` among `count` ranks."""
     assert isinstance(placement, ShardPlacement)
+    if type(placement) is Shard:
+        return -(-size // count) / max(size, 1)
     try:
         return max(own for _, _, own in runs_of(placement, size, count)) / max(size, 1)
     except ShardingError:

@@ -27,7 +27,8 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
     reason = incompatible(rule, index, sharded) or _incompatible_with_plugins(rule, index, sharded)
     if reason:
         return reason
-    if any(sharded.of(f) != rule.factors[f].size for f in rule.majors.get(index, ())):
+    majors = rule.majors.get(index)
+    if majors and any(sharded.of(f) != rule.factors[f].size for f in majors):
         return Obstacle("a factor before it in the same dimension is not sharded to single elements")
     if factor.size % total and rule.neighbours(index):
         return Obstacle("{} elements in {} shards are uneven, and it shares a dimension", (factor.size, total))
@@ -48,6 +49,9 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
     return None if has_enough else too_small(factor.size, total, least)
 
 
+_FEWER_THAN_2 = Obstacle("it has fewer than 2 elements")
+
+
 def too_small(size: int, count: int, least: int) -> Obstacle:
     """Return the reason that not each of `count` ranks has `least` of `size` elements."""
     return Obstacle("of {} elements not each of {} ranks has at least {}", (size, count, int(least)))
@@ -62,7 +66,7 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
     """Return why the factor cannot be sharded at all, by any placement, beside what other axes shard."""
     factor = rule.factors[index]
     if factor.size <= 1:
-        return Obstacle("it has fewer than 2 elements")
+        return _FEWER_THAN_2
     if factor.kind == "unsharded":
         return _said(rule, index, "unsharded", "it is unsharded")
     if factor.clauses and sharded.all_axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
@@ -21,6 +21,10 @@ from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 PARTIALS = tuple(map(Partial, REDUCTIONS))
 """The partial placements that every program may have."""
+
+_PARTIAL = dict(zip(REDUCTIONS, PARTIALS, strict=True))
+_SUM = _PARTIAL["sum"]
+_s = lru_cache(maxsize=None)(Shard)
 
 PlacementOf = Callable[[Dims], Placement | None]
 """Dimensions of an operand or result → its placement; None where the sharded factor makes up none of them."""
@@ -79,13 +83,13 @@ def factor_strategy(
         rewrite: "local", "expand" or none.
         factor_placements: how the factor is sharded, if not by S.
     """
-    operands = tuple(placement_of(dims) or R for dims in rule.operand_dims)
+    operands = tuple([placement_of(dims) or R for dims in rule.operand_dims])
     if rewrite == "expand":
         layout = layouts(index, count, sharded, operands)
         if layout is None:
             return Obstacle("an op of its expansion has no such strategy", (), Place(rule, ("expand",), index))
         return Strategy(operands, layout.results, (index,), "expand", factor_placements)
-    results = tuple(_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims)
+    results = tuple([_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims])
     additive, number = rule.additive
     reduced = next((p for p in results if isinstance(p, Partial)), None)
     if None in results:
@@ -93,17 +97,20 @@ def factor_strategy(
     if reduced and (number or (additive and reduced.op != "sum")):
         return Obstacle("the result would be {}, and the op adds something to it", (reduced,))
     metas = zip(results, rule.call.results, strict=True)
-    if any(meta is not None and meta.dtype.is_bool and p == Partial("sum") for p, meta in metas):
+    if reduced and any(meta is not None and meta.dtype.is_bool and p == _SUM for p, meta in metas):
         return Obstacle("the result would be a sum of truth values")
-    if reduced == Partial("sum") and not rule.scales_finitely:
+    if reduced == _SUM and not rule.scales_finitely:
         return Obstacle("the result would be a sum, and a number among the arguments is not finite")
     if reduced:
         operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple(p for p in results if p), (index,), rewrite or None, factor_placements)
+    return Strategy(operands, tuple([p for p in results if p]), (index,), rewrite or None, factor_placements)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:
-    return next((Shard(d) for d, factors in enumerate(dims) if index in factors), None)
+    for dim, factors in enumerate(dims):
+        if index in factors:
+            return _s(dim)
+    return None
 
 
 def shard_operands(rule: RuleInstance, index: int) -> tuple[Placement, ...]:
@@ -112,13 +119,15 @@ def shard_operands(rule: RuleInstance, index: int) -> tuple[Placement, ...]:
 
 
 def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placement_of: PlacementOf) -> Placement | None:
-    if dims is None:
-        return R
+    placed = R if dims is None else placement_of(dims)
+    if placed is not None:
+        return placed
     kind = rule.factors[index].kind
-    if kind == "same" or any(rule.factors[f].size == 0 for d in dims for f in d):
-        return placement_of(dims) or R
-    unread = R if index in rule.ignored else None
-    return placement_of(dims) or (unread if kind == "plain" else Partial(kind))
+    if kind == "same" or any(rule.factors[f].size == 0 for d in dims or () for f in d):
+        return R
+    if kind == "plain":
+        return R if index in rule.ignored else None
+    return _PARTIAL[kind]
 
 
 def partial_strategies(rule: RuleInstance, candidates: tuple[PartialPlacement, ...] = PARTIALS) -> Iterator[Strategy]:
@@ -186,14 +195,16 @@ def _passing(
     before = [rule.call.operands[i].dtype for i in members]
     after = [meta.dtype for meta in taking]
     inexact = next(((a, b) for a in before for b in after if not sums_exactly(a, b)), None)
+    dtypes = tuple(dict.fromkeys((*before, *after)))
+    obstacle = Obstacle("it does not pass `{}`", (" ".join((clause.kind, *clause.reductions)),), clause.location)
     for p in candidates:
-        unsupported = next((dtype for dtype in (*before, *after) if not _may_be(p, dtype)), None)
+        unsupported = next((dtype for dtype in dtypes if not _may_be(p, dtype)), None)
         if unsupported is not None:
             yield p, _unsupported(unsupported)
         elif inexact and p.reduce not in ("max", "min"):
             yield p, Obstacle("sums of {} are not those of what they become as {}", inexact)
         elif (result := _passed(clause, p)) is None:
-            yield p, Obstacle("it does not pass `{}`", (" ".join((clause.kind, *clause.reductions)),), clause.location)
+            yield p, obstacle
         else:
             yield p, _strategy(rule, dict.fromkeys((*members, *additive), p), result, taking)
 

@@ -11,6 +11,8 @@ import attrs
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 
+_S = Shard(0)
+
 
 @attrs.frozen(cache_hash=True)
 class Strategy:
@@ -35,7 +37,7 @@ class Strategy:
 
     def placement_of(self, factor: int) -> Placement:
         """Return by which placement, of dimension 0, this strategy shards `factor`, one of its factors."""
-        return self.factor_placements[self.factors.index(factor)] if self.factor_placements else Shard(0)
+        return self.factor_placements[self.factors.index(factor)] if self.factor_placements else _S
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
         """Return this strategy with `new` for results placed by `old`."""
