@@ -16,11 +16,12 @@ from tests.models import cases, decisions, zoo
 SIZES = (3, 7)
 MESHES = ("2x4", "2x2x2")
 CASES = [
-    (name, kind, MESHES[(place + turn) % 2])
+    (name, kind, mesh)
     for place, name in enumerate(zoo.ODD_MODELS)
-    for turn, kind in enumerate(("", "core", "sgd"))
+    for kind, mesh in ((("core", "")[place % 2], "2x2x2"), ("sgd", MESHES[place % 2]))
 ]
-"""Each model on both meshes; `benchmarks/correctness.py` tries all kinds on both, with more shardings."""
+"""Each model exported, with one of the sorts of decompositions, and as a training step; `benchmarks/correctness.py`
+tries all kinds on both meshes, with more shardings."""
 
 TRACED = [
     *((name, kind) for name in zoo.ODD_MODELS for kind in ("", "inference", "core", "sgd")),
