@@ -159,9 +159,7 @@ def _typed(op: AtenOp, mesh: Mesh, rules: RuleSet, known: dict[object, _Typed]) 
     Raises:
         SpmdirError: `op` is ill typed, or no rank can do its share of it; located.
     """
-    properties = op.properties
-    operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
-    key = (op.name, operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
+    key = (op.call(), tuple([sharding_of(operand) for operand in op.operands]), op.shardings)
     if key not in known:
         known[key] = _type_of_op(op, mesh, rules)
     return known[key]
