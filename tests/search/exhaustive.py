@@ -118,6 +118,7 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
         gathered_byte=problem.gathered_byte,
+        topology=problem.topology,
     )
 
 
