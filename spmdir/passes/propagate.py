@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -29,11 +30,12 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.passes.fusion.trace import remark
 from spmdir.passes.options import Amount, Count
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker, annotate
 from spmdir.passes.propagation.noted_options import note_options
-from spmdir.passes.propagation.objective import note_objective
+from spmdir.passes.propagation.objective import note_certificate, note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
@@ -220,6 +222,8 @@ class PropagatePass(FunctionPass):
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
     missing_rule: Literal["warn", "error"] = "warn"
     """Whether an op without a rule runs replicated with a warning, or is an error."""
+    certify: bool = False
+    """Whether to print what any decision costs at the least, beside what was decided."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
@@ -229,6 +233,8 @@ class PropagatePass(FunctionPass):
             makers, problem, solution = self._decide(function, mesh, ctx, find_topology(self.topology, H100X8))
             strategies = solution.strategies
             note_objective(function, solution.cost)
+            if self.certify:
+                _certify(function, problem, solution.cost)
             annotate(function, problem, makers, list(map(_rule, problem.nodes)), strategies)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
@@ -265,6 +271,15 @@ class PropagatePass(FunctionPass):
             assert unsolvable is not None
             raise _located(makers[unsolvable.node], unsolvable, problem)
         return makers, problem, solution
+
+
+def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
+    """Note on the function how good a decision is that costs `objective`, and print it to stderr."""
+    from spmdir.search.certificate.certificate import certify
+
+    certificate = certify(problem, objective)
+    note_certificate(function, certificate)
+    print(remark(str(certificate), location_of(function)), file=sys.stderr)
 
 
 def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from spmdir.core.sharding import Sharding
     from spmdir.report.output_errors import OutputError
+    from spmdir.search.certificate.certificate import Certificate
 
 
 @attrs.frozen
@@ -61,6 +62,7 @@ class CommReport:
         seconds: modelled time, one collective after the other.
         reshards: still in the program, so not counted; run lower-reshard.
         objective: modelled seconds of one step of a rank, which propagate minimised; where they are known.
+        certificate: what any decision costs at the least; where propagate was asked to certify.
         errors: how far results may be off by inexact steps; of results without any there is nothing.
     """
 
@@ -73,6 +75,7 @@ class CommReport:
     reshards: int = 0
     objective: float | None = attrs.field(default=None, eq=False)
     errors: tuple[OutputError, ...] = ()
+    certificate: Certificate | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms")]
@@ -85,6 +88,8 @@ class CommReport:
         lines.append(f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}")
         if self.objective is not None:
             lines.append(f"objective of propagate {self.objective * 1e3:.4g} ms")
+        if self.certificate is not None:
+            lines.append(self.certificate.bound_text)
         if self.reshards:
             lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
         lines += map(str, self.errors)
@@ -137,7 +142,7 @@ def comm_report(
     from spmdir.dialects.ring import RotateOp
     from spmdir.dialects.sent_states import sent_state
     from spmdir.dialects.values import global_type
-    from spmdir.passes.propagation.objective import objective_of
+    from spmdir.passes.propagation.objective import certificate_of, objective_of
     from spmdir.report.output_errors import output_errors
 
     pipeline = as_pipeline(pipeline)
@@ -145,12 +150,13 @@ def comm_report(
     machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
-    total, reshards, objective = Share(), 0, None
+    total, reshards, objective, certificate = Share(), 0, None, None
     sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in ir.functions(module):
         objective = objective if objective is not None else objective_of(function)
+        certificate = certificate or certificate_of(function)
         for op in function.body.block.ops:
             reshards += isinstance(op, ReshardOp)
             if isinstance(op, (HaloExchangeOp, RotateOp)):
@@ -192,6 +198,7 @@ def comm_report(
         reshards,
         objective,
         tuple(errors),
+        certificate,
     )
 
 

@@ -113,7 +113,7 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
     total, has_plugins = 0.0, bool(shared.plugin_placements)
     for part, node in enumerate(shared.nodes):
         work = local_seconds(node.source.work, shared.topology, [strategies[part] for strategies in chosen.values()])
-        total += shared.weight[part] * (work + _inside(mesh, chosen, part, shared))
+        total += shared.weight[part] * (work + inside_seconds(mesh, chosen, part, shared))
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
         made = _sharding(
@@ -133,7 +133,9 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
     return total
 
 
-def _inside(mesh: Mesh, chosen: Mapping[str, Sequence[NodeStrategy]], part: int, shared: Quotient) -> float:
+def inside_seconds(
+    mesh: Mesh, chosen: Mapping[str, Sequence[NodeStrategy]], part: int, shared: Quotient | Problem
+) -> float:
     """Return the seconds of what the strategies of a node all-reduce and send inside the op."""
     spent = 0.0
     for axis, strategies in chosen.items():

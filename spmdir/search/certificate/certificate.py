@@ -1,0 +1,107 @@
+"""How far a decision may be from the best: what it costs, beside a lower bound on the cost of all decisions."""
+
+from __future__ import annotations
+
+import attrs
+
+from spmdir.search.certificate.alike import AlikeNodes, alike
+from spmdir.search.certificate.all_states import Joint, states_of
+from spmdir.search.certificate.dual_bound import DualBound
+from spmdir.search.certificate.reshard_bounds import ReshardBounds
+from spmdir.search.problem import Problem, local_seconds
+from spmdir.search.solve import inside_seconds
+
+DEPTH = 4
+"""How far nodes have to look alike to share their numbers in the bound."""
+
+ROUNDS = 3
+"""How often prices of reshards are made exact where that may raise the bound."""
+
+SWEEPS = 20
+"""The most sweeps in a round."""
+
+SETTLED = 0.002
+"""A round ends when a sweep closes less than this fraction of the gap."""
+
+NEAR = 0.002
+"""Reshards of states that are within this fraction of the gap from the cheapest are planned."""
+
+
+@attrs.frozen
+class Certificate:
+    """How good a decision is.
+
+    Attributes:
+        objective: what it costs, in seconds.
+        lower_bound: no decision costs less.
+        floor: the part of the bound that no reshard can change: the least time of each node by itself, added up.
+    """
+
+    objective: float
+    lower_bound: float
+    floor: float
+
+    @property
+    def gap(self) -> float:
+        """Return by what fraction of its cost the decision may be too dear."""
+        return self._gap(self.objective)
+
+    @property
+    def gap_above_floor(self) -> float:
+        """Return by what fraction of its cost above the floor the decision may be too dear."""
+        return self._gap(self.objective - self.floor)
+
+    def _gap(self, cost: float) -> float:
+        return max(self.objective - self.lower_bound, 0.0) / cost if cost > 0.0 else 0.0
+
+    @property
+    def bound_text(self) -> str:
+        """Return the lower bound and the gap as text."""
+        return (
+            f"no decision costs less than {_ms(self.lower_bound)}: gap {self.gap:.2%}, or {self.gap_above_floor:.1%} "
+            f"of what is above the least compute of {_ms(self.floor)}"
+        )
+
+    def __str__(self) -> str:
+        return f"objective {_ms(self.objective)}; {self.bound_text}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def certify(problem: Problem, objective: float) -> Certificate:
+    """Return how good a decision is that costs `objective` seconds.
+
+    Raises:
+        UnsupportedError: nodes have too many strategies on all axes together.
+    """
+    classes = alike(problem, DEPTH)
+
+    def seconds(one: AlikeNodes, joint: Joint) -> float:
+        chosen = {axis: [strategy] for axis, strategy in zip(problem.mesh.axis_names, joint, strict=True)}
+        return local_seconds(one.node.source.work, problem.topology, joint) + inside_seconds(
+            problem.mesh, chosen, 0, problem
+        )
+
+    states = states_of(problem, classes, seconds)
+    dual = DualBound(classes, states, ReshardBounds(problem))
+    found = _rise(dual, objective)
+    for _ in range(ROUNDS):
+        if not dual.plan(NEAR * max(objective - found, 0.0)):
+            break
+        found = _rise(dual, objective)
+    floor = sum(one.count * float(found.seconds.min()) for one, found in zip(classes, states, strict=True))
+    return Certificate(objective, min(found, objective), floor)
+
+
+def _rise(dual: DualBound, objective: float) -> float:
+    """Sweep until the bound hardly rises, and return it."""
+    found = dual.bound()
+    for _ in range(SWEEPS):
+        before = found
+        dual.sweep()
+        found = dual.bound()
+        if found - before <= SETTLED * (objective - found):
+            break
+    return found

@@ -1,0 +1,203 @@
+"""The least that resharding a value may cost, between the placements that nodes make it in and need it in.
+
+Where all shards are equally long, that depends on the placements, by which of them shard the same dimension and
+whether it is the first, and on the bytes of the value. The time of the planner's plan is the least over all plans, each
+of which takes a time that grows linearly with the bytes. So it is concave, and lies above the line between two sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+import attrs
+import numpy as np
+
+from spmdir.core.dtype import F32
+from spmdir.core.errors import ShardingError
+from spmdir.core.placement.standard import Placement, Shard
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.plan import plan_reshard
+from spmdir.search.certificate.all_states import Placed
+from spmdir.search.problem import Problem
+
+STEP = 4
+"""The planner is asked for values whose bytes are powers of this."""
+
+UNEVEN = -1
+
+
+@attrs.define(eq=False)
+class Table:
+    """What reshards of equal values cost at the least.
+
+    Attributes:
+        meta: shape and element type of the values.
+        before, after: the placements between which the reshards are.
+        pattern: the number of the kind of each reshard, [before, after]; UNEVEN where shards are not equally long.
+        seconds: [before, after].
+        is_planned: whether each is as close to the time of the planner's plan as is known.
+    """
+
+    meta: TensorMeta
+    before: tuple[Placed, ...]
+    after: tuple[Placed, ...]
+    pattern: np.ndarray
+    seconds: np.ndarray
+    is_planned: np.ndarray
+
+
+@attrs.define(eq=False)
+class _Pattern:
+    """Reshards between equal placements but for the numbers of dimensions, of values of any size.
+
+    Attributes:
+        meta: the smallest value.
+        orders: both sides, in each nesting order of axes.
+        fraction: the fraction of the bytes of a value that any algorithm sends.
+        planned: bytes of a value → seconds, as far as they are known.
+    """
+
+    meta: TensorMeta
+    orders: list[tuple[Sharding, Sharding]]
+    fraction: float
+    planned: dict[int, float]
+
+    def sizes(self, size: float) -> list[int]:
+        """Return the sizes around one of a value for which the planner is asked."""
+        below = self.meta.bytes * STEP ** max(math.floor(math.log(size / self.meta.bytes, STEP) + 1e-9), 0)
+        return [below] if size <= below else [below, below * STEP]
+
+
+class ReshardBounds:
+    """The least that reshards of the values of a problem cost, in the nesting order of axes in which they cost least.
+
+    At first that is the time of the bytes that any algorithm sends. `plan` replaces it by that of the planner's plan,
+    which takes longer to find.
+    """
+
+    def __init__(self, problem: Problem):
+        self.mesh, self.topology, self.collectives = problem.mesh, problem.topology, problem.collectives
+        self._tables: dict[object, Table] = {}
+        self._patterns: list[_Pattern] = []
+        self._number_of_key: dict[object, int] = {}
+        self._number_of_pair: dict[tuple[Placed, Placed], int] = {}
+        topology = problem.topology
+        self._latency = topology.base_latency + min(topology.intra_latency, topology.inter_latency)
+        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
+
+    def table(self, meta: TensorMeta, before: tuple[Placed, ...], after: tuple[Placed, ...]) -> Table:
+        """Return the table of a value; equal values have one."""
+        key = meta.shape, meta.dtype.itemsize, before, after
+        if key not in self._tables:
+            even = {dim for dim, size in enumerate(meta.shape) if size % self.mesh.world_size == 0}
+            pairs = itertools.product(before, after)
+            pattern = [self._pattern(*pair) if self._is_even(pair, even) else UNEVEN for pair in pairs]
+            shape = len(before), len(after)
+            table = Table(
+                meta, before, after, np.array(pattern, int).reshape(shape), np.zeros(shape), np.zeros(shape, bool)
+            )
+            for row, column in np.argwhere(table.pattern == UNEVEN):
+                made, needed = before[row], after[column]
+                table.seconds[row, column] = self._least(self._least_bytes(meta, self._nested(meta, made, needed)))
+            self._tables[key] = table
+            self._follow_patterns(table)
+        return self._tables[key]
+
+    def plan(self, pairs: Iterable[tuple[Table, int, int]]) -> None:
+        """Put the times of plans into tables, for (table, before, after), and whatever else follows from them."""
+        for table, row, column in pairs:
+            if table.is_planned[row, column]:
+                continue
+            table.is_planned[row, column] = True
+            if table.pattern[row, column] == UNEVEN:
+                orders = self._nested(table.meta, table.before[row], table.after[column])
+                found = self._planned(table.meta, list(orders))
+                table.seconds[row, column] = max(found, table.seconds[row, column])
+                continue
+            pattern = self._patterns[table.pattern[row, column]]
+            for size in pattern.sizes(table.meta.bytes):
+                if size not in pattern.planned:
+                    *rest, last = pattern.meta.shape
+                    meta = attrs.evolve(pattern.meta, shape=(*rest, last * size // pattern.meta.bytes))
+                    pattern.planned[size] = self._planned(meta, pattern.orders)
+        for table in self._tables.values():
+            self._follow_patterns(table)
+
+    def _follow_patterns(self, table: Table) -> None:
+        even = table.pattern != UNEVEN
+        numbers, of_entry = np.unique(table.pattern[even], return_inverse=True)
+        patterns = [self._patterns[number] for number in numbers]
+        table.seconds[even] = np.array([self._seconds(pattern, table.meta.bytes) for pattern in patterns])[of_entry]
+        known = [not p.orders or p.planned.keys() >= {*p.sizes(table.meta.bytes)} for p in patterns]
+        table.is_planned[even] = np.array(known, bool)[of_entry]
+
+    def _seconds(self, pattern: _Pattern, size: float) -> float:
+        """Return the least time of reshards of a value of `size` bytes."""
+        least = self._least(pattern.fraction * size)
+        if not pattern.planned:
+            return least
+        sizes = sorted(pattern.planned)
+        times = [self._latency if pattern.fraction else 0.0, *(pattern.planned[known] for known in sizes)]
+        return max(least, float(np.interp(size, [0.0, *sizes], times)))
+
+    def _least(self, sent: float) -> float:
+        """Return the least time in which `sent` bytes can be sent: that of one hop, and of the fastest links."""
+        return self._latency + sent / self._bandwidth if sent else 0.0
+
+    def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
+        return all(p.dim is None or (p.dim in even and p == Shard(p.dim)) for side in pair for p in side)
+
+    def _pattern(self, made: Placed, needed: Placed) -> int:
+        """Return the number of the pattern of a reshard between two placements."""
+        number = self._number_of_pair.get((made, needed))
+        if number is None:
+            dims = dict.fromkeys((0, *(p.dim for p in (*made, *needed) if p.dim is not None)))
+            renamed = {dim: Shard(at) for at, dim in enumerate(dims)}
+            key = tuple(tuple(p if p.dim is None else renamed[p.dim] for p in side) for side in (made, needed))
+            number = self._number_of_key.setdefault(key, len(self._patterns))
+            if number == len(self._patterns):
+                self._patterns.append(self._new_pattern(key[0], key[1], len(dims)))
+            self._number_of_pair[made, needed] = number
+        return number
+
+    def _new_pattern(self, made: Placed, needed: Placed, rank: int) -> _Pattern:
+        """Return a pattern. Its values have one dimension more, and so as many ways to be resharded as any have."""
+        meta = TensorMeta((self.mesh.world_size,) * (rank + 1), F32)
+        orders = list(self._nested(meta, made, needed)) if made != needed else []
+        return _Pattern(meta, orders, self._least_bytes(meta, orders) / meta.bytes if orders else 0.0, {})
+
+    def _planned(self, meta: TensorMeta, orders: list[tuple[Sharding, Sharding]]) -> float:
+        mesh, machine = self.mesh.root or self.mesh, self.topology
+        plans = (
+            plan_reshard(meta.shape, meta.dtype, source, target, mesh, machine, collectives=self.collectives)
+            for source, target in orders
+        )
+        return min((plan.seconds for plan in plans), default=math.inf)
+
+    def _least_bytes(self, meta: TensorMeta, orders: Iterable[tuple[Sharding, Sharding]]) -> float:
+        """Return the bytes that any algorithm sends; infinity if no order fits the shape."""
+        mesh, itemsize = self.mesh.root or self.mesh, meta.dtype.itemsize
+        found = (lower_bound(meta.shape, itemsize, source, target, mesh) or 0.0 for source, target in orders)
+        return min(found, default=math.inf)
+
+    def _nested(self, meta: TensorMeta, made: Placed, needed: Placed) -> Iterator[tuple[Sharding, Sharding]]:
+        """Yield both sides in every nesting order of axes that fits the shape."""
+        mesh = self.mesh
+        for source, target in itertools.product(self._orders(made), self._orders(needed)):
+            try:
+                source.check_shape(mesh, meta.shape)
+                target.check_shape(mesh, meta.shape)
+            except ShardingError:
+                continue
+            yield (source, target) if mesh.root is None else (source.merged(mesh), target.merged(mesh))
+
+    def _orders(self, placed: Placed) -> Iterator[Sharding]:
+        by_dim: dict[object, list[tuple[str, Placement]]] = {}
+        for axis, placement in zip(self.mesh.axis_names, placed, strict=True):
+            by_dim.setdefault(axis if placement.dim is None else placement.dim, []).append((axis, placement))
+        for orders in itertools.product(*map(itertools.permutations, by_dim.values())):
+            yield Sharding(tuple(itertools.chain(*orders)), self.mesh.name)
