@@ -69,18 +69,18 @@ def alike(problem: Problem, depth: int) -> list[AlikeNodes]:
             uses = roles.setdefault(makes[value], {}).setdefault((coarse[index], slot), [])
             uses.append((classes[index], slot))
 
-    def value(made: tuple[int, int], number: int) -> AlikeValue:
+    def alike_value(made: tuple[int, int], value: int) -> AlikeValue:
         count = len(members[made[0]])
         found = roles.get(made, {}).values()
         return AlikeValue(
-            problem.values[number], tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in found)
+            problem.values[value], tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in found)
         )
 
     return [
         AlikeNodes(
             nodes[found[0]],
             len(found),
-            tuple(value((index, position), number) for position, number in enumerate(nodes[found[0]].results)),
+            tuple(alike_value((index, position), value) for position, value in enumerate(nodes[found[0]].results)),
         )
         for index, found in enumerate(members)
     ]

@@ -24,7 +24,7 @@ LIMIT = 4096
 
 
 @attrs.frozen(eq=False)
-class States:
+class AllStates:
     """The states of a node.
 
     Attributes:
@@ -42,7 +42,7 @@ class States:
 
 def states_of(
     problem: Problem, classes: Sequence[AlikeNodes], seconds: Callable[[AlikeNodes, Joint], float]
-) -> list[States]:
+) -> list[AllStates]:
     """Return the states of the nodes of each class; of those with the same placements only the cheapest.
 
     Raises:
@@ -52,7 +52,7 @@ def states_of(
     return [_states(one, joints, seconds) for one, joints in zip(classes, useful, strict=True)]
 
 
-def _states(one: AlikeNodes, joints: Sequence[Joint], seconds: Callable[[AlikeNodes, Joint], float]) -> States:
+def _states(one: AlikeNodes, joints: Sequence[Joint], seconds: Callable[[AlikeNodes, Joint], float]) -> AllStates:
     cheapest: dict[tuple[tuple[Placed, ...], tuple[Placed, ...]], float] = {}
     for joint in joints:
         operands = tuple(zip(*(strategy.operands for strategy in joint), strict=True))
@@ -62,7 +62,7 @@ def _states(one: AlikeNodes, joints: Sequence[Joint], seconds: Callable[[AlikeNo
             cheapest[operands, results] = cost
     operands, needed = _numbered([operands for operands, _ in cheapest])
     results, made = _numbered([results for _, results in cheapest])
-    return States(np.array(list(cheapest.values())), operands, results, needed, made)
+    return AllStates(np.array(list(cheapest.values())), operands, results, needed, made)
 
 
 def _numbered(

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdir.search.certificate.alike import AlikeNodes, AlikeValue, Role
-from spmdir.search.certificate.all_states import Placed, States
-from spmdir.search.certificate.reshard_bounds import ReshardBounds, Table
+from spmdir.search.certificate.all_states import AllStates, Placed
+from spmdir.search.certificate.reshard_bounds import ReshardBounds, ReshardTable
 
 Slot = tuple[int, int]
 """An operand: (class, operand index)."""
@@ -54,7 +54,7 @@ class _Value:
         uses: its uses; where there is one alone, no copy serves two, and there are no second reshards.
     """
 
-    def __init__(self, tables: Sequence[Table], uses: list[_Use]):
+    def __init__(self, tables: Sequence[ReshardTable], uses: list[_Use]):
         self.tables, self.uses = tables, uses
         self.prices = [table.seconds.copy() for table in tables]
         self.count = sum(use.count for use in uses)
@@ -131,7 +131,7 @@ class DualBound:
         states: the states of each class.
     """
 
-    def __init__(self, classes: Sequence[AlikeNodes], states: Sequence[States], prices: ReshardBounds):
+    def __init__(self, classes: Sequence[AlikeNodes], states: Sequence[AllStates], prices: ReshardBounds):
         self.classes, self.states, self._prices = classes, states, prices
         self._needed = [[np.zeros(len(placements)) for placements in one.needed] for one in states]
         self._sources: list[list[list[tuple[_Value, _Use, np.ndarray]]]] = [[[] for _ in one.needed] for one in states]
@@ -220,7 +220,7 @@ class DualBound:
 
         They do between placements of states that are within `slack` seconds of the cheapest.
         """
-        pairs: list[tuple[Table, int, int]] = []
+        pairs: list[tuple[ReshardTable, int, int]] = []
         near = [self.reduced(index) for index in range(len(self.classes))]
         near = [cost <= cost.min() + slack for cost in near]
         for index, values in enumerate(self._values):

@@ -31,7 +31,7 @@ UNEVEN = -1
 
 
 @attrs.define(eq=False)
-class Table:
+class ReshardTable:
     """What reshards of equal values cost at the least.
 
     Attributes:
@@ -81,7 +81,7 @@ class ReshardBounds:
 
     def __init__(self, problem: Problem):
         self.mesh, self.topology, self.collectives = problem.mesh, problem.topology, problem.collectives
-        self._tables: dict[object, Table] = {}
+        self._tables: dict[object, ReshardTable] = {}
         self._patterns: list[_Pattern] = []
         self._number_of_key: dict[object, int] = {}
         self._number_of_pair: dict[tuple[Placed, Placed], int] = {}
@@ -89,7 +89,7 @@ class ReshardBounds:
         self._latency = topology.base_latency + min(topology.intra_latency, topology.inter_latency)
         self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
 
-    def table(self, meta: TensorMeta, before: tuple[Placed, ...], after: tuple[Placed, ...]) -> Table:
+    def table(self, meta: TensorMeta, before: tuple[Placed, ...], after: tuple[Placed, ...]) -> ReshardTable:
         """Return the table of a value; equal values have one."""
         key = meta.shape, meta.dtype.itemsize, before, after
         if key not in self._tables:
@@ -97,7 +97,7 @@ class ReshardBounds:
             pairs = itertools.product(before, after)
             pattern = [self._pattern(*pair) if self._is_even(pair, even) else UNEVEN for pair in pairs]
             shape = len(before), len(after)
-            table = Table(
+            table = ReshardTable(
                 meta, before, after, np.array(pattern, int).reshape(shape), np.zeros(shape), np.zeros(shape, bool)
             )
             for row, column in np.argwhere(table.pattern == UNEVEN):
@@ -107,7 +107,7 @@ class ReshardBounds:
             self._follow_patterns(table)
         return self._tables[key]
 
-    def plan(self, pairs: Iterable[tuple[Table, int, int]]) -> None:
+    def plan(self, pairs: Iterable[tuple[ReshardTable, int, int]]) -> None:
         """Put the times of plans into tables, for (table, before, after), and whatever else follows from them."""
         for table, row, column in pairs:
             if table.is_planned[row, column]:
@@ -127,7 +127,7 @@ class ReshardBounds:
         for table in self._tables.values():
             self._follow_patterns(table)
 
-    def _follow_patterns(self, table: Table) -> None:
+    def _follow_patterns(self, table: ReshardTable) -> None:
         even = table.pattern != UNEVEN
         numbers, of_entry = np.unique(table.pattern[even], return_inverse=True)
         patterns = [self._patterns[number] for number in numbers]
