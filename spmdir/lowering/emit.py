@@ -43,7 +43,14 @@ from spmdir.lowering.collectives import start
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
 from spmdir.lowering.node_shapes import NodeShapes
-from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
+from spmdir.lowering.process_groups import (
+    GroupName,
+    device_groups,
+    device_rank,
+    generate,
+    is_runnable,
+    symbolic_group,
+)
 from spmdir.lowering.ranges import Emit, Indices
 from spmdir.lowering.recordings import Recorder, Recording
 from spmdir.lowering.ring import erase_unused, rotate, state
@@ -91,9 +98,10 @@ def lower_to_fx(
         module = localized(module, pipeline)
         mesh = ir.mesh(module)
         if device_mesh is None:
-            return emit(module, mesh, rank, symbolic_group)
+            program = emit(module, mesh, rank, symbolic_group)
+            return generate(program) if is_runnable(program) else program
         program = emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
-        return program.to(device_mesh.device_type)
+        return generate(program.to(device_mesh.device_type))
 
 
 def emit(
@@ -106,7 +114,8 @@ def emit(
 ) -> fx.GraphModule:
     """Return the graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
 
-    If `measured`, each inexact step is followed by a call of `measured_step`, which the simulator does.
+    Its Python is generated when it is asked for, see `generate`. If `measured`, each inexact step is followed by a call
+    of `measured_step`, which the simulator does.
 
     Raises:
         SpmdirError: an op is unknown to torch or a collective is impossible; located.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch import fx
 from torch.distributed import distributed_c10d
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError, shown
@@ -93,12 +94,32 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
                 node.meta[AXES] = named[text]
         node.args = tuple(found.get(text, text) if isinstance(text, str) else text for text in node.args)
     program.recompile()
+    generate(program)
+
+
+def generate(program: Any) -> Any:
+    """Return `program` with its Python generated, as what traces it expects, if that was left until it is asked for.
+
+    A program whose groups are named by mesh axes cannot be run, so nothing may ever ask: simulation and reports go by
+    its graph, and generating Python takes longer than emitting the graph.
+    """
+    _LazyGraphModule.force_recompile(program)
+    return program
 
 
 def group_names(program: fx.GraphModule) -> list[str]:
     """Return the names by mesh axes of the groups that the collectives of a program run in, sorted."""
-    texts = {text for node in program.graph.nodes for text in node.args if isinstance(text, str)}
-    return sorted(text for text in texts if symbolic_axes(text) is not None)
+    return sorted(set(_group_names(program)))
+
+
+def is_runnable(program: fx.GraphModule) -> bool:
+    """Return whether no group of a program is named by mesh axes."""
+    return next(_group_names(program), None) is None
+
+
+def _group_names(program: fx.GraphModule) -> Iterator[str]:
+    texts = (text for node in program.graph.nodes for text in node.args if isinstance(text, str))
+    return (text for text in texts if symbolic_axes(text) is not None)
 
 
 def connect(program: Any, device_mesh: Any) -> None:
@@ -123,6 +144,7 @@ def connect(program: Any, device_mesh: Any) -> None:
         with contextlib.suppress(RuntimeError, ValueError):
             c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
         c10d._register_process_group(name, _group(mesh, device_mesh, axes))  # type: ignore
+    generate(program)
 
 
 def device_rank(device_mesh: Any) -> int:

@@ -251,3 +251,26 @@ def test_a_shard_whose_shape_is_another_is_rejected():
     trust(ir.main_function(module))  # as a wrong rule would have it
     with pytest.raises(UnsupportedError, match="gives tensor<3x4xf32> as result 0 on this rank; the IR says"):
         lower_to_fx(module)
+
+
+def test_a_program_that_can_be_run_can_be_compiled_without_graph_breaks():
+    program = lower("%0 = aten.relu(%x) : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
+    x = torch.randn(4, 6)
+    assert torch.equal(torch.compile(program, backend="eager", fullgraph=True)(x)[0], x.relu())
+
+
+def test_equal_collectives_are_the_same_calls_on_their_own_operands():
+    sharded = "{spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}"
+    text = f"""
+spmd.mesh @mesh <a = 2>
+func.func @main(%x: tensor<3x5xf32> {sharded}, %y: tensor<3x5xf32> {sharded}) -> (tensor<3x5xf32>, tensor<3x5xf32>) {{
+  %0 = spmd.all_gather %x on [a] dim 1 : tensor<3x5xf32> <>
+  %1 = spmd.all_gather %y on [a] dim 1 : tensor<3x5xf32> <>
+  return %0, %1 : tensor<3x5xf32>, tensor<3x5xf32>
+}}
+"""
+    module, tensors = parse(text), [torch.randn(3, 5), torch.randn(3, 5)]
+    for rank in range(2):
+        targets = [node.target for node in calls(lower_to_fx(module, rank))]
+        assert targets[: len(targets) // 2] == targets[len(targets) // 2 :]
+    assert all(map(torch.equal, simulate(module, tensors), tensors))
