@@ -184,6 +184,10 @@ Structure = tuple["int | tuple[int, ...]", ...]
 """How flat operands fill the tensor arguments of the schema, in order: 1 is a tensor, 0 a None, a tuple a list."""
 
 
+def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
+    return repr(arguments) if arguments else ""
+
+
 @attrs.define(frozen=True, slots=False, cache_hash=True)
 class Call:
     """A call of a torch op on tensors of known shapes; hashable, so that whatever is derived can be memoised.
@@ -198,7 +202,7 @@ class Call:
 
     name: str
     operands: tuple[TensorMeta, ...]
-    arguments: tuple[tuple[str, Literal], ...] = attrs.field(eq=repr)  # 1, 1.0 and True are equal, but not here
+    arguments: tuple[tuple[str, Literal], ...] = attrs.field(eq=_typed)  # 1, 1.0 and True are equal, but not here
     results: tuple[TensorMeta | None, ...]
     structure: Structure | None = None
 

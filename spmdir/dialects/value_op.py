@@ -105,9 +105,10 @@ class ValueOp(IRDLOperation):
         """
         types = [value._type for value in (*self._operands, *self.results)]
         arguments, structure = self.properties.get("arguments"), self.properties.get("structure")
-        known = self.__dict__.get("_call")
+        known = getattr(self, "_call", None)
         if known is None or known[0] != types or known[1] is not arguments or known[2] is not structure:
-            known = self.__dict__["_call"] = (types, arguments, structure, _shared(self._made_call()))
+            known = types, arguments, structure, _shared(self._made_call())
+            self._call = known
         return known[3]
 
     def _made_call(self) -> Call:

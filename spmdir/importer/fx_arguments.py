@@ -49,12 +49,22 @@ class _Parameter:
 _MISSING = object()
 
 
+@attrs.frozen
+class Signature:
+    """What a torch op is called and takes."""
+
+    name: str
+    parameters: tuple[_Parameter, ...]
+
+
 @cache
-def _parameters(overload: Any) -> tuple[_Parameter, ...]:
-    return tuple(
+def signature(overload: Any) -> Signature:
+    """Return the signature of a torch op, by its schema."""
+    parameters = (
         _Parameter(a.name, _role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
         for a in overload._schema.arguments
     )
+    return Signature(op_name(overload), tuple(parameters))
 
 
 def _role(type_: Any) -> str:
@@ -73,9 +83,9 @@ def op_name(overload: Any) -> str:
 
 
 def bind(
-    overload: Any, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], place: Location | None
+    op: Signature, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], place: Location | None
 ) -> Bound:
-    """Bind resolved arguments to the schema of `overload`.
+    """Bind resolved arguments to the signature of `op`.
 
     Raises:
         UnsupportedError: an argument that the IR cannot say: a generator, a sparse layout, a foreign element type.
@@ -84,7 +94,7 @@ def bind(
     structure: list[int | tuple[int, ...]] = []
     arguments: dict[str, Any] = {}
     given = len(args)
-    for index, parameter in enumerate(_parameters(overload)):
+    for index, parameter in enumerate(op.parameters):
         value = args[index] if index < given else kwargs.get(parameter.name, _MISSING)
         if parameter.role == "tensor":
             if value is None or value is _MISSING or isinstance(value, (bool, int, float, complex, Size, Real)):
@@ -100,7 +110,7 @@ def bind(
             operands += [entry for entry in entries if entry is not None]
         elif value is not _MISSING and value != parameter.default:
             if parameter.name in PLACEMENT_ARGUMENTS:
-                _check_placement(op_name(overload), parameter.name, value, place)
+                _check_placement(op.name, parameter.name, value, place)
                 continue
             literal = _literal(_as_declared(value, parameter), place)
             if literal is not None or parameter.default is not None:
@@ -108,7 +118,7 @@ def bind(
     while structure and structure[-1] == 0:
         structure.pop()
     plain = all(entry == 1 for entry in structure)
-    return Bound(op_name(overload), tuple(operands), arguments, results, None if plain else tuple(structure))
+    return Bound(op.name, tuple(operands), arguments, results, None if plain else tuple(structure))
 
 
 def _check_placement(name: str, argument: str, value: Any, place: Location | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
@@ -27,7 +28,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decomposed, has_rule
-from spmdir.importer.fx_arguments import Bound, bind, dtype_of, op_name
+from spmdir.importer.fx_arguments import Bound, Signature, bind, dtype_of, op_name, signature
 from spmdir.importer.liveness import live
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small, plain_tensor
@@ -112,13 +113,14 @@ class GraphBuilder:
         if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             self.mutations[node.args[0]] = args[1]
             return args[1]
-        decomposition = None if has_rule(op_name(target), self.rules) else self._decomposition(node)
+        callee = _callee(target)
+        decomposition = None if has_rule(callee.name, self.rules) else self._decomposition(node)
         if decomposition is not None:
             self.is_exact = False
             graph, given = decomposition
             inputs = [inner for inner in graph.nodes if inner.op == "placeholder"]
             return self.run(graph, {inner: values[entry] for inner, entry in zip(inputs, given, strict=True)})
-        return self._call(node, target, args, kwargs)
+        return self._call(node, callee, args, kwargs)
 
     def _decomposition(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
         """Return the ops in the place of one that has no rule; None if it runs replicated."""
@@ -205,31 +207,31 @@ class GraphBuilder:
         inputs = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
         return self.run(body.graph, dict(zip(inputs, arguments[-len(inputs) :] if inputs else [], strict=True)))
 
-    def _call(self, node: fx.Node, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        place, needs_checks = node_location(node), not _is_ordinary(target)
-        if needs_checks:
-            _check_call(node, target, place)
+    def _call(self, node: fx.Node, callee: _Callee, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        place, name = node_location(node), callee.name
+        if callee.needs_checks:
+            _check_call(node, node.target, place)
         if "val" not in node.meta:
             raise UnsupportedError(f"node '{node.name}' has no shape (no meta['val']); trace the graph again", place)
         result = node.meta["val"]
-        if result is None and any("Tensor" in str(returned.type) for returned in target._schema.returns):
-            raise UnsupportedError(f"'{node.name}' calls {op_name(target)}, which gives no dense tensor", place)
+        if result is None and callee.gives_tensors:
+            raise UnsupportedError(f"'{node.name}' calls {name}, which gives no dense tensor", place)
         if type(result) in _LITERALS:
             return result
-        if needs_checks and op_name(target) not in REWRITES and op_name(target) != _CONSTRAIN:
+        if callee.needs_checks and name not in REWRITES and name != _CONSTRAIN:
             require_admitted_node(node)
         leaves = result if isinstance(result, (tuple, list)) else (result,)
         metas = tuple(
             [tensor_meta(leaf, node, self.symbols, place) if isinstance(leaf, Tensor) else None for leaf in leaves]
         )
-        call = bind(target, args, kwargs, metas, place)
-        if call.name == _CONSTRAIN:
+        call = bind(callee.signature, args, kwargs, metas, place)
+        if name == _CONSTRAIN:
             return self._constraint(node, call, place)
-        if call.name in STATIC_UNLESS and STATIC_UNLESS[call.name](call):
-            raise _data_dependent(node, call.name, place)
-        if call.name in REWRITES:
+        if name in STATIC_UNLESS and STATIC_UNLESS[name](call):
+            raise _data_dependent(node, name, place)
+        if name in REWRITES:
             source = call.operands[0] if call.operands else None
-            rewritten = REWRITES[call.name](call, node)
+            rewritten = REWRITES[name](call, node)
             if rewritten is None:
                 return source
             call = rewritten
@@ -305,11 +307,28 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 _DATA_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
+@attrs.frozen
+class _Callee:
+    """What is known of an op of torch, whatever it is called on.
+
+    Attributes:
+        needs_checks: whether a call of it may be one that no program has.
+        gives_tensors: whether results are tensors.
+    """
+
+    name: str
+    signature: Signature
+    needs_checks: bool
+    gives_tensors: bool
+
+
 @cache
-def _is_ordinary(target: Any) -> bool:
-    """Return whether an op, whatever it is called on, has nothing that a call has to be checked for."""
-    plain = not is_mutable(target) and op_name(target) not in STATISTICS and not reason_against(target)
-    return plain and not any(tag in target.tags for tag in _DATA_DEPENDENT)
+def _callee(target: Any) -> _Callee:
+    name = op_name(target)
+    is_odd = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
+    is_odd = is_odd or any(tag in target.tags for tag in _DATA_DEPENDENT)
+    gives_tensors = any("Tensor" in str(returned.type) for returned in target._schema.returns)
+    return _Callee(name, signature(target), is_odd, gives_tensors)
 
 
 def _check_call(node: fx.Node, target: Any, place: Location | None) -> None:
