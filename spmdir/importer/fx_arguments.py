@@ -50,7 +50,7 @@ _MISSING = object()
 
 
 @attrs.frozen
-class Signature:
+class OpSignature:
     """What a torch op is called and takes."""
 
     name: str
@@ -58,13 +58,13 @@ class Signature:
 
 
 @cache
-def signature(overload: Any) -> Signature:
+def signature(overload: Any) -> OpSignature:
     """Return the signature of a torch op, by its schema."""
     parameters = (
         _Parameter(a.name, _role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
         for a in overload._schema.arguments
     )
-    return Signature(op_name(overload), tuple(parameters))
+    return OpSignature(op_name(overload), tuple(parameters))
 
 
 def _role(type_: Any) -> str:
@@ -83,7 +83,7 @@ def op_name(overload: Any) -> str:
 
 
 def bind(
-    op: Signature, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], place: Location | None
+    op: OpSignature, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], place: Location | None
 ) -> Bound:
     """Bind resolved arguments to the signature of `op`.
 

@@ -28,7 +28,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decomposed, has_rule
-from spmdir.importer.fx_arguments import Bound, Signature, bind, dtype_of, op_name, signature
+from spmdir.importer.fx_arguments import Bound, OpSignature, bind, dtype_of, op_name, signature
 from spmdir.importer.liveness import live
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import is_small, plain_tensor
@@ -317,7 +317,7 @@ class _Callee:
     """
 
     name: str
-    signature: Signature
+    signature: OpSignature
     needs_checks: bool
     gives_tensors: bool
 

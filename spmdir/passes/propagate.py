@@ -133,6 +133,13 @@ class OpStrategies:
                     break
         return shard_counts(beside)
 
+    def doing(self, work: Work) -> OpStrategies:
+        """Return this source for an op that does `work`, on which the strategies do not depend: they are listed once."""
+        made = attrs.evolve(self, work=work)
+        object.__setattr__(made, "_known", self._known)
+        object.__setattr__(made, "_made", self._made)
+        return made
+
     def on(self, mesh: Mesh) -> OpStrategies:
         """Return this source on a mesh that splits some axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
@@ -371,7 +378,8 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     def node(source: StrategySource, step: Step, work: Work) -> Node:
         key = source, work
         if key not in sources:  # equal ones list their strategies once
-            sources[key] = attrs.evolve(source, work=work) if isinstance(source, OpStrategies) else source
+            first = sources.setdefault((source, NO_WORK), source)
+            sources[key] = first.doing(work) if isinstance(first, OpStrategies) else first
         return Node(sources[key], step.operands, step.results)
 
     for argument in function.args:
