@@ -134,7 +134,7 @@ class OpStrategies:
         return shard_counts(beside)
 
     def doing(self, work: Work) -> OpStrategies:
-        """Return this source for an op that does `work`, on which the strategies do not depend: they are listed once."""
+        """Return this source for an op that does `work`, on which strategies, listed once, do not depend."""
         made = attrs.evolve(self, work=work)
         object.__setattr__(made, "_known", self._known)
         object.__setattr__(made, "_made", self._made)
