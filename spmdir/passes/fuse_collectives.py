@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -79,13 +79,15 @@ class FuseCollectivesPass(ModulePass):
             block = function.body.block
             engine = Engine(ir.mesh(module), context.rules, conditions, on_attempt)
             rewriting = Rewriting(rewrites, engine, Names(block))
-            waiting = set(block.ops)
+            waiting: set[Operation] | None = None
             for _ in range(self.max_sweeps):
-                for value in [*_merge_duplicates(block), *_erase_unused(block)]:
-                    waiting |= _users(value, rewriting.reach)
-                if not waiting:
-                    break
-                waiting = _sweep(block, rewriting, waiting)
+                ops = [op for op in block.ops if isinstance(op, ValueOp)]
+                changed = _merge_duplicates(ops) + _erase_unused(ops)
+                if waiting is not None:
+                    waiting = waiting.union(*(_users(value, rewriting.reach) for value in changed))
+                    if not waiting:
+                        break
+                waiting = _sweep(ops, rewriting, waiting)
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
@@ -101,11 +103,14 @@ class FuseCollectivesPass(ModulePass):
         return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
 
 
-def _sweep(block: Block, rewriting: Rewriting, waiting: set[Operation]) -> set[Operation]:
-    """Rewrite the `waiting` ops in program order, and return the ops to which a rewrite may apply now."""
+def _sweep(ops: Sequence[ValueOp], rewriting: Rewriting, waiting: set[Operation] | None) -> set[Operation]:
+    """Rewrite those of `ops`, in program order, that are `waiting`, all if it is None.
+
+    Returns: the ops to which a rewrite may apply now.
+    """
     again: set[Operation] = set()
-    for op in list(block.ops):
-        if (op in waiting or op in again) and op.parent is block and isinstance(op, ValueOp):
+    for op in ops:
+        if (waiting is None or op in waiting or op in again) and op.parent is not None:
             for value in rewriting.apply(op):
                 again |= _users(value, rewriting.reach)
     return again
@@ -122,12 +127,12 @@ def _users(value: SSAValue, reach: int) -> set[Operation]:
     return found
 
 
-def _merge_duplicates(block: Block) -> list[SSAValue]:
+def _merge_duplicates(ops: Sequence[ValueOp]) -> list[SSAValue]:
     """Replace equal collectives of one value by the first of them, and return the values whose users changed."""
     first: dict[Any, ValueOp] = {}
     touched: list[SSAValue] = []
-    for op in list(block.ops):
-        if not op.name.startswith("spmd.") or not isinstance(op, SpmdOp):
+    for op in ops:
+        if not op.name.startswith("spmd.") or not isinstance(op, SpmdOp):  # isinstance is slow where it is false
             continue
         same = first.setdefault((op.name, tuple(op.operands), op.arguments, op.sharding), op)
         if same is not op:
@@ -137,11 +142,13 @@ def _merge_duplicates(block: Block) -> list[SSAValue]:
     return touched
 
 
-def _erase_unused(block: Block) -> list[SSAValue]:
+def _erase_unused(ops: Sequence[ValueOp]) -> list[SSAValue]:
     """Remove the collectives that nothing uses, and return the values whose users changed."""
     touched: list[SSAValue] = []
-    for op in reversed(list(block.ops)):
-        if op.name.startswith("spmd.") and isinstance(op, SpmdOp) and not any(result.uses for result in op.results):
+    for op in reversed(ops):
+        if op.parent is None or not op.name.startswith("spmd.") or not isinstance(op, SpmdOp):
+            continue
+        if not any(result.uses for result in op.results):
             touched += op.operands
             Rewriter.erase_op(op)
     return touched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 from xdsl.ir import SSAValue
 
@@ -29,7 +30,7 @@ class Rewriting:
             inner = None if isinstance(outer.operand, Value) else term_kind(outer.operand)
             self._index.setdefault(term_kind(outer), []).append((inner, rewrite))
         self.reach = max((len(list(subterms(rewrite.left))) - 1 for rewrite in rewrites), default=0)
-        self._by_kinds: dict[tuple[str | None, frozenset[str | None]], list[Rewrite]] = {}
+        self._tried: dict[tuple[type[Any], tuple[type[Any], ...]], list[Rewrite]] = {}
         self._neighbourhoods = Neighbourhoods(rewrites)
         self._known: dict[Hashable, tuple[Neighbourhood, Candidate | None]] = {}
 
@@ -38,7 +39,10 @@ class Rewriting:
 
         Returns: the values whose users changed; none if `root` stays.
         """
-        tried = self._tried(op_kind(type(root)), frozenset(op_kind(type(value.owner)) for value in root.operands))
+        makers = tuple([type(value.owner) for value in root.operands])
+        tried = self._tried.get((type(root), makers))
+        if tried is None:
+            tried = self._tried[type(root), makers] = self._possible(type(root), makers)
         if not tried:
             return []
         here = self._neighbourhoods.of(root)
@@ -54,9 +58,8 @@ class Rewriting:
         replacement = tuple(moved(node, ops, values) for node in candidate.replacement)
         return replace(root, replacement, [ops[op] for op in candidate.dying], self._names)
 
-    def _tried(self, root: str | None, below: frozenset[str | None]) -> Sequence[Rewrite]:
-        """Return the rewrites for roots of kind `root` on whose operands are made by ops of the kinds `below`."""
-        if (root, below) not in self._by_kinds:
-            rewrites = self._index.get(root or LOCAL, ())
-            self._by_kinds[root, below] = [rewrite for inner, rewrite in rewrites if inner is None or inner in below]
-        return self._by_kinds[root, below]
+    def _possible(self, root: type[Any], makers: Sequence[type[Any]]) -> list[Rewrite]:
+        """Return the rewrites whose form an op of class `root` may have, its operands made by ops of `makers`."""
+        below = {op_kind(maker) for maker in makers}
+        rewrites = self._index.get(op_kind(root) or LOCAL, ())
+        return [rewrite for inner, rewrite in rewrites if inner is None or inner in below]
