@@ -53,8 +53,8 @@ def partitioned(method: str, placement: str, count: int, length: int, dtype: str
     passes = "propagate,insert-reshard,lower-reshard,fuse-collectives,localize"
     if method != "ring":
         return spmdir.run_passes(module, passes)
-    # No gather is worth what it holds, so that keys and values stay sharded.
-    passes = passes.replace("propagate", "propagate{gathered-byte=1e9}")
+    # Keys and values that are gathered are not the least that a rank can hold.
+    passes = passes.replace("propagate", "propagate{memory=least}")
     return spmdir.run_passes(module, spmdir.Pipeline(passes, plugins=[ring_plugin()]))
 
 

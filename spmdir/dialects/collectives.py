@@ -7,7 +7,7 @@ of a plug-in when a text first names it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from xdsl.ir import Operation, SSAValue
@@ -233,7 +233,7 @@ class Collective(SpmdOp):
                 "is async, so its result may only be given to spmd.wait; wait for it and use what spmd.wait gives"
             )
         shape, given = global_shape(self.operands[0], mesh), self._given()
-        legal = _legal(type(self), self.source, mesh, shape, self.target, tuple(given.items()))
+        legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
             raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
         if self.spec.traffic is None:
@@ -246,19 +246,6 @@ class Collective(SpmdOp):
         rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
         if isinstance(rank, int) and rank >= ranks:
             raise VerifyException(f"has {clause.keyword} {rank} in groups of {ranks}; expected 0 to {ranks - 1}")
-
-
-@lru_cache(maxsize=65536)
-def _legal(
-    kind: type[Collective],
-    source: Sharding,
-    mesh: Mesh,
-    shape: tuple[int, ...],
-    target: Sharding,
-    given: tuple[tuple[str, Any], ...],
-) -> Sharding:
-    """Return what `transition` gives; the layers of a model have equal collectives."""
-    return transition(kind.SPEC.name, source, mesh, shape, target=target, **dict(given))
 
 
 @cache

@@ -35,6 +35,12 @@ def name_of(value: SSAValue) -> str | None:
     return None if name is None or is_number(name) else name
 
 
+def text_name(value: SSAValue) -> str:
+    """Return how text names a value, as `%x` or `%2`; `%` if nothing has named it yet."""
+    hint = value.name_hint or ""
+    return f"%{hint[1:] if is_number(hint) else hint}"
+
+
 def distinguish(block: Block) -> None:
     """Let no two values of `block` have one name: of several the first keeps it, others get a number, as in text."""
     values = [*block.args, *(result for op in block.ops for result in op.results)]

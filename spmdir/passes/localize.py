@@ -159,7 +159,9 @@ def _typed(op: AtenOp, mesh: Mesh, rules: RuleSet, known: dict[object, _Typed]) 
     Raises:
         SpmdirError: `op` is ill typed, or no rank can do its share of it; located.
     """
-    key = (op.call(), tuple([sharding_of(operand) for operand in op.operands]), op.shardings)
+    properties = op.properties
+    operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
+    key = (op.name, operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
     if key not in known:
         known[key] = _type_of_op(op, mesh, rules)
     return known[key]

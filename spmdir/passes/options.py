@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Count = Annotated[int, "from 0 on"]
 """The type of an option that is a number of things."""
 
-Amount = Annotated[float, "from 0 on"]
-"""The type of an option that is a price or another finite quantity."""
-
 
 def load_pass(name: str, passes: PassTable = PASSES) -> type[ModulePass]:
     """Return the class of the pass `name`, importing its module if need be.

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import ClassVar, Literal
 
 import attrs
@@ -14,6 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.core.byte_size import Size, size_text
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
@@ -24,6 +26,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.spmd import ConstantOp
@@ -31,17 +34,19 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.fusion.trace import remark
-from spmdir.passes.options import Amount, Count
+from spmdir.passes.options import Count
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker, annotate
 from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_certificate, note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
+from spmdir.passes.propagation.shared_memory import views_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
 from spmdir.reshard.topology import H100X8, Topology, find_topology
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
+from spmdir.search.budget import OverBudget, solve_within
 from spmdir.search.candidates import Unsolvable
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import (
@@ -219,8 +224,8 @@ class PropagatePass(FunctionPass):
 
     topology: str = H100X8.name
     """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
-    gathered_byte: Amount = 0.0
-    """Bytes on the wire that holding one byte of a gathered value is worth; the larger, the more goes round rings."""
+    memory: Literal["auto", "least"] | Size | None = "auto"
+    """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
     rounds: Count = 3
     """How often each mesh axis is decided."""
     effort: Count = 30
@@ -259,11 +264,22 @@ class PropagatePass(FunctionPass):
         """
         annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, topology)
-        gathered = self.gathered_byte / topology.intra_bandwidth
-        problem = attrs.evolve(problem, collectives=ctx.collectives, gathered_byte=gathered).on(annotated)
+        problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
+        budget = _budget(self.memory, topology)
+        views = cache(lambda: views_of(problem, list(map(_rule, problem.nodes))))
+
+        def solved(problem: Problem, depths: Sequence[int] = ()) -> Solution:
+            search = partial(solve, rounds=self.rounds, effort=self.effort, depths=depths)
+            try:
+                return solve_within(problem, budget, search, views)
+            except OverBudget as error:
+                if self.memory == "least":
+                    return error.least
+                raise _over_budget(error, budget, makers, problem, function) from None
+
         solution, unsolvable = None, None
         try:
-            solution = solve(problem, self.rounds, self.effort)
+            solution = solved(problem)
         except Unsolvable as error:
             unsolvable = error
         wider = wanted_splits(_split_weights(problem, solution), annotated) if self.sub_axes == "auto" else annotated
@@ -271,7 +287,7 @@ class PropagatePass(FunctionPass):
             # Plug-in placements that are not the same on sub-axes cannot be used with them.
             with contextlib.suppress(Unsolvable, ShardingError):
                 finer = problem.on(wider)
-                other = solve(finer, self.rounds, self.effort, (solution.depth,) if solution else ())
+                other = solved(finer, (solution.depth,) if solution else ())
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.strategies):
                     return makers, finer, other
         if solution is None:
@@ -303,6 +319,34 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
         return annotated_splits(shardings, mesh)
     except ShardingError as error:
         raise ShardingError(error.message, location_of(function)) from None
+
+
+def _budget(memory: float | str | None, topology: Topology) -> float:
+    """Return the bytes that a rank may hold at once, by the option `memory`."""
+    named = {"auto": topology.memory, "least": 0.0}
+    return math.inf if memory is None else named[memory] if isinstance(memory, str) else memory
+
+
+def _over_budget(
+    error: OverBudget, budget: float, makers: Sequence[Maker], problem: Problem, function: FuncOp
+) -> ShardingError:
+    """Return the error of a program that needs more memory than a rank has."""
+    names = {
+        value: text_name(maker if isinstance(maker, SSAValue) else maker.results[position])
+        for maker, node in zip(makers, problem.nodes, strict=True)
+        for position, value in enumerate(node.results)
+        if not isinstance(maker, int)
+    }
+    largest = [
+        f"{names[value]}{' resharded' if is_copy else ''} {size_text(size)}"
+        for value, is_copy, size in error.held.live[:5]
+    ]
+    return ShardingError(
+        f"a rank holds {size_text(error.held.peak_bytes)} at once under the decision that needs least, of these "
+        f"{', '.join(largest)}; expected at most {size_text(budget)}, the option `memory` of propagate or the memory "
+        "of its topology: give the program more ranks, shard its inputs, or raise the limit",
+        location_of(function),
+    )
 
 
 def _rule(node: Node) -> OpRule | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.core.arguments import accepts
+from spmdir.core.byte_size import size_text
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
@@ -98,12 +99,6 @@ class CommReport:
 
 def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
     return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
-
-
-def size_text(count: float) -> str:
-    """Bytes with the unit that leaves one to three digits before the point."""
-    power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
-    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def bound_text(bound: float | None) -> str:

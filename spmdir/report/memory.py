@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spmdir.core.arguments import accepts
+from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.report.communication import size_text
 from spmdir.reshard.buffers import step_buffers
 from spmdir.reshard.cost import local_bytes
 from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous, view_strides
@@ -112,6 +112,7 @@ class _Program:
         """Return the buffers, and the name of what each step computes."""
         from spmdir.dialects import ir
         from spmdir.dialects.collectives import Collective
+        from spmdir.dialects.names import text_name
         from spmdir.dialects.spmd import ConstantOp
         from spmdir.dialects.value_op import ValueOp
         from spmdir.dialects.values import signature_name
@@ -133,7 +134,7 @@ class _Program:
                 self._collective(op)
             else:
                 self._op(op)
-            names.update(dict.fromkeys(range(first, self.timeline.step + 1), _name(op.results[0])))
+            names.update(dict.fromkeys(range(first, self.timeline.step + 1), text_name(op.results[0])))
         for value in ir.terminator(self.function).operands:
             self.timeline.keep(self.buffer[value])
         return self.timeline.buffers(), names
@@ -168,6 +169,7 @@ class _Program:
 
     def _collective(self, op: ValueOp) -> None:
         """Tell a collective, buffer by buffer."""
+        from spmdir.dialects.names import text_name
         from spmdir.dialects.values import global_type
 
         operand, result = op.operands[0], op.results[0]
@@ -186,7 +188,7 @@ class _Program:
                 self.timeline.use(one)
             is_last = place == len(sizes) - 1
             kind = self.kinds.get(result, "activations") if is_last else "communication buffers"
-            used = [self.timeline.hold(_name(result), size, kind)]
+            used = [self.timeline.hold(text_name(result), size, kind)]
         for one in used:
             self.timeline.use(one)
         self.buffer[result] = used[0]
@@ -198,8 +200,10 @@ class _Program:
         return strides is None or meta is None or is_contiguous(meta.shape, strides)
 
     def _hold(self, value: SSAValue, name: str = "") -> None:
+        from spmdir.dialects.names import text_name
+
         kind = self.kinds.get(value, "activations")
-        self.buffer[value] = self.timeline.hold(name or _name(value), self._bytes(value), kind)
+        self.buffer[value] = self.timeline.hold(name or text_name(value), self._bytes(value), kind)
 
     def _bytes(self, value: SSAValue) -> float:
         """Return the bytes of a value on the rank that holds most of it."""
@@ -226,11 +230,3 @@ class _Program:
 
 _SAME = frozenset(("spmd.wait", "spmd.unbucket", "spmd.choose", "spmd.reshard", "spmd.constraint"))
 """Ops whose results are operands, or views of them."""
-
-
-def _name(value: SSAValue) -> str:
-    """Return how text names a value."""
-    from spmdir.dialects.names import is_number
-
-    hint = value.name_hint or ""
-    return f"%{hint[1:] if is_number(hint) else hint}"

@@ -123,11 +123,23 @@ class _Finder:
             for size, factors in strategy.sent_bytes:
                 inner += self.edges.send(size / math.prod(sharded.of(f) for f in factors))
             work = local_seconds(node.source.work, self.shared.topology, [strategy, *beside])
-            cost = (work + inner) * self.shared.weight[index]
+            cost = (work + inner + self._held(node, [strategy, *beside])) * self.shared.weight[index]
             found.append(Candidate(strategy, operands, results, cost))
         if not found and not strict:
             raise Unsolvable(self.shared.first[index], self.axis)
         return found
+
+    def _held(self, node: Node, strategies: Sequence[NodeStrategy]) -> float:
+        """Return what holding the results of a node is worth, by its strategy on this axis and the others."""
+        if not self.shared.holding:
+            return 0.0
+        counts = [self.count, *(self.mesh.sizes[axis] for axis in self.others)]
+        return sum(
+            self.shared.holding[value]
+            * self.shared.values[value].bytes
+            / math.prod(n for s, n in zip(strategies, counts, strict=True) if s.results[position].dim is not None)
+            for position, value in enumerate(node.results)
+        )
 
     def _keeps_plugin_strategies(self, index: int, node: Node, strategy: NodeStrategy) -> bool:
         """Return whether the fixed strategies of plug-in placements, which depend on the other axes, remain legal."""

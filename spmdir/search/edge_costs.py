@@ -110,9 +110,6 @@ class EdgeCosts:
         self.width = len(self.catalogue.placements)
         self.nodes, self.topology = nodes, shared.topology
         self.start, self.price = self.catalogue.prices(count, nodes, shared.collectives, shared.topology)
-        if shared.gathered_byte:
-            held = zip(self.price, self.catalogue.gathers, strict=True)
-            self.price = [[p + shared.gathered_byte * g for p, g in zip(*both, strict=True)] for both in held]
         self.sizes: list[list[tuple[float, float]]] = []
         self.offset: list[dict[tuple[int, int], int]] = []
         for value in range(len(shared.values)):
@@ -168,8 +165,19 @@ class EdgeCosts:
                 for index, sizes in enumerate(self.sizes[value]):
                     price = self._shaped_price(value, made, target, sizes[gathers[target]])
                     per_request[index * self.width + target] = price
+            if self.shared.copy_holding:
+                self._add_holding(value, made, per_request)
             self.known[value][made] = per_request
         return per_request
+
+    def _add_holding(self, value: int, made: int, per_request: list[float]) -> None:
+        """Add to the cost of each request what holding the copy is worth."""
+        price, placements = self.shared.copy_holding[value], self.catalogue.placements
+        for index, (_, size) in enumerate(self.sizes[value]):
+            for target, placement in enumerate(placements):
+                if target != made:
+                    shards = self.count if placement.dim is not None else 1
+                    per_request[index * self.width + target] += price * size / shards
 
     def _shaped_price(self, value: int, made: int, target: int, size: float) -> float:
         """Return the seconds to take a value of `size` bytes to a placement where these depend on the shape."""

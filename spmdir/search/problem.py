@@ -128,7 +128,8 @@ class Problem:
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
-        gathered_byte: seconds that holding one byte of a gathered value is worth.
+        holding: by value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
+        copy_holding: the same for each copy of it that a reshard makes.
         topology: the machine that says how long everything takes.
     """
 
@@ -137,8 +138,9 @@ class Problem:
     nodes: tuple[Node, ...]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
-    gathered_byte: float = 0.0
     topology: Topology = H100X8
+    holding: tuple[float, ...] = ()
+    copy_holding: tuple[float, ...] = ()
 
     def on(self, mesh: Mesh) -> Problem:
         """Return this problem on a mesh that splits some of its axes."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import truediv
+
 import attrs
 
 from spmdir.core.placement.base import Placement
@@ -31,8 +34,8 @@ class Quotient:
         node_class: node of the program → its part.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
-        gathered_byte: seconds that holding one byte of a gathered value is worth.
         topology: the machine that says how long everything takes.
+        holding, copy_holding: as those of the problem, the mean over the values that are merged; nothing if empty.
     """
 
     nodes: list[Node]
@@ -49,8 +52,9 @@ class Quotient:
     node_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
-    gathered_byte: float = 0.0
     topology: Topology = H100X8
+    holding: tuple[float, ...] = ()
+    copy_holding: tuple[float, ...] = ()
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -84,9 +88,21 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         node_class=node_class,
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
-        gathered_byte=problem.gathered_byte,
         topology=problem.topology,
+        holding=_mean(problem.holding, value_class, len(values)),
+        copy_holding=_mean(problem.copy_holding, value_class, len(values)),
     )
+
+
+def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> tuple[float, ...]:
+    """Return the mean of numbers of values over those that each of `count` classes merges; nothing of nothing."""
+    if not by_value:
+        return ()
+    total, members = [0.0] * count, [0] * count
+    for merged, number in zip(value_class, by_value, strict=True):
+        total[merged] += number
+        members[merged] += 1
+    return tuple(map(truediv, total, members))
 
 
 def _classes(colours: list[int]) -> tuple[list[int], list[int]]:

@@ -127,9 +127,10 @@ def joint_cost(mesh: Mesh, shared: Quotient, chosen: Mapping[str, Sequence[NodeS
         }
         total += shared.value_weight[value] * sum(
             _seconds(meta, made, target, mesh, shared)
-            + (shared.gathered_byte * _gathered(meta, made, target, mesh) if shared.gathered_byte else 0.0)
+            + (_held(shared.copy_holding, value, meta, target, mesh) if target != made else 0.0)
             for target in wanted
         )
+        total += shared.value_weight[value] * _held(shared.holding, value, meta, made, mesh)
     return total
 
 
@@ -153,10 +154,9 @@ def inside_seconds(
     return spent
 
 
-def _gathered(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh) -> float:
-    """Return the bytes of a value that a rank holds for being gathered; 0 if it is not."""
-    gathers = any(p.trait == "shard" and target[axis].trait != "shard" for axis, p in made.entries)
-    return local_bytes(target, meta.shape, meta.dtype.itemsize, mesh) if gathers else 0.0
+def _held(prices: Sequence[float], value: int, meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> float:
+    """Return the seconds that holding a value in `sharding` is worth."""
+    return prices[value] * local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh.root or mesh) if prices else 0.0
 
 
 def _seconds(meta: TensorMeta, made: Sharding, target: Sharding, mesh: Mesh, shared: Quotient) -> float:

@@ -9,13 +9,14 @@ import string
 from collections.abc import Sequence
 
 from spmdir.core.brackets import split_entries
+from spmdir.core.byte_size import size_text
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.passes.pipeline import Pipeline
-from spmdir.report.communication import bound_text, size_text
+from spmdir.report.communication import bound_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors

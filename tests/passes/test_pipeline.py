@@ -82,8 +82,8 @@ def test_passes_keep_their_order() -> None:
         ("probe{rate=fast}", "cannot be 'fast'; expected float|none"),
         ("propagate{rounds=-1}", "option 'rounds' of pass 'propagate' cannot be '-1'; expected int from 0 on"),
         (
-            "propagate{gathered-byte=nan}",
-            "option 'gathered-byte' of pass 'propagate' cannot be 'nan'; expected float from 0 on",
+            "propagate{memory=much}",
+            "option 'memory' of pass 'propagate' cannot be 'much'; expected auto|least|Bytes as 80GiB or 500MB|none",
         ),
         ("probe{max-steps=1", "'probe{max-steps=1' is not a pipeline"),
         ("probe;probe", "'probe;probe' is not a pipeline"),

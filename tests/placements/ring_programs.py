@@ -30,9 +30,9 @@ def plugin() -> str:
     return str(path)
 
 
-def pipeline(path: str, gathered_byte: float = 1e9) -> Pipeline:
-    """Return the standard passes with the plug-in at `path`."""
-    passes = f"inline,propagate{{gathered-byte={gathered_byte}}},expand,insert-reshard,lower-reshard,localize"
+def pipeline(path: str, memory: str = "least") -> Pipeline:
+    """Return the standard passes with the plug-in at `path`, and what a rank may hold."""
+    passes = f"inline,propagate{{memory={memory}}},expand,insert-reshard,lower-reshard,localize"
     return Pipeline(passes, plugins=[path])
 
 

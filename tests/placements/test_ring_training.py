@@ -78,7 +78,7 @@ def _trained(rank: int, path: str, placement: str, arguments: tuple[Any, ...]) -
     local = [
         local_tensor(leaf, parse_sharding(shardings[f"input:{index}"]), MESH, rank) for index, leaf in enumerate(leaves)
     ]
-    return [*spmdir.lower_to_fx(module, device_mesh=device_mesh, pipeline=pipeline(path, 100))(*local)]
+    return [*spmdir.lower_to_fx(module, device_mesh=device_mesh, pipeline=pipeline(path))(*local)]
 
 
 def _step(placement: str, arguments: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor], dict[str, str]]:
@@ -103,10 +103,10 @@ def test_a_llama_is_trained_by_rings_over_zigzag_tokens_simulated_and_on_real_ra
     arguments = (state, torch.randint(0, 32, (2, 64)), torch.randint(0, 32, (2, 64)))
     graph, leaves, shardings = _step(placement, arguments)
     module = spmdir.import_fx(graph, MESH, shardings)
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path, 100)))
-    assert report.by_kind["rotate"].count == 2 * 14  # two layers
+    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path)))
+    assert report.by_kind["rotate"].count == 2 * (6 + 6 + 8)  # two layers, forward and backward
     wanted = pytree.tree_leaves(step(*arguments))
-    found = pytree.tree_leaves(spmdir.simulate(module, leaves, pipeline=pipeline(path, 100)))
+    found = pytree.tree_leaves(spmdir.simulate(module, leaves, pipeline=pipeline(path)))
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     for local in on_ranks(4, _trained, tmp_path, path, placement, arguments):

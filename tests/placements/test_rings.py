@@ -23,7 +23,7 @@ ROTATED = f"""{HEAD}
         out = aten.add.Tensor(out, {PRODUCT}) if both(m, k)
     return out
 """
-PASSES = "propagate{gathered-byte=1000},insert-reshard,lower-reshard,localize"
+PASSES = "propagate{memory=least},insert-reshard,lower-reshard,localize"
 
 
 def _product(rows: int, inner: int, ranks: int, placement: str = "S(0)") -> str:

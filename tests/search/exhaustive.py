@@ -117,7 +117,6 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         node_class=[],
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
-        gathered_byte=problem.gathered_byte,
         topology=problem.topology,
     )
 

@@ -1,0 +1,41 @@
+"""Numbers of bytes as text: `80GiB`, `500MB`, `4096`."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+UNITS = {"B": 1, **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)}} | {
+    f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)
+}
+"""Unit → bytes."""
+
+
+class Bytes(float):
+    """A number of bytes, from text with a unit or from a number; prints as the text.
+
+    Raises:
+        ValueError: the text is no number with a unit of UNITS.
+    """
+
+    def __new__(cls, text: str | float) -> Bytes:
+        if not isinstance(text, str):
+            return super().__new__(cls, text)
+        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:e\d+)?) *([A-Za-z]*)", text.strip())
+        if found is None or (found[2] or "B") not in UNITS:
+            raise ValueError(text)
+        return super().__new__(cls, float(found[1]) * UNITS[found[2] or "B"])
+
+    def __str__(self) -> str:
+        return str(int(self)) if self.is_integer() else repr(float(self))
+
+
+Size = Annotated[Bytes, "as 80GiB or 500MB"]
+"""The type of an option that is a number of bytes."""
+
+
+def size_text(count: float) -> str:
+    """Return bytes with the unit that leaves one to three digits before the point."""
+    power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
