@@ -1,0 +1,148 @@
+"""How good the decisions of propagate are: `python -m benchmarks.search_quality --plans tp,sp --layers 8`.
+
+The model is a Llama of width 4096, forward + loss + backward, on a mesh of 2×4, where nothing but the parameters, the
+inputs and, but for nocons, the residual stream is annotated. Its objective is compared with the lower bound that
+`propagate{certify}` proves, at three efforts, and small random programs with the best of all their decisions. Each
+program is decided in a process of its own. CPU seconds.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from benchmarks.measure import Row, Stopwatch, cold, listed, options, peak_memory, print_table
+
+PLANS = ("tp", "tp_fsdp", "fsdp", "sp", "nocons")
+
+GAP, GAP_ABOVE_FLOOR, SECONDS = 0.5, 10.0, 3.0
+"""The most that a gap should be, in per cent, and the most seconds in which it should be proved."""
+
+
+@attrs.frozen
+class Decided:
+    """One run of propagate.
+
+    Attributes:
+        objective: modelled seconds of one step of a rank.
+        seconds: CPU time of the run.
+        memory: the largest resident size of the process, in MB.
+        bound: what no decision costs less than, where it was asked for.
+        gap, gap_above_floor: of the bound, in per cent.
+    """
+
+    objective: float
+    seconds: float
+    memory: float
+    bound: float = 0.0
+    gap: float = 0.0
+    gap_above_floor: float = 0.0
+
+
+def decided(plan: str, layers: int, effort: int | None, certify: bool) -> Decided:
+    """Decide the wide model under a plan, with the default effort if that is None."""
+    import spmdir
+    from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
+    from spmdir.dialects import ir
+    from spmdir.passes.options import load_pass
+    from spmdir.passes.propagation.objective import certificate_of, objective_of
+
+    assert load_pass("propagate")
+    config = attrs.evolve(LLAMA_7B_WIDE, layers=layers)
+    given, residual = shardings(config, plan)
+    graph, *_ = trace(config, residual)
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
+    named = [f"effort={effort}"] * (effort is not None) + ["certify"] * certify
+    watch = Stopwatch()
+    spmdir.run_passes(module, f"propagate{{{' '.join(named)}}}")
+    watch.lap("propagate")
+    function = ir.main_function(module)
+    certificate, objective = certificate_of(function), objective_of(function)
+    assert objective is not None
+    found = Decided(objective, watch.seconds["propagate"], peak_memory())
+    if certificate is None:
+        return found
+    gaps = 100 * certificate.gap, 100 * certificate.gap_above_floor
+    return attrs.evolve(found, bound=certificate.lower_bound, gap=gaps[0], gap_above_floor=gaps[1])
+
+
+def rows_of(plan: str, layers: int, efforts: list[int]) -> list[Row]:
+    """The figures of one plan: the proof first, then what other efforts find."""
+    found, proved = cold(decided, plan, layers, None, False), cold(decided, plan, layers, None, True)
+    name = f"L={layers} {plan}"
+    bound = f"{_ms(proved.objective)}, {_ms(proved.bound)} at the least"
+    rows = [
+        Row(f"{name}: gap, %", proved.gap, GAP, detail=bound),
+        Row(f"{name}: gap above the least compute, %", proved.gap_above_floor, GAP_ABOVE_FLOOR),
+        Row(f"{name}: certify, s", proved.seconds - found.seconds, SECONDS, detail=f"{proved.memory:.0f} MB"),
+        Row(f"{name}: propagate, s", found.seconds, detail=f"{_ms(found.objective)}, {found.memory:.0f} MB"),
+    ]
+    for effort in efforts:
+        other = cold(decided, plan, layers, effort, False)
+        gap = 100 * (other.objective - proved.bound) / other.objective
+        detail = f"{_ms(other.objective)}, {other.seconds:.2f} s, {other.memory:.0f} MB"
+        rows.append(Row(f"{name}: effort {effort}, gap, %", gap, detail=detail))
+    return rows
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def tried_exhaustively(count: int) -> list[Row]:
+    """How the search and its bound compare with the best of all decisions of small random programs."""
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    from spmdir.core.mesh import Mesh
+    from spmdir.search.certificate.certificate import certify
+    from spmdir.search.solve import solve
+    from tests.search.exhaustive import optimum
+    from tests.search.random_programs import programs
+    from tests.search.test_search import problem_of
+
+    meshes = [Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"b": 4, "a": 2})]
+    found: list[float] = []
+    bounds: list[float] = []
+
+    @seed(0)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs(meshes, ops=6, lengths=(4, 8, 64, 1024)))
+    def run(program) -> None:
+        problem = problem_of(program.text)
+        cost = solve(problem).cost
+        best = optimum(problem, cost, 5000)
+        if best is not None and best.cost > 0:
+            found.append(cost / best.cost)
+            bounds.append(certify(problem, cost).lower_bound / best.cost)
+
+    run()
+    optimal = 100 * sum(ratio < 1 + 1e-6 for ratio in found) / len(found)
+    tight = 100 * sum(ratio > 1 - 1e-3 for ratio in bounds) / len(bounds)
+    return [
+        Row("decision / best, worst", max(found), 1.0, form="{:.4f}", detail=f"{optimal:.0f} % of {len(found)} are best"),
+        Row("bound / best, highest", max(bounds), 1.0, form="{:.6f}", detail=f"{tight:.0f} % within 0.1 % of it"),
+        Row("bound / best, lowest", min(bounds), form="{:.4f}"),
+    ]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--plans", type=listed(str), default=list(PLANS), help=",".join(PLANS))
+    parser.add_argument("--layers", type=listed(int), default=[8], help="2,8,32")
+    parser.add_argument("--efforts", type=listed(int), default=[0, 1000], help="beside the default; 0,1000")
+    parser.add_argument("--exhaustive", type=int, default=100, help="small programs to decide; 0 to leave them out")
+    chosen = parser.parse_args()
+    for layers in chosen.layers:
+        for plan in chosen.plans:
+            print_table("quality of decisions, wide model", rows_of(plan, layers, chosen.efforts))
+    if chosen.exhaustive:
+        print_table("quality of decisions, small programs", cold(tried_exhaustively, chosen.exhaustive))
+
+
+if __name__ == "__main__":
+    main()
