@@ -14,7 +14,7 @@ from spmdir.search.solve import inside_seconds
 DEPTH = 4
 """How far nodes have to look alike to share their numbers in the bound."""
 
-ROUNDS = 3
+ROUNDS = 2
 """How often prices of reshards are made exact where that may raise the bound."""
 
 SWEEPS = 20
@@ -23,7 +23,7 @@ SWEEPS = 20
 SETTLED = 0.002
 """A round ends when a sweep closes less than this fraction of the gap."""
 
-NEAR = 0.002
+NEAR = 0.0003
 """Reshards of states that are within this fraction of the gap from the cheapest are planned."""
 
 
