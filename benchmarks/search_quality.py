@@ -124,7 +124,7 @@ def tried_exhaustively(count: int) -> list[Row]:
     optimal = 100 * sum(ratio < 1 + 1e-6 for ratio in found) / len(found)
     tight = 100 * sum(ratio > 1 - 1e-3 for ratio in bounds) / len(bounds)
     return [
-        Row("decision / best, worst", max(found), 1.0, form="{:.4f}", detail=f"{optimal:.0f} % of {len(found)} are best"),
+        Row("decision / best, worst", max(found), 1.0, form="{:.4f}", detail=f"{optimal:.0f} % of {len(found)} best"),
         Row("bound / best, highest", max(bounds), 1.0, form="{:.6f}", detail=f"{tight:.0f} % within 0.1 % of it"),
         Row("bound / best, lowest", min(bounds), form="{:.4f}"),
     ]
