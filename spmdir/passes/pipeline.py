@@ -24,7 +24,7 @@ from spmdir.passes.options import make_pass, pass_options
 from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import planned
-from spmdir.reshard.topology import FLAT, Topology, find_topology
+from spmdir.reshard.topology import FLAT, Topology, find_topology, with_costs
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -124,6 +124,7 @@ class Pipeline:
             Plugins, and paths or names as for `load_plugin`.
         topology: the machine for each pass that has an option `topology` and is not given one: a name, a TOML file, or
             a Topology.
+        costs: a file of measured times for each pass that has an option `costs` and is not given one, and for reports.
         rewrites: `.rewrites` files for fuse-collectives, unless it is given some.
 
     Raises:
@@ -139,10 +140,11 @@ class Pipeline:
     steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=parse_steps)  # type: ignore[assignment]  # converted
     plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=_plugins)
     topology: Topology | str | None = attrs.field(default=None, kw_only=True)
+    costs: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
     rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
 
     def __attrs_post_init__(self) -> None:
-        self.find_topology(self.topology)
+        self.machine(None)
         if any(step.name not in self.passes for step in self.steps):
             self._add_installed()
         _ = self._plugin_rewrites  # reads them
@@ -198,6 +200,12 @@ class Pipeline:
         """
         known = self._topologies.get(topology) if isinstance(topology, str) else None
         return known or find_topology(topology, FLAT)
+
+    def machine(self, topology: Topology | str | None, default: Topology = FLAT) -> Topology:
+        """Return a topology, else that of the pipeline, else the default, with the costs of the pipeline."""
+        chosen = self.topology if topology is None else topology
+        found = default if chosen is None else self.find_topology(chosen)
+        return with_costs(found, "" if self.costs is None else os.fspath(self.costs))
 
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:
@@ -258,11 +266,12 @@ class Pipeline:
             self.__dict__.pop(memo, None)
 
     def _completed(self, step: Step) -> Step:
-        """Return `step` with the pipeline's topology and rewrites where it has an option for them and no value."""
-        if self.topology is None and not self.rewrites:
+        """Return `step` with what the pipeline offers for the options that it has and gives no value."""
+        if self.topology is None and self.costs is None and not self.rewrites:
             return step
         machine = self.topology.name if isinstance(self.topology, Topology) else self.topology
-        offered = {"topology": machine or "", "rewrites": ",".join(self.rewrites)}
+        costs = "" if self.costs is None else os.fspath(self.costs)
+        offered = {"topology": machine or "", "costs": costs, "rewrites": ",".join(self.rewrites)}
         known = pass_options(type(make_pass(step.name, dict(step.options), self.passes)))
         given = {key.replace("-", "_") for key, _ in step.options}
         added = ((key, text) for key, text in offered.items() if text and key in known and key not in given)

@@ -43,7 +43,7 @@ from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.shared_memory import views_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
-from spmdir.reshard.topology import H100X8, Topology, find_topology
+from spmdir.reshard.topology import H100X8, Topology, find_topology, with_costs
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.budget import OverBudget, solve_within
@@ -224,6 +224,8 @@ class PropagatePass(FunctionPass):
 
     topology: str = H100X8.name
     """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
+    costs: str = ""
+    """A file of measured times, which come before those of the topology."""
     memory: Literal["auto", "least"] | Size | None = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
     rounds: Count = 3
@@ -242,7 +244,8 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
-            makers, problem, solution = self._decide(function, mesh, ctx, find_topology(self.topology, H100X8))
+            topology = with_costs(find_topology(self.topology, H100X8), self.costs)
+            makers, problem, solution = self._decide(function, mesh, ctx, topology)
             strategies = solution.strategies
             note_objective(function, solution.cost)
             if self.certify:
@@ -415,8 +418,9 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
         found.append(source)
-        rule, is_op = (source.rule, True) if isinstance(source, OpStrategies) else (None, False)
-        steps.append(Step(rule, is_op, tuple([values[value] for value in operands]), tuple(numbers)))
+        rule = source.rule if isinstance(source, OpStrategies) else None
+        name = maker.name if isinstance(maker, AtenOp) else ""
+        steps.append(Step(rule, name, tuple([values[value] for value in operands]), tuple(numbers)))
         makers.append(maker)
 
     def node(source: StrategySource, step: Step, work: Work) -> Node:
@@ -443,7 +447,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     for index, value in enumerate(ir.terminator(function).operands):
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
-    nodes = tuple(map(node, found, steps, works(steps, metas)))
+    nodes = tuple(map(node, found, steps, works(steps, metas, topology.costs is not None)))
     return makers, _with_candidates(Problem(mesh, tuple(metas), nodes, topology=topology))
 
 

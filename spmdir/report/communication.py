@@ -16,7 +16,7 @@ from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
-from spmdir.reshard.topology import H100X8, Topology, find_topology
+from spmdir.reshard.topology import H100X8, Topology
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from spmdir.search.certificate.certificate import Certificate
 
 
+LISTED = 3
+"""How many lines of a table of costs the report names for one kind of collective."""
+
+
 @attrs.frozen
 class Share:
     """What some of the collectives of a program add up to.
@@ -35,15 +39,18 @@ class Share:
     Attributes:
         count: how many there are.
         wire_bytes: bytes a rank sends, ring model.
-        seconds: modelled time, one after the other.
+        seconds: their time, one after the other.
+        prices: where the time is from: the topology that models it, or lines of a table of costs.
     """
 
     count: int = 0
     wire_bytes: float = 0.0
     seconds: float = 0.0
+    prices: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
 
     def __add__(self, other: Share) -> Share:
-        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds)
+        prices = tuple(dict.fromkeys((*self.prices, *other.prices)))
+        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds, prices)
 
 
 @attrs.frozen
@@ -79,10 +86,11 @@ class CommReport:
     certificate: Certificate | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
-        rows = [("collective", "axes", "count", "sent", "ms")]
+        rows = [("collective", "axes", "count", "sent", "ms", "price of")]
         rows += [_row(kind, "", share) for kind, share in self.by_kind.items()]
         rows += [_row("", ", ".join(axes), share) for axes, share in self.by_axis.items()]
-        rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds)))
+        prices = dict.fromkeys(price for share in self.by_kind.values() for price in share.prices)
+        rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds, tuple(prices))))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
@@ -98,7 +106,8 @@ class CommReport:
 
 
 def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
-    return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}"
+    prices = ", ".join(share.prices[:LISTED]) + (", …" if len(share.prices) > LISTED else "")
+    return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}", prices
 
 
 def bound_text(bound: float | None) -> str:
@@ -108,7 +117,7 @@ def bound_text(bound: float | None) -> str:
 
 def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
     for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        yield cell.ljust(width) if index < 2 else cell.rjust(width)
+        yield cell.rjust(width) if 2 <= index <= 4 else cell.ljust(width)
 
 
 @accepts(module=MODULE, pipeline=PIPELINE)
@@ -141,8 +150,8 @@ def comm_report(
     from spmdir.report.output_errors import output_errors
 
     pipeline = as_pipeline(pipeline)
-    module, topology = _at_examples(module, pipeline), pipeline.topology if topology is None else topology
-    machine, mesh = find_topology(topology, H100X8), ir.mesh(module)
+    module = _at_examples(module, pipeline)
+    machine, mesh = pipeline.machine(topology, H100X8), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, reshards, objective, certificate = Share(), 0, None, None
@@ -173,7 +182,7 @@ def comm_report(
                 spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, machine)
             else:
                 continue
-            share = Share(1, spent.wire_bytes, spent.seconds)
+            share = Share(1, spent.wire_bytes, spent.seconds, (spent.measured or machine.name,))
             by_kind[kind] = by_kind.get(kind, Share()) + share
             whole = {mesh.root_axis(axis) for axis in used}
             axes = tuple(axis for axis in mesh.axis_names if axis in whole)

@@ -103,6 +103,7 @@ class Traffic:
         crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
         passes: how often the data goes round the ring; 0 where ranks exchange directly.
         rounds: how many collectives it takes, one after the other.
+        name: the collective's, by which measured times are found.
     """
 
     wire: Callable[[Sizes], float] = lambda sizes: 0.0
@@ -110,6 +111,7 @@ class Traffic:
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0
     rounds: int = 1
+    name: str = ""
 
 
 def ring(ranks: int, nodes: int) -> float:
@@ -171,6 +173,10 @@ class CollectiveSpec:
     if_local: str | None = None
     lower: Callable[[Any, Any], Any] | None = None
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if self.traffic is not None:
+            object.__setattr__(self, "traffic", attrs.evolve(self.traffic, name=self.name))
 
     @property
     def names_axes(self) -> bool:

@@ -46,10 +46,15 @@ def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[i
 
 @attrs.frozen
 class Cost:
-    """Bytes that a rank sends, and modelled time."""
+    """Bytes that a rank sends, and the time.
+
+    Attributes:
+        measured: the lines of a table of costs that the time is from, as `costs.txt:3`; empty if it is modelled.
+    """
 
     wire_bytes: float
     seconds: float
+    measured: str = ""
 
 
 Collectives = Sequence[tuple[Traffic, Sizes]]
@@ -61,10 +66,12 @@ def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topol
     nodes = node_count(step.axes, mesh)
     costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
     wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
+    measured = " ".join(dict.fromkeys(c.measured for c in costs if c.measured))
     edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
     if edge is not None and edge.seconds is not None and count > 1:
         seconds = edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count)
-    return Cost(wire, seconds)
+        measured = ""
+    return Cost(wire, seconds, measured)
 
 
 def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Collectives:
@@ -129,8 +136,8 @@ def _nothing(sizes: Sizes) -> float:
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
 
-    Time is latency + the slower of the two networks + local copies. A ring over n ranks on N nodes takes n − 1 hops a
-    pass, N − 1 of them between nodes; a direct exchange takes one.
+    Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A ring over n
+    ranks on N nodes takes n − 1 hops a pass, N − 1 of them between nodes; a direct exchange takes one.
     """
     if sizes.group == 1:
         return Cost(0.0, 0.0)
@@ -143,7 +150,13 @@ def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost
     wire = traffic.wire(sizes)
     crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
-    return Cost(wire, traffic.rounds * latency + transfer + copies)
+    seconds = traffic.rounds * latency + transfer + copies
+    if topology.costs is not None:
+        fixed, each = traffic.rounds * latency, (transfer + copies) / wire if wire else 0.0
+        found = topology.costs.collective(traffic.name, sizes.group, nodes, wire, lambda sent: fixed + each * sent)
+        if found is not None:
+            return Cost(wire, found.seconds, found.place)
+    return Cost(wire, seconds)
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:

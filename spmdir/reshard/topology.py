@@ -14,6 +14,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, UnsupportedError, did_you_mean, require_type, shown
 from spmdir.core.text_file import read_text_file
 from spmdir.core.toml_text import place_of, read_toml
+from spmdir.reshard.costs import Costs, read_costs
 
 
 def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -34,6 +35,7 @@ class Topology:
         memory: bytes that a program may use.
         peak_flops: achievable floating-point operations a second, by unit: matrix units by element type of the
             operands, as `bf16`, and `vector` for all else. A mapping, kept as pairs. Without it, arithmetic is free.
+        costs: measured times, which come before those that follow from the constants; not a key of a file.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Topology:
     launch_latency: float = 0.0
     memory: float = math.inf
     peak_flops: tuple[tuple[str, float], ...] = attrs.field(default=(), converter=_pairs)
+    costs: Costs | None = None
 
     @cached_property
     def _peaks(self) -> dict[str, float]:
@@ -106,10 +109,19 @@ def find_topology(given: str | Topology | None, default: Topology) -> Topology:
     return TOPOLOGIES[given]
 
 
+def with_costs(topology: Topology, path: str) -> Topology:
+    """Return `topology` with the measured times of the file at `path`; as it is if that is empty.
+
+    Raises:
+        ParseError, SpmdirErrors: the file cannot be read, or lines are malformed; located.
+    """
+    return attrs.evolve(topology, costs=read_costs(path)) if path else topology
+
+
 def _read(path: Path) -> Topology:
     text = read_text_file(path, f"the topology {path}")
     table = read_toml(text, str(path))
-    fields = [field for field in attrs.fields(Topology) if field.name != "name"]
+    fields = [field for field in attrs.fields(Topology) if field.name not in ("name", "costs")]
     expected = [field.name for field in fields]
     for name, value in table.items():
         place = place_of(text, str(path), name)

@@ -23,12 +23,12 @@ class Step:
 
     Attributes:
         rule: of the op; None of an op without one.
-        is_op: whether it computes.
+        name: of the op; empty if it computes nothing.
         operands, results: the numbers of its values.
     """
 
     rule: RuleInstance | None
-    is_op: bool
+    name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
 
@@ -41,9 +41,19 @@ class Step:
         return self.rule is not None and self.rule.is_elementwise
 
 
-def works(steps: Sequence[Step], metas: Sequence[TensorMeta]) -> list[Work]:
-    """Return the work of each step of a program, in order; `metas` are its values."""
-    return _Kernels(steps, metas).works()
+def works(steps: Sequence[Step], metas: Sequence[TensorMeta], are_named: bool = False) -> list[Work]:
+    """Return the work of each step of a program, in order.
+
+    Args:
+        metas: of its values.
+        are_named: whether works say which op they are of.
+    """
+    found = _Kernels(steps, metas).works()
+    if not are_named:
+        return found
+    operands = [tuple(metas[value] for value in step.operands) for step in steps]
+    named = zip(found, steps, operands, strict=True)
+    return [work if work == NO_WORK else attrs.evolve(work, op=s.name, operands=o) for work, s, o in named]
 
 
 class _Kernels:
@@ -96,7 +106,7 @@ class _Kernels:
         known: dict[object, Work] = {}
         found = []
         for index, step in enumerate(self.steps):
-            if not step.is_op or step.is_view:
+            if not step.name or step.is_view:
                 found.append(NO_WORK)
                 continue
             kernel, operands = self._find(index), []

@@ -74,8 +74,22 @@ def largest_part(placement: Placement, size: int, count: int) -> float:
         return 1.0  # the size may be legal in another order of axes, which is not known here
 
 
+def _local(meta: TensorMeta, operand: int, strategies: Collection[NodeStrategy]) -> TensorMeta:
+    """Return the type of an operand on the busiest rank."""
+    shape = list(meta.shape)
+    for strategy in strategies:
+        dim = strategy.operands[operand].dim
+        if dim is not None:
+            shape[dim] = round(shape[dim] * strategy.fraction)
+    return TensorMeta(tuple(shape), meta.dtype)
+
+
 def local_seconds(work: Work, topology: Topology, strategies: Collection[NodeStrategy]) -> float:
     """Return how long a node computes on the busiest rank, by its strategies on several axes."""
+    if topology.costs is not None and work.op:
+        found = topology.costs.op(work.op, [_local(meta, i, strategies) for i, meta in enumerate(work.operands)])
+        if found is not None:
+            return found.seconds
 
     def fractions(which: str, count: int) -> list[float]:
         placed = [(strategy.fraction, getattr(strategy, which)) for strategy in strategies]

@@ -20,6 +20,7 @@ class Work:
         operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
             stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
         launches: kernels.
+        op, operands: its name and the types of its operands, where times of ops are measured.
     """
 
     flops: float = 0.0
@@ -27,6 +28,8 @@ class Work:
     operand_bytes: tuple[float, ...] = ()
     result_bytes: tuple[float, ...] = ()
     launches: float = 0.0
+    op: str = ""
+    operands: tuple[TensorMeta, ...] = ()
 
     def seconds(
         self,

@@ -71,7 +71,7 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     if options.cost_report:
         from spmdir.report.communication import comm_report
 
-        print(comm_report(module), file=sys.stderr)
+        print(comm_report(module, pipeline=pipeline.with_steps(Pipeline().steps)), file=sys.stderr)
     if options.memory_report:
         from spmdir.report.memory import memory_report
 

@@ -31,7 +31,7 @@ func.func @f(%x: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
   return %1 : tensor<16x32xf32>
 }
 """
-PASSES = "propagate,insert-reshard,lower-reshard,localize"
+PASSES = "propagate{topology=flat},insert-reshard,lower-reshard,localize"
 
 
 @pytest.mark.parametrize("text", [RELU, SUM], ids=["kept", "summed"])

@@ -75,6 +75,10 @@ def test_an_error_is_one_line(argv: list[str], message: str, capsys) -> None:
         ("intra_bandwith = 1e9\n", "machine.toml:1:1: error: a topology has no 'intra_bandwith'"),
         ("intra_bandwidth = 0\n", "expected bytes a second"),
         ("\nintra_bandwidth = -1\n", "machine.toml:2:1: error: intra_bandwidth is -1; expected a number from 0 on"),
+        ("peak_flops = 1\n", "machine.toml:1:1: error: peak_flops is 1; expected a table"),
+        ("[peak_flops]\nbf61 = 1\n", "machine.toml:2:1: error: unknown unit 'bf61'; expected one of f64"),
+        ("[peak_flops]\nbf16 = 0\n", "machine.toml:2:1: error: bf16 is 0; expected operations a second, above 0"),
+        ("memory = 0\n", "machine.toml:1:1: error: memory is 0; expected bytes"),
         ("intra_bandwidth =\n", "machine.toml:1:18: error: Invalid value"),
     ],
 )

@@ -1,0 +1,177 @@
+"""Measured times of ops and collectives, as a text table that overrides the model's.
+
+    aten.mm f32[128,256] f32[256,512] = 12.3e-6
+    all_gather 8 ranks 1048576 bytes = 41e-6
+    all_gather 16 ranks on 2 nodes 1048576 bytes = 96e-6
+
+An op has the types of the operands that a rank has; a collective the ranks of its group, and the bytes that a rank
+sends.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import attrs
+
+from spmdir.core.dtype import DTYPES
+from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
+from spmdir.core.tensor import TensorMeta
+from spmdir.core.text_file import read_text_file
+from spmdir.reshard.collectives import collectives
+
+_COLLECTIVE = re.compile(r"(\w+) (\d{1,9}) ranks(?: on (\d{1,9}) nodes)? (\d{1,18}) bytes")
+_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:\d{1,18}(?:,\d{1,18})*)?\])*)")
+_EXPECTED = "expected `aten.mm f32[128,256] f32[256,512] = 12.3e-6` or `all_gather 8 ranks 1048576 bytes = 41e-6`"
+
+
+@attrs.frozen
+class CostLine:
+    """One measurement.
+
+    Attributes:
+        what: the op with the types of its operands, or the collective.
+        seconds: the time that it took.
+        number: of the line in the file, from 1 on.
+    """
+
+    what: str
+    seconds: float
+    number: int = attrs.field(default=0, eq=False)
+
+    def __str__(self) -> str:
+        return f"{self.what} = {self.seconds:g}"
+
+
+@attrs.frozen
+class Measured:
+    """A time, and the line or lines that it is from, as `costs.txt:3`."""
+
+    seconds: float
+    place: str
+
+
+@attrs.frozen(slots=False, cache_hash=True)
+class Costs:
+    """The lines of a table; `str` gives its text.
+
+    Attributes:
+        file: where it is from.
+        lines: in order.
+    """
+
+    file: str = attrs.field(eq=False)
+    lines: tuple[CostLine, ...]
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+    @cached_property
+    def _ops(self) -> dict[str, CostLine]:
+        return {line.what: line for line in self.lines if not _COLLECTIVE.fullmatch(line.what)}
+
+    @cached_property
+    def _collectives(self) -> dict[tuple[str, int, int], list[tuple[int, CostLine]]]:
+        found: dict[tuple[str, int, int], list[tuple[int, CostLine]]] = {}
+        for line in self.lines:
+            if of := _COLLECTIVE.fullmatch(line.what):
+                found.setdefault((of[1], int(of[2]), int(of[3] or 1)), []).append((int(of[4]), line))
+        return {key: sorted(sizes, key=lambda size: size[0]) for key, sizes in found.items()}
+
+    def op(self, name: str, operands: Sequence[TensorMeta]) -> Measured | None:
+        """Return the time of an op on operands of these local types; None if it was not measured."""
+        line = self._ops.get(" ".join([name, *map(_type, operands)])) if self._ops else None
+        return Measured(line.seconds, f"{self.file}:{line.number}") if line is not None else None
+
+    def collective(
+        self, name: str, ranks: int, nodes: int, sent: float, model: Callable[[float], float]
+    ) -> Measured | None:
+        """Return the time of a collective; None if none of its name was measured on such a group.
+
+        It is on the line between the next smaller and the next larger size measured. Beyond them, it is that of the
+        nearest, scaled as the model's times are.
+
+        Args:
+            sent: bytes that a rank sends.
+            model: bytes → modelled seconds.
+        """
+        sizes = self._collectives.get((name, ranks, nodes))
+        if not sizes:
+            return None
+        at = bisect.bisect_left(sizes, sent, key=lambda size: size[0])
+        if at < len(sizes) and sizes[at][0] == sent:
+            return Measured(sizes[at][1].seconds, f"{self.file}:{sizes[at][1].number}")
+        if 0 < at < len(sizes):
+            (low, first), (high, last) = sizes[at - 1], sizes[at]
+            part = (sent - low) / (high - low)
+            seconds = first.seconds + part * (last.seconds - first.seconds)
+            return Measured(seconds, f"{self.file}:{first.number},{last.number}")
+        size, line = sizes[min(at, len(sizes) - 1)]
+        scale = model(sent) / model(size) if model(size) else 1.0
+        return Measured(line.seconds * scale, f"{self.file}:{line.number}")
+
+
+def _type(meta: TensorMeta) -> str:
+    return f"{meta.dtype.name}[{','.join(map(str, meta.shape))}]"
+
+
+def read_costs(path: str) -> Costs:
+    """Return the table in the file at `path`.
+
+    Raises:
+        ParseError, SpmdirErrors: it cannot be read, or lines are malformed; located.
+    """
+    return parse_costs(read_text_file(path, f"the costs {path}"), path)
+
+
+def parse_costs(text: str, file: str) -> Costs:
+    """Return the table that `text` is.
+
+    Raises:
+        ParseError, SpmdirErrors: lines are malformed; located.
+    """
+    lines: list[CostLine] = []
+    errors: list[SpmdirError] = []
+    seen: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        stripped = raw.partition("#")[0].strip()
+        if not stripped:
+            continue
+        what = " ".join(stripped.partition("=")[0].split())
+        problem = _problem(what, stripped.partition("=")[2].strip())
+        if problem is None and what in seen:
+            problem = f"`{what}` has a time in line {seen[what]}; expected one"
+        if problem is not None:
+            errors.append(ParseError(problem, Location(file, number, len(raw) - len(raw.lstrip()) + 1)))
+            continue
+        seen[what] = number
+        lines.append(CostLine(what, float(stripped.partition("=")[2]), number))
+    raise_all(errors)
+    return Costs(file, tuple(lines))
+
+
+def _problem(what: str, seconds: str) -> str | None:
+    """Return what is wrong with a line; None if nothing is."""
+    if of := _COLLECTIVE.fullmatch(what):
+        names = [spec.name for spec in collectives()]
+        if of[1] not in names:
+            return f"unknown collective '{of[1]}'; expected one of {', '.join(names)}{did_you_mean(of[1], names)}"
+        if not int(of[3] or 1) or int(of[2]) <= 1 or int(of[2]) % int(of[3] or 1):
+            return f"found {of[2]} ranks on {of[3] or 1} nodes; expected several ranks, as many on each node"
+    elif op := _OP.fullmatch(what):
+        types = [type.partition("[")[0] for type in op[2].split()]
+        if unknown := [type for type in types if type not in DTYPES]:
+            hint = did_you_mean(unknown[0], DTYPES)
+            return f"unknown element type '{unknown[0]}'; expected one of {', '.join(DTYPES)}{hint}"
+    else:
+        return f"found '{what}'; {_EXPECTED}"
+    try:
+        if 0 <= float(seconds) < math.inf:
+            return None
+    except ValueError:
+        pass
+    return f"found '{seconds}' for the time of `{what}`; expected seconds, from 0 on"
