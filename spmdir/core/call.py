@@ -188,6 +188,23 @@ def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
     return repr(arguments) if arguments else ""
 
 
+Slots = tuple[int | tuple[int | None, ...] | None, ...]
+"""For each tensor argument of a schema: the operand's index, None, or a tuple of these for a list."""
+
+
+def slots_of(structure: Structure | None, count: int) -> Slots:
+    """Return which of `count` operands fill the tensor arguments of a call."""
+    if structure is None:
+        return tuple(range(count))
+    numbers = iter(range(count))
+    return tuple(
+        tuple(next(numbers) if one else None for one in entry)
+        if isinstance(entry, tuple)
+        else (next(numbers) if entry else None)
+        for entry in structure
+    )
+
+
 @attrs.define(frozen=True, slots=False, cache_hash=True)
 class Call:
     """A call of a torch op on tensors of known shapes; hashable, so that whatever is derived can be memoised.
@@ -212,14 +229,6 @@ class Call:
         return dict(self.arguments)
 
     @cached_property
-    def slots(self) -> tuple[int | tuple[int | None, ...] | None, ...]:
-        """Return for each tensor argument of the schema: the operand's index, None, or a tuple of these for a list."""
-        if self.structure is None:
-            return tuple(range(len(self.operands)))
-        numbers = iter(range(len(self.operands)))
-        return tuple(
-            tuple(next(numbers) if one else None for one in entry)
-            if isinstance(entry, tuple)
-            else (next(numbers) if entry else None)
-            for entry in self.structure
-        )
+    def slots(self) -> Slots:
+        """Return which operands fill the tensor arguments of the schema."""
+        return slots_of(self.structure, len(self.operands))

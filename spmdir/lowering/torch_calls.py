@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from spmdir.core.admission import draws
-from spmdir.core.call import Local
+from spmdir.core.call import Local, slots_of
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.value_op import ValueOp
 from spmdir.lowering.result_types import Results, check_results
@@ -88,14 +88,14 @@ class TorchCalls:
 
     def _arguments(self, op: ValueOp, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments of the schema, from literals by name and from operands in order."""
-        literals, call = op.argument, op.call()
-        slots = iter(call.slots)
+        literals, structure = op.argument, op.structure.data if op.structure else None
+        slots = iter(slots_of(structure, len(op.tensors)))
         named = schema(torch_op(op.name))
         given: list[tuple[bool, Any]] = []
         kwargs: dict[str, Any] = {}
         for name, type_, keyword_only in named:
             value, known = None, False
-            if "Tensor" in type_ and not (call.structure is None and name in literals):
+            if "Tensor" in type_ and not (structure is None and name in literals):
                 slot = next(slots, None)
                 value = _operands(slot)
                 known = slot is not None
