@@ -42,7 +42,6 @@ SAME_NAME = {
 
 
 SAME_CLASS = {
-    "Candidate": "what the search may choose for a value; a rewrite that fuse-collectives may do",
     "Collective": "the base of ops in dialects; a term of rewrites in passes",
     "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar, Literal
@@ -47,7 +47,7 @@ from spmdir.reshard.topology import H100X8, Topology, find_topology, with_costs
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.budget import OverBudget, solve_within
-from spmdir.search.candidates import Unsolvable
+from spmdir.search.joint_states import Unsolvable
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import (
     Annotation,
@@ -94,6 +94,14 @@ class OpStrategies:
     plugin_placements: tuple[Placement, ...] = ()
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
     _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+
+    @property
+    def annotations(self) -> Collection[Sharding]:
+        return [sharding for sharding in self.results if sharding is not None]
+
+    @property
+    def majors(self) -> Mapping[int, Collection[int]]:
+        return self.rule.majors if self.rule is not None else {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
@@ -228,10 +236,8 @@ class PropagatePass(FunctionPass):
     """A file of measured times, which come before those of the topology."""
     memory: Literal["auto", "least"] | Size | None = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
-    rounds: Count = 3
-    """How often each mesh axis is decided."""
-    effort: Count = 30
-    """Neighbourhood moves tried on each axis in each round."""
+    effort: Count = 100
+    """Moves of local improvement tried on each two axes."""
     sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
     missing_rule: Literal["warn", "error"] = "warn"
@@ -271,8 +277,8 @@ class PropagatePass(FunctionPass):
         budget = _budget(self.memory, topology)
         views = cache(lambda: views_of(problem, list(map(_rule, problem.nodes))))
 
-        def solved(problem: Problem, depths: Sequence[int] = ()) -> Solution:
-            search = partial(solve, rounds=self.rounds, effort=self.effort, depths=depths)
+        def solved(problem: Problem) -> Solution:
+            search = partial(solve, effort=self.effort)
             try:
                 return solve_within(problem, budget, search, views)
             except OverBudget as error:
@@ -290,7 +296,7 @@ class PropagatePass(FunctionPass):
             # Plug-in placements that are not the same on sub-axes cannot be used with them.
             with contextlib.suppress(Unsolvable, ShardingError):
                 finer = problem.on(wider)
-                other = solved(finer, (solution.depth,) if solution else ())
+                other = solved(finer)
                 if (solution is None or other.cost < solution.cost) and _fits(finer, other.strategies):
                     return makers, finer, other
         if solution is None:

@@ -7,7 +7,7 @@ get. An op has the strategies of its rule; an input, a constraint and an output 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import attrs
@@ -108,6 +108,16 @@ class StrategySource(Protocol):
         """Return what the unsharded op computes."""
         ...
 
+    @property
+    def annotations(self) -> Collection[Sharding]:
+        """Return the user annotations, in which axes that shard one dimension have a nesting order."""
+        ...
+
+    @property
+    def majors(self) -> Mapping[int, Collection[int]]:
+        """Return factor → the factors that are outside it in some dimension."""
+        ...
+
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         """Return the strategies on `axis` with `count` ranks, where other axes shard factors as `sharded` says."""
         ...
@@ -183,6 +193,14 @@ class Annotation:
     work: Work = NO_WORK
     parts: tuple[str, ...] = ()
     plugin_placements: tuple[Placement, ...] = ()
+
+    @property
+    def annotations(self) -> Collection[Sharding]:
+        return () if self.sharding is None else (self.sharding,)
+
+    @property
+    def majors(self) -> Mapping[int, Collection[int]]:
+        return {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         fixed = self.sharding is not None and axis not in self.sharding.open_axes

@@ -198,8 +198,8 @@ Norm(inf)
 Cyclic(1, 4)
 Strided(0, 2)"""
 COMMANDS = """spmd-opt in.mlir --propagate --insert-reshard
-spmd-opt in.mlir -p 'propagate{rounds=3 effort=2},insert-reshard' --timing
-spmd-opt - --propagate="rounds=3" --print-ir-after-all --verify-each -o out.mlir
+spmd-opt in.mlir -p 'propagate{effort=2},insert-reshard' --timing
+spmd-opt - --propagate="effort=3" --print-ir-after-all --verify-each -o out.mlir
 spmd-opt in.mlir --cost-report --print-op-generic --print-debuginfo --split-input-file
 spmd-opt --list-passes
 spmd-plan 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor

@@ -47,7 +47,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
             for axis, strategy in taken.items():
                 chosen[axis].append(strategy)
                 held[axis].update(zip(node.results, strategy.results, strict=True))
-        return Solution(chosen, 0.0, 0)
+        return Solution(chosen, 0.0)
 
     return solve
 

@@ -80,7 +80,7 @@ def test_passes_keep_their_order() -> None:
         ("probe{eager=yes}", "cannot be 'yes'; expected true|false"),
         ("probe{order=left}", "cannot be 'left'; expected up|down"),
         ("probe{rate=fast}", "cannot be 'fast'; expected float|none"),
-        ("propagate{rounds=-1}", "option 'rounds' of pass 'propagate' cannot be '-1'; expected int from 0 on"),
+        ("propagate{effort=-1}", "option 'effort' of pass 'propagate' cannot be '-1'; expected int from 0 on"),
         (
             "propagate{memory=much}",
             "option 'memory' of pass 'propagate' cannot be 'much'; expected auto|least|Bytes as 80GiB or 500MB|none",

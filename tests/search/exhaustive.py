@@ -15,9 +15,9 @@ import pytest
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
+from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import Node, NodeStrategy, Problem
 from spmdir.search.repeats import Quotient
-from spmdir.search.solve import joint_cost
 
 Joint = tuple[NodeStrategy, ...]
 """The strategy of a node on each axis, in the order of the mesh."""

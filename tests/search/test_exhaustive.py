@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from spmdir.core.mesh import Mesh
-from spmdir.search.solve import joint_cost, solve
+from spmdir.search.joint_cost import joint_cost
+from spmdir.search.solve import solve
 from tests.search.exhaustive import joint_strategies, optimum, unmerged
 from tests.search.random_programs import Program, programs
 from tests.search.test_search import problem_of

@@ -155,7 +155,7 @@ def stack(layers: int) -> Problem:
     return problem_of(f"spmd.mesh @mesh <a = 4>\nfunc.func @main({head}) -> ({held}) {{\n{body}\n}}\n")
 
 
-@pytest.mark.parametrize("depth", solve.DEPTHS)
+@pytest.mark.parametrize("depth", [3, solve.DEPTH])
 def test_layers_beyond_those_that_differ_only_weigh_more(depth: int) -> None:
     short, long = quotient(stack(9), depth), quotient(stack(12), depth)
     assert len(short.nodes) == len(long.nodes) < len(stack(9).nodes)
@@ -168,12 +168,11 @@ def test_every_further_layer_costs_the_same() -> None:
     assert steps == pytest.approx([steps[0]] * 3)
 
 
-def test_merging_repeats_loses_nothing_on_a_stack_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_repeats_loses_nothing_on_a_stack_of_layers() -> None:
     problem = stack(6)
     merged = cost(problem, solve.solve(problem).strategies["a"])
-    monkeypatch.setattr(solve, "DEPTHS", (100,))
     assert len(quotient(problem, 100).nodes) == len(problem.nodes)
-    assert merged == pytest.approx(cost(problem, solve.solve(problem).strategies["a"]))
+    assert merged == pytest.approx(cost(problem, solve.solve(problem, depth=100).strategies["a"]))
 
 
 def test_nodes_of_different_surroundings_are_never_merged() -> None:

@@ -199,8 +199,8 @@ INTERNAL = "error: internal error, please report: BaseException: a: b (set SPMDI
 
 
 def test_both_spellings_of_a_pipeline_give_the_same_and_are_dumped(run) -> None:
-    expected = run("in.mlir", "--propagate=rounds=2", "--insert-reshard")[1]
-    text = "builtin.module(propagate{rounds=2},insert-reshard)"
+    expected = run("in.mlir", "--propagate=effort=2", "--insert-reshard")[1]
+    text = "builtin.module(propagate{effort=2},insert-reshard)"
     assert run("in.mlir", f"--pass-pipeline={text}", "--dump-pass-pipeline") == (0, expected, f"{text}\n")
 
 

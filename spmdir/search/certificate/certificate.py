@@ -8,8 +8,8 @@ from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import Joint, states_of
 from spmdir.search.certificate.dual_bound import DualBound
 from spmdir.search.certificate.reshard_bounds import ReshardBounds
-from spmdir.search.problem import Problem, local_seconds
-from spmdir.search.solve import inside_seconds
+from spmdir.search.joint_cost import node_seconds
+from spmdir.search.problem import Problem
 
 DEPTH = 4
 """How far nodes have to look alike to share their numbers in the bound."""
@@ -79,10 +79,7 @@ def certify(problem: Problem, objective: float) -> Certificate:
     classes = alike(problem, DEPTH)
 
     def seconds(one: AlikeNodes, joint: Joint) -> float:
-        chosen = {axis: [strategy] for axis, strategy in zip(problem.mesh.axis_names, joint, strict=True)}
-        return local_seconds(one.node.source.work, problem.topology, joint) + inside_seconds(
-            problem.mesh, chosen, 0, problem
-        )
+        return node_seconds(one.node.source.work, joint, problem.mesh.axis_names, problem.mesh, problem)
 
     states = states_of(problem, classes, seconds)
     dual = DualBound(classes, states, ReshardBounds(problem))

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard --lower-reshard="topology=flat" --localize
 
 // Sharded by tp first and by dp then, as FSDP over tensor parallelism does, and gathered over dp for its use.
 spmd.mesh @mesh <dp = 2, tp = 2>

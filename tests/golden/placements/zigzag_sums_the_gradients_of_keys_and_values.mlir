@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard
+// RUN: spmd-opt %s --propagate="topology=flat" --insert-reshard --lower-reshard
 // Every rank has the queries of its own tokens and all keys, so the gradients of keys and values are partial sums.
 spmd.mesh @mesh <cp = 4>
 

@@ -40,14 +40,14 @@ func.func @stack(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, d
 // |   %4 = aten.mm(%3, %up1) : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %5 = aten.gelu(%4) {approximate = "none"} : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %6 = aten.mm(%5, %down1) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
-// |   %7 = aten.add.Tensor(%3, %6) : tensor<64x256xf32> <dp: S(0), tp: P(sum)> needs (<dp: S(0), tp: P(sum)>, _)
-// |   %8 = aten.mm(%7, %up2) : tensor<64x1024xf32> <dp: S(0), tp: S(1)> needs (<dp: S(0)>, _)
+// |   %7 = aten.add.Tensor(%3, %6) : tensor<64x256xf32> <dp: S(0)> needs (_, <dp: S(0)>)
+// |   %8 = aten.mm(%7, %up2) : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %9 = aten.gelu(%8) {approximate = "none"} : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %10 = aten.mm(%9, %down2) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
-// |   %11 = aten.add.Tensor(%7, %10) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
-// |   %12 = aten.mm(%11, %up3) : tensor<64x1024xf32> <dp: S(0), tp: S(1)> needs (<dp: S(0)>, _)
+// |   %11 = aten.add.Tensor(%7, %10) : tensor<64x256xf32> <dp: S(0)> needs (_, <dp: S(0)>)
+// |   %12 = aten.mm(%11, %up3) : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %13 = aten.gelu(%12) {approximate = "none"} : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %14 = aten.mm(%13, %down3) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
-// |   %15 = aten.add.Tensor(%11, %14) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
+// |   %15 = aten.add.Tensor(%11, %14) : tensor<64x256xf32> <dp: S(0)> needs (_, <dp: S(0)>)
 // |   return %15 : tensor<64x256xf32>
 // | }

@@ -1,0 +1,153 @@
+"""A decision of the search: one state for each part of a program, and what it costs.
+
+A value's reshards cost one price for each distinct joint placement that its users need, or, where that is less, what
+it costs to bring the value to one placement and from there to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from spmdir.search.joint_states import Numbers, StateTable
+from spmdir.search.prices import Prices
+from spmdir.search.repeats import Quotient
+
+
+class Assignment:
+    """The parts of a program with their states, of which one is chosen for each.
+
+    Joint placements are numbered for each value here: those that its parts make or need.
+
+    Attributes:
+        cost: part → seconds of each of its states.
+        needs: part → {value: for each operand that is this value, the placement that each state needs}.
+        makes: part → for each result, the placement that each state makes.
+        price: value → what a reshard of it costs, [before, after].
+        choice: part → its state.
+        made: value → the placement that it is made in.
+        wanted: value → {placement: how many operands need it}.
+    """
+
+    def __init__(self, shared: Quotient, states: Sequence[StateTable], prices: Prices):
+        self.shared, self.states = shared, states
+        self.cost = cost = [own.seconds * weight for own, weight in zip(states, shared.weight, strict=True)]
+        members: list[list[Numbers]] = [[] for _ in shared.values]
+        for part, node in enumerate(shared.nodes):
+            for slot, value in shared.uses[part]:
+                members[value].append(states[part].operands[:, slot])
+            for position, value in enumerate(node.results):
+                members[value].append(states[part].results[:, position])
+        replicated = np.array([prices.placements.replicated])
+        self.numbers = [np.unique(np.concatenate([*found, replicated])) for found in members]
+        self.price: list[Numbers] = []
+        known: dict[object, Numbers] = {}
+        holding, copy_holding = shared.holding, shared.copy_holding
+        for value, numbers in enumerate(self.numbers):
+            meta, weight = shared.values[value], shared.value_weight[value]
+            key = (numbers.tobytes(), meta.bytes, weight, copy_holding and copy_holding[value])
+            if key not in known:
+                known[key] = prices.table(numbers, value)
+            self.price.append(known[key])
+        rows: dict[int, list[list[float]]] = {}
+        self.rows: list[list[list[float]]] = []
+        for price in self.price:
+            if id(price) not in rows:
+                rows[id(price)] = price.tolist()
+            self.rows.append(rows[id(price)])
+        self.needs: list[dict[int, list[Numbers]]] = []
+        self.makes: list[list[Numbers]] = []
+        for part, node in enumerate(shared.nodes):
+            needs: dict[int, list[Numbers]] = {}
+            for slot, value in shared.uses[part]:
+                needs.setdefault(value, []).append(np.searchsorted(self.numbers[value], states[part].operands[:, slot]))
+            self.needs.append(needs)
+            self.makes.append(
+                [
+                    np.searchsorted(self.numbers[value], states[part].results[:, position])
+                    for position, value in enumerate(node.results)
+                ]
+            )
+        if holding:
+            for part, node in enumerate(shared.nodes):
+                for position, value in enumerate(node.results):
+                    held = prices.held(self.states[part].results[:, position], value)
+                    cost[part] = cost[part] + holding[value] * held
+        self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
+        self.make_rows = [[a.tolist() for a in arrays] for arrays in self.makes]
+        self.cost_rows = [c.tolist() for c in cost]
+        self.choice = [-1] * len(shared.nodes)
+        self.made = [0] * len(shared.values)
+        self.wanted: list[dict[int, int]] = [{} for _ in shared.values]
+        self.touched = [
+            list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
+        ]
+
+    def assume(self, choice: Iterable[int]) -> None:
+        """Choose a state for every part."""
+        for part, state in enumerate(choice):
+            self.choose(part, state)
+
+    def choose(self, part: int, state: int) -> None:
+        """Choose a state for a part."""
+        former = self.choice[part]
+        if former == state:
+            return
+        self.choice[part] = state
+        for value, slots in self.need_rows[part].items():
+            wanted = self.wanted[value]
+            for needs in slots:
+                if former >= 0:
+                    old = needs[former]
+                    if wanted[old] == 1:
+                        del wanted[old]
+                    else:
+                        wanted[old] -= 1
+                new = needs[state]
+                wanted[new] = wanted.get(new, 0) + 1
+        for value, makes in zip(self.shared.nodes[part].results, self.make_rows[part], strict=True):
+            self.made[value] = makes[state]
+
+    def value_cost(self, value: int) -> float:
+        """Return what the reshards of a value cost as decided now."""
+        rows, wanted = self.rows[value], self.wanted[value]
+        row = rows[self.made[value]]
+        direct = 0.0
+        for placement in wanted:
+            direct += row[placement]
+        if not direct or len(wanted) == 1:
+            return direct
+        for copy in wanted:
+            if row[copy]:
+                through = row[copy]
+                for placement in wanted:
+                    through += rows[copy][placement]
+                if through < direct:
+                    direct = through
+        return direct
+
+    def total(self) -> float:
+        """Return the cost of the program as decided now."""
+        cost = 0.0
+        for costs, state in zip(self.cost_rows, self.choice, strict=True):
+            cost += costs[state]
+        return cost + sum(map(self.value_cost, range(len(self.made))))
+
+    def gain(self, moves: dict[int, int]) -> float:
+        """Move parts to states, and return what that saves; they stay there."""
+        values: dict[int, None] = {}
+        before = after = 0.0
+        for part, state in moves.items():
+            costs = self.cost_rows[part]
+            before += costs[self.choice[part]]
+            after += costs[state]
+            for value in self.touched[part]:
+                values[value] = None
+        for value in values:
+            before += self.value_cost(value)
+        for part, state in moves.items():
+            self.choose(part, state)
+        for value in values:
+            after += self.value_cost(value)
+        return before - after

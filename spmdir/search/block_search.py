@@ -1,0 +1,200 @@
+"""The search on a block of mesh axes, the strategies on the other axes fixed.
+
+Sweeps over the whole program begin, then moves over forests of parts, then moves that one part starts and others
+follow. Every move is kept only if the program costs less after it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+from spmdir.core.progress import say
+from spmdir.search.assignment import Assignment
+from spmdir.search.catalogue import catalogue
+from spmdir.search.follow import Follower
+from spmdir.search.forest import improve_forest
+from spmdir.search.joint_states import Joint, JointPlacements, StateFinder, StateTable
+from spmdir.search.prices import Prices
+from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.repeats import Quotient
+from spmdir.search.sweeps import sweep
+
+HOPELESS = 0.5
+"""A move that costs this part of all reshards at first is undone before its surroundings are improved."""
+
+LEAST = 1e-9
+"""What a move has to save, as a part of the cost of the program: rounding errors are smaller."""
+
+KICKS = 40
+"""The most moves that one part starts after each shake."""
+
+SHAKE = 4
+"""How many such moves a shake counts as."""
+
+SHAKEN = 0.3
+"""The part of values whose reshards cost otherwise in a shake."""
+
+FORESTS = 3
+"""How often parts are freed in another order before the moves that one part starts."""
+
+
+class BlockSearch:
+    """The search of the best states of all parts on a block of axes.
+
+    Args:
+        axes: those that are decided: the block, and axes before it.
+        block: positions in `axes` of those to decide.
+        fixed: by part, a strategy for each of `axes`; of those in the block it is a start, or None.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        shared: Quotient,
+        axes: Sequence[str],
+        block: Sequence[int],
+        fixed: Sequence[Sequence[NodeStrategy | None]] | None,
+    ):
+        say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
+        self.shared = shared
+        self.placements = JointPlacements(problem.mesh, axes, catalogue(shared.plugin_placements))
+        finder = StateFinder(problem.mesh, shared, self.placements)
+        states = [
+            finder.of(part, block, fixed[part] if fixed is not None else None) for part in range(len(shared.nodes))
+        ]
+        self.prices = Prices(problem.mesh, shared, self.placements)
+        self.now = Assignment(shared, states, self.prices)
+        self.block, self.random = block, random.Random(0)
+        self.start = None if fixed is None else [_position(s, joint) for s, joint in zip(states, fixed, strict=True)]
+
+    def run(self, effort: int) -> list[Joint]:
+        """Return the strategies of each part on all axes, with at most `effort` moves that one part starts."""
+        now = self.now
+        if self.start is not None and None not in self.start:
+            now.assume(self.start)  # type: ignore
+        else:
+            now.assume(sweep(now))
+        self._improve(FORESTS)
+        left = min(effort, 2 * sum(len(rows) - 1 for rows in now.cost_rows))
+        left = Kicks(self).run(left)
+        best, least = list(now.choice), now.total()
+        while left > 0:
+            self._shake()
+            some = min(left, KICKS)
+            left -= SHAKE + some - Kicks(self).run(some)
+            total = now.total()
+            if total < least * (1 - LEAST):
+                best, least = list(now.choice), total
+            else:
+                now.assume(best)
+        self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
+        return [states.strategies[choice] for states, choice in zip(now.states, now.choice, strict=True)]
+
+    def _shake(self) -> None:
+        """Improve the decision as if the reshards of some values cost otherwise, then as they are."""
+        now, chance = self.now, self.random
+        price, rows = now.price, now.rows
+        now.price, now.rows = list(price), list(rows)
+        for value in range(len(price)):
+            if chance.random() < SHAKEN:
+                factor = math.exp(chance.gauss(0.0, 1.0))
+                now.price[value] = price[value] * factor
+                now.rows[value] = now.price[value].tolist()
+        self._improve(2)
+        now.price, now.rows = price, rows
+        self._improve(1)
+
+    def _improve(self, times: int) -> None:
+        order, least = list(range(len(self.now.choice))), LEAST * self.now.total()
+        for _ in range(times):
+            self.random.shuffle(order)
+            improve_forest(self.now, order, least)
+
+
+class Kicks:
+    """Moves that one part starts: at a reshard, it takes another strategy on an axis, and others follow."""
+
+    def __init__(self, search: BlockSearch):
+        self.search, self.now, self.shared = search, search.now, search.shared
+        self.follower = Follower(search.now, search.placements)
+        self.beside = self.shared.neighbours
+        self.total = self.now.total()
+        self.reshards = 0.0
+        self.tried: set[object] = set()
+        self.reached: set[object] = set()
+
+    def run(self, effort: int) -> int:
+        """Try up to `effort` moves; stop when none that has not been tried saves anything."""
+        left, changed = effort, True
+        while changed and left > 0:
+            changed = False
+            for part, axis, state in self._moves():
+                if left <= 0:
+                    break
+                left -= 1
+                changed = self._try(part, axis, state) or changed
+        return left
+
+    def _moves(self) -> Iterator[tuple[int, int, int]]:
+        """Yield parts next to reshards, the most expensive first, with an axis and another state."""
+        now = self.now
+        costs = [now.value_cost(value) for value in range(len(now.made))]
+        self.reshards = sum(costs)
+        parts: dict[int, None] = {}
+        for value in sorted(range(len(costs)), key=lambda value: (-costs[value], value)):
+            if costs[value] <= 0:
+                break
+            parts.setdefault(self.shared.producer[value][0])
+            parts.update(dict.fromkeys(user for user, _ in self.shared.users[value]))
+        for part, rows in enumerate(now.cost_rows):
+            if not self.shared.uses[part] and min(rows) < rows[now.choice[part]]:
+                parts.setdefault(part)
+        for part in parts:
+            for axis in self.search.block:
+                for state in self.follower.states_beside(part, now.choice[part], axis):
+                    move = part, axis, self.follower.keys[part][state][axis]
+                    if move not in self.tried and self.follower.keys[part][now.choice[part]][axis] != move[2]:
+                        self.tried.add(move)
+                        at = self.follower.state_with(part, now.choice[part], axis, move[2])
+                        if at is not None:
+                            yield part, axis, at
+
+    def _try(self, part: int, axis: int, state: int) -> bool:
+        """Move a part and what follows, improve what is around them, and keep that if it saves."""
+        now = self.now
+        former = self.follower.follow(part, state, axis)
+        reached = frozenset((moved, now.choice[moved]) for moved in former)
+        if reached in self.reached:
+            self._undo(former)
+            return False
+        self.reached.add(reached)
+        total = now.total()
+        if total - self.total <= HOPELESS * self.reshards:
+            around = dict.fromkeys(former)
+            for moved in former:
+                around.update(dict.fromkeys(self.beside[moved]))
+            order = list(around)
+            self.search.random.shuffle(order)
+            for moved in order:
+                former.setdefault(moved, now.choice[moved])
+            total -= improve_forest(now, order, LEAST * self.total)
+            if total < self.total * (1 - LEAST):
+                self.total = now.total()
+                return True
+        self._undo(former)
+        return False
+
+    def _undo(self, former: dict[int, int]) -> None:
+        for part, state in former.items():
+            self.now.choose(part, state)
+
+
+def _position(states: StateTable, joint: Sequence[NodeStrategy | None]) -> int | None:
+    """Return which of the states has these strategies; None if there is none."""
+    wanted = [(s.operands, s.results) if s is not None else None for s in joint]
+    for at, own in enumerate(states.strategies):
+        if all((s.operands, s.results) == want for s, want in zip(own, wanted, strict=True)):
+            return at
+    return None

@@ -1,0 +1,93 @@
+"""The placements that the values of a program may have on one axis, by number."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+import attrs
+import numpy as np
+
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.standard import Partial, R, Shard
+from spmdir.reshard.axis_price import axis_price, depends_on_shape
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.topology import Topology
+
+LARGE = 2.0**30
+"""Bytes, many enough that the time to start a collective is little beside that to send them."""
+
+_DIMS = 12
+EVERYWHERE: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
+"""The placements that the values of any program may have."""
+
+
+@attrs.define(frozen=True, slots=False, eq=False)
+class Catalogue:
+    """The placements that values of a program may have, by number.
+
+    Attributes:
+        placements: the standard ones first, R being 0.
+    """
+
+    placements: tuple[Placement, ...]
+
+    @cached_property
+    def index(self) -> dict[Placement, int]:
+        """Return placement → its number."""
+        return {placement: index for index, placement in enumerate(self.placements)}
+
+    @cached_property
+    def kind(self) -> list[str | None]:
+        """Return, by placement, the kind of its reduction if it does not commute with all others, else None."""
+        return [p.kind for p in self.placements]
+
+    @cached_property
+    def shards(self) -> list[bool]:
+        """Return, by placement, whether it shards a dimension."""
+        return [p.dim is not None for p in self.placements]
+
+    @cached_property
+    def gathers(self) -> list[list[bool]]:
+        """Return, by source and target placement, whether the reshard concatenates shards."""
+        shard = [p.trait == "shard" for p in self.placements]
+        return [[before and not after for after in shard] for before in shard]
+
+    @cached_property
+    def shaped(self) -> list[list[int]]:
+        """Return, by source placement, the targets to which the price depends on the shape."""
+
+        def targets(source: Placement) -> list[int]:
+            some = self.placements if source in plugins else plugins
+            found = (target for target in some if target != source and depends_on_shape(source, target))
+            return [self.index[target] for target in found]
+
+        plugins = self.placements[len(EVERYWHERE) :]
+        return [targets(source) if plugins else [] for source in self.placements]
+
+    @cache  # noqa: B019  # catalogues live as long as the process
+    def prices(
+        self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return, [before, after], the seconds to start a reshard on `count` ranks, and those a byte.
+
+        Reshards that there are not take infinitely long to start; those whose cost depends on the shape count as such.
+        """
+
+        def of(size: float) -> np.ndarray:
+            return np.array(
+                [
+                    [axis_price(a, b, size, count, collectives, None, topology, nodes).seconds for b in self.placements]
+                    for a in self.placements
+                ]
+            )
+
+        start, large = of(0.0), of(LARGE)
+        start[np.isnan(start)] = np.inf
+        return start, np.where(np.isinf(start), 0.0, (large - np.where(np.isinf(start), 0.0, start)) / LARGE)
+
+
+@cache
+def catalogue(plugin_placements: tuple[Placement, ...]) -> Catalogue:
+    """Return the catalogue of the standard placements and of those of plug-ins."""
+    return Catalogue((*EVERYWHERE, *plugin_placements))

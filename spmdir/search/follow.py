@@ -1,0 +1,112 @@
+"""Moves that one part starts: it takes another state, and the parts around it follow where that saves a reshard."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from spmdir.search.assignment import Assignment
+from spmdir.search.joint_states import JointPlacements
+
+
+class Follower:
+    """Moves parts on one axis, their strategies on the other axes as they are."""
+
+    def __init__(self, now: Assignment, placements: JointPlacements):
+        self.now, self.catalogue = now, placements.catalogue
+        self.placed = [[placements.all[number] for number in numbers] for numbers in now.numbers]
+        self.axes = range(len(placements.axes))
+        known: dict[int, list[tuple[int, ...]]] = {}
+        self.keys: list[list[tuple[int, ...]]] = []
+        for states in now.states:
+            if id(states) not in known:
+                numbered: list[dict[object, int]] = [{} for _ in self.axes]
+                known[id(states)] = [
+                    tuple(
+                        numbered[axis].setdefault((s.operands, s.results), len(numbered[axis]))
+                        for axis, s in enumerate(joint)
+                    )
+                    for joint in states.strategies
+                ]
+            self.keys.append(known[id(states)])
+        self.beside: list[dict[tuple[int, int], list[int]]] = [{} for _ in now.choice]
+        self._shard = self.catalogue.shards
+
+    def states_beside(self, part: int, state: int, axis: int) -> list[int]:
+        """Return the states of a part that differ from one on an axis alone."""
+        found = self.beside[part].get((state, axis))
+        if found is None:
+            key = self.keys[part][state]
+            rest = key[:axis], key[axis + 1 :]
+            found = [
+                other
+                for other, own in enumerate(self.keys[part])
+                if other != state and (own[:axis], own[axis + 1 :]) == rest
+            ]
+            order = self.now.states[part].order
+            found.sort(key=lambda other: order[other] != order[state])
+            self.beside[part][state, axis] = found
+        return found
+
+    def state_with(self, part: int, state: int, axis: int, key: int) -> int | None:
+        """Return the state of a part that has another strategy, by its key, on one axis; None if there is none."""
+        for other in self.states_beside(part, state, axis):
+            if self.keys[part][other][axis] == key:
+                return other
+        return None
+
+    def follow(self, part: int, state: int, axis: int) -> dict[int, int]:
+        """Move a part to a state and let others follow on an axis; return the former states of those that moved."""
+        now = self.now
+        former = {part: now.choice[part]}
+        now.choose(part, state)
+        frontier = deque([part])
+        visited = {part}
+        users, producer = now.shared.users, now.shared.producer
+        while frontier:
+            here = frontier.popleft()
+            for value in now.touched[here]:
+                placed = self.placed[value]
+                maker, position = producer[value]
+                if maker == here:
+                    made = placed[now.made[value]][axis]
+                    if self._shard[made]:
+                        for user, _ in users[value]:
+                            if user not in visited:
+                                rows = now.need_rows[user][value]
+                                self._invite(user, value, rows, made, axis, former, frontier, visited)
+                if maker not in visited:
+                    state = now.choice[here]
+                    wanted = placed[now.need_rows[here][value][0][state]][axis]
+                    if self._shard[wanted]:
+                        rows = [now.make_rows[maker][position]]
+                        self._invite(maker, value, rows, wanted, axis, former, frontier, visited)
+        return former
+
+    def _invite(
+        self,
+        part: int,
+        value: int,
+        rows: Sequence[Sequence[int]],
+        wanted: int,
+        axis: int,
+        former: dict[int, int],
+        frontier: deque[int],
+        visited: set[int],
+    ) -> None:
+        now, placed = self.now, self.placed[value]
+        state = now.choice[part]
+        if all(placed[row[state]][axis] == wanted for row in rows):
+            return
+        visited.add(part)
+        agreeing = [
+            other
+            for other in self.states_beside(part, state, axis)
+            if all(placed[row[other]][axis] == wanted for row in rows)
+        ]
+        if agreeing:
+            costs = now.cost_rows[part]
+            best = min(agreeing, key=costs.__getitem__)
+            former[part] = state
+            now.choose(part, best)
+            frontier.append(part)

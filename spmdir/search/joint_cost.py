@@ -1,0 +1,136 @@
+"""What a decision on all axes costs, reshards as the planner prices them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import Partial, Placement, R
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.axis_price import axis_price
+from spmdir.reshard.collective_spec import Sizes
+from spmdir.reshard.cost import NEIGHBOURS, cost, local_bytes, node_count
+from spmdir.reshard.plan_tree import Planner, plan_tree
+from spmdir.rules.strategies.strategy import shard_counts
+from spmdir.search.problem import NodeStrategy, Problem, local_seconds
+from spmdir.search.repeats import Quotient
+from spmdir.search.work import Work
+
+_SUM = Partial("sum")
+
+Placed = tuple[tuple[str, Placement], ...]
+"""The placement on each axis, axes that shard one dimension in nesting order."""
+
+
+def joint_cost(
+    mesh: Mesh,
+    shared: Quotient,
+    chosen: Mapping[str, Sequence[NodeStrategy]],
+    orders: Sequence[tuple[int, ...]] | None = None,
+) -> float:
+    """Return the cost of a decision on all axes in seconds: compute, and the reshards of each value as planned.
+
+    Args:
+        orders: by node, the axes by position, those that shard one factor in nesting order; that of the mesh if None.
+    """
+    total, axes = 0.0, tuple(chosen)
+    joints = list(zip(*chosen.values(), strict=True))
+    known: dict[object, float] = {}
+    for part, node in enumerate(shared.nodes):
+        key = (node.source, *map(id, joints[part]))
+        if key not in known:
+            known[key] = node_seconds(node.source.work, joints[part], axes, mesh, shared)
+        total += shared.weight[part] * known[key]
+    natural = range(len(axes))
+
+    def placed(part: int, placements: Sequence[Placement]) -> Placed:
+        return tuple([(axes[at], placements[at]) for at in (orders[part] if orders is not None else natural)])
+
+    for value, meta in enumerate(shared.values):
+        part, position = shared.producer[value]
+        made = placed(part, [strategy.results[position] for strategy in joints[part]])
+        wanted = {
+            placed(user, [strategy.operands[slot] for strategy in joints[user]]): None
+            for user, slot in shared.users[value]
+        }
+        if shared.holding:
+            total += shared.value_weight[value] * _held(meta, value, made, wanted, mesh, shared)
+        if len(wanted) == 1 and made in wanted:
+            continue
+        total += shared.value_weight[value] * value_seconds(meta, made, tuple(wanted), mesh, shared)
+    return total
+
+
+def node_seconds(
+    work: Work, joint: Sequence[NodeStrategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
+) -> float:
+    """Return how long a node takes with a strategy on each of `axes`: its compute, and what it sends inside the op."""
+    spent = local_seconds(work, shared.topology, joint)
+    for at, (axis, strategy) in enumerate(zip(axes, joint, strict=True)):
+        if not strategy.sent_bytes and not strategy.inner_bytes:
+            continue
+        sharded = shard_counts((s, mesh.sizes[a]) for k, (a, s) in enumerate(zip(axes, joint, strict=True)) if k != at)
+        count, nodes = mesh.sizes[axis], node_count((axis,), mesh)
+        for size, factors in strategy.inner_bytes:
+            local = size / math.prod(map(sharded.of, factors))
+            spent += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
+        for size, factors in strategy.sent_bytes:
+            sizes = Sizes(count, 0, 0, size / math.prod(map(sharded.of, factors)))
+            spent += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
+    return spent
+
+
+def value_seconds(
+    meta: TensorMeta,
+    made: Placed,
+    wanted: Sequence[Placed],
+    mesh: Mesh,
+    shared: Quotient,
+) -> float:
+    """Return what the reshards of a value cost that is made in one joint placement and wanted in others.
+
+    It is infinite if the placements cannot shard the value together.
+    """
+    is_plugin = bool(shared.plugin_placements)
+    source = _sharding(mesh, made, is_plugin)
+    targets = dict.fromkeys(_sharding(mesh, placed, is_plugin) for placed in wanted)
+    targets.pop(source, None)
+    if not targets:
+        return 0.0
+    try:
+        for sharding in (source, *targets):
+            sharding.check_shape(mesh, meta.shape)
+        seconds = plan_tree(
+            meta, source, tuple(targets), Planner(mesh.root or mesh, shared.topology, shared.collectives)
+        ).seconds
+    except ShardingError:
+        return math.inf
+    return seconds
+
+
+def _held(
+    meta: TensorMeta, value: int, made: Placed, wanted: Collection[Placed], mesh: Mesh, shared: Quotient
+) -> float:
+    """Return the seconds that holding a value as it is made, and copies as they are wanted, is worth."""
+    is_plugin = bool(shared.plugin_placements)
+    source = _sharding(mesh, made, is_plugin)
+    copies = {_sharding(mesh, placed, is_plugin) for placed in wanted} - {source}
+
+    def size(sharding: Sharding) -> float:
+        return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh.root or mesh)
+
+    return shared.holding[value] * size(source) + shared.copy_holding[value] * sum(map(size, copies))
+
+
+@lru_cache(maxsize=65536)
+def _sharding(mesh: Mesh, placed: Placed, has_plugins: bool) -> Sharding:
+    entries = list(placed)
+    if has_plugins:
+        # The nesting order is decided later; until then placements that require certain sizes come first.
+        entries.sort(key=lambda entry: not entry[1].is_demanding)
+    sharding = Sharding(entries, mesh.name)
+    return sharding if mesh.root is None else sharding.merged(mesh)
