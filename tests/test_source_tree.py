@@ -61,7 +61,7 @@ BY_NAME = {
 }
 """Modules that name modules of later packages in a text, and why."""
 
-ACROSS = {"cuda", "docs", "fuzz", "golden", "models", "packaging", "reference"}
+ACROSS = {"benchmarks", "cuda", "docs", "fuzz", "golden", "models", "packaging", "reference"}
 """Folders of tests that cut across packages."""
 
 SCENARIOS = """

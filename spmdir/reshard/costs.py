@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import attrs
@@ -84,7 +84,7 @@ class Costs:
 
     def op(self, name: str, operands: Sequence[TensorMeta]) -> Measured | None:
         """Return the time of an op on operands of these local types; None if it was not measured."""
-        line = self._ops.get(" ".join([name, *map(_type, operands)])) if self._ops else None
+        line = self._ops.get(op_text(name, operands)) if self._ops else None
         return Measured(line.seconds, f"{self.file}:{line.number}") if line is not None else None
 
     def collective(
@@ -115,8 +115,9 @@ class Costs:
         return Measured(line.seconds * scale, f"{self.file}:{line.number}")
 
 
-def _type(meta: TensorMeta) -> str:
-    return f"{meta.dtype.name}[{','.join(map(str, meta.shape))}]"
+def op_text(name: str, operands: Iterable[TensorMeta]) -> str:
+    """Return how a line calls an op on operands of these local types."""
+    return " ".join([name, *(f"{meta.dtype.name}[{','.join(map(str, meta.shape))}]" for meta in operands)])
 
 
 def read_costs(path: str) -> Costs:

@@ -1,0 +1,43 @@
+"""The constants that fit measured times, and the files that say them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.calibrate import Machine, main, toml_of, topology_of
+from spmdir.reshard.costs import read_costs
+from spmdir.reshard.topology import H100X8, find_topology
+
+
+def test_the_constants_of_a_model_are_found_in_its_times() -> None:
+    base, hop, bandwidth = 10e-6, 2e-6, 100e9
+    times = [
+        (name, size, base + hops * hop + size / bandwidth)
+        for size in (0, 2**20, 2**30)
+        for name, hops in (("all_gather", 7), ("all_to_all", 1))
+    ]
+    machine = Machine("cpu", "gloo", 8)
+    found = topology_of("mine", machine, ({"f32": 1e12, "vector": 1e11}, 5e10, 3e-6, []), times)
+    assert (found.base_latency, found.intra_latency) == (pytest.approx(base), pytest.approx(hop))
+    assert (found.intra_bandwidth, found.memory_bandwidth) == (pytest.approx(bandwidth), 5e10)
+    assert (found.peak("f32"), found.peak("i32"), found.launch_latency) == (1e12, 1e11, 3e-6)
+
+
+def test_a_topology_is_read_from_the_text_that_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml_of(H100X8))
+    read = find_topology(str(path), H100X8)
+    assert toml_of(read) == toml_of(H100X8) and read.peak("bf16") == pytest.approx(H100X8.peak("bf16"), rel=1e-3)
+
+
+@pytest.mark.gloo
+def test_the_machine_at_hand_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-o", str(tmp_path / "mine"), "--ranks", "2", "--seconds", "0.5"]) == 0
+    machine = find_topology(str(tmp_path / "mine.toml"), H100X8)
+    costs = read_costs(str(tmp_path / "mine.costs"))
+    assert machine.intra_bandwidth > 0 and machine.peak("f32") > 0 and machine.memory_bandwidth > 0
+    kinds = {line.what.split()[0] for line in costs.lines}
+    assert kinds == {"aten.mm", "all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
+    assert str(costs) in capsys.readouterr().out
