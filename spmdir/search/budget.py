@@ -48,7 +48,7 @@ def solve_within(problem: Problem, budget: float, search: Search, views: Callabl
         OverBudget: none fits.
     """
     free = search(problem)
-    if math.isinf(budget) or most(problem, free.strategies) <= budget:
+    if math.isinf(budget) or most(problem) <= budget:
         return free
     shared = views()
     found = held(problem, free.strategies, shared)

@@ -11,7 +11,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.buffers import step_buffers
+from spmdir.reshard.buffers import BUFFERS, step_buffers
 from spmdir.reshard.cost import local_bytes
 from spmdir.reshard.plan import plan_reshard
 from spmdir.search.problem import Annotation, NodeStrategy, Problem
@@ -19,6 +19,9 @@ from spmdir.search.timeline import Buffer, Timeline, live_bytes, peak_step
 
 Decision = Mapping[str, Sequence[NodeStrategy]]
 """Axis → the strategy of each node."""
+
+MOST_BUFFERS = 2 * max(map(len, BUFFERS.values()))
+"""More buffers than a reshard allocates."""
 
 Placed = tuple[Placement, ...]
 """The placement of a value on each axis."""
@@ -57,16 +60,11 @@ def _is_live(buffer: Buffer, step: int) -> bool:
     return buffer.first <= step <= buffer.last and buffer.bytes > 0
 
 
-def most(problem: Problem, decision: Decision) -> float:
-    """Return a bound on `held(…).peak_bytes` that is quick to find: no buffer is ever freed, and views are copies."""
-    walk = _Walk(problem, decision)
-    total = 0.0
-    for index, node in enumerate(problem.nodes):
-        total += sum(map(walk.size, node.results, walk.placed(index, "results")))
-        for value, need in zip(node.operands, walk.placed(index, "operands"), strict=True):
-            total += 0.0 if walk.made[value] == need else 5 * problem.values[value].bytes
-        walk.made.update(zip(node.results, walk.placed(index, "results"), strict=True))
-    return total
+def most(problem: Problem) -> float:
+    """Return a bound on `held(…).peak_bytes` that is quick to find, for any decision: nothing is sharded or freed."""
+    sizes = [meta.bytes for meta in problem.values]
+    copied = sum(sizes[value] for node in problem.nodes for value in node.operands)
+    return sum(sizes) + MOST_BUFFERS * copied
 
 
 def worth(problem: Problem, decision: Decision) -> float:

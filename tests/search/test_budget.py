@@ -1,0 +1,76 @@
+"""Limits of memory: what fits is decided as without one, and what does not is decided at more time."""
+
+from __future__ import annotations
+
+import pytest
+
+import spmdir
+from spmdir.core.byte_size import Bytes
+from spmdir.dialects.ir import main_function
+from spmdir.passes.propagation.objective import objective_of
+
+TWICE = """spmd.mesh @mesh <dp = 4, tp = 2>
+
+func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+                %w1: tensor<512x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
+                %w2: tensor<1024x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1), tp: S(0)>})
+    -> (tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0 = aten.mm(%x, %w1) : tensor<64x1024xf32>
+  %1 = aten.gelu(%0) {approximate = "none"} : tensor<64x1024xf32>
+  %2 = aten.mm(%1, %w2) : tensor<64x512xf32>
+  %3 = aten.mm(%2, %w1) : tensor<64x1024xf32>
+  %4 = aten.gelu(%3) {approximate = "none"} : tensor<64x1024xf32>
+  %5 = aten.mm(%4, %w2) : tensor<64x512xf32>
+  return %5 : tensor<64x512xf32>
+}
+"""
+
+
+def decided(memory: str) -> spmdir.MemoryReport:
+    return spmdir.memory_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}"))
+
+
+def objective(memory: str) -> float:
+    found = objective_of(main_function(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")))
+    assert found is not None
+    return found
+
+
+def test_a_program_that_fits_is_decided_as_if_there_were_no_limit() -> None:
+    free, *limited = (
+        spmdir.print_ir(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}"))
+        for memory in ("none", "auto", "80GiB", str(int(decided("none").peak_bytes)))
+    )
+    assert limited == [free] * len(limited)
+
+
+@pytest.mark.parametrize("limit", ["3.7MB", "3MB", "1MB", "819200"])
+def test_what_a_rank_holds_is_within_the_limit(limit: str) -> None:
+    assert decided(limit).peak_bytes <= Bytes(limit) < decided("none").peak_bytes
+
+
+def test_less_memory_takes_no_less_time() -> None:
+    assert objective("none") < objective("3MB") <= objective("819200")
+
+
+def test_a_limit_that_nothing_meets_is_an_error_that_says_what_would_do() -> None:
+    with pytest.raises(
+        spmdir.SpmdirError, match=r"holds 819\.2 kB at once .* of these %w1 262\.1 kB, %w2 262\.1 kB"
+    ) as e:
+        decided("819199")
+    assert "expected at most 819.2 kB" in str(e.value)
+    assert decided("819.2kB").peak_bytes == decided("least").peak_bytes == 819200
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("80GiB", 80 * 2**30), ("500MB", 5e8), ("1.5 kB", 1500.0), ("64", 64.0), ("2e9", 2e9)]
+)
+def test_sizes_have_units(text: str, count: float) -> None:
+    assert Bytes(text) == count
+    assert Bytes(str(Bytes(text))) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "nan", "inf", "80Gib", "1 2"])
+def test_what_is_no_size_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Bytes(text)
