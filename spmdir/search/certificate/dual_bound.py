@@ -1,18 +1,16 @@
 """A lower bound on the cost of all decisions, by prices on the placements in which values are made and needed.
 
 Each use of a value gets two sets of numbers: `made[p]`, for the node that makes the value with placement p, and
-`needed[r]`, for the node that uses it with placement r, such that made[p] + needed[r] is at most the part of the price
-of a reshard from p to r that this use bears. The uses of a value bear at most the whole price together, so one reshard
-that serves several of them counts once. So the reshards of every decision cost at least the sum of made[p] and
-needed[r] over all uses, and the program costs at least what it would if each node chose by itself what is cheapest for
-it, with these numbers added to its own time.
+`needed[r]`, for the node that uses it with placement r, such that made[p] + needed[r] is at most the fraction
+`weight[p]` of the price of a reshard from p to r. For each p, the weights of all uses of a value add up to 1. However
+its reshards share steps, they cost at least as much as the dearest of those that the uses need, which is at least the
+mean by these weights. So the reshards of every decision cost at least the sum of made[p] and needed[r] over all uses,
+and the program costs at least what it would if each node chose by itself what is cheapest for it, with these numbers
+added to its own time.
 
-This holds whatever the numbers are. Those found here are a solution of the dual of the linear relaxation, by block
+This holds whatever the numbers are. Those found here are a solution of the dual of a linear relaxation, by block
 ascent: one node after the other passes on to its neighbours by how much each placement is dearer than its cheapest
 state, so that the bound never falls. Nodes that look alike get equal numbers.
-
-A value may reach a user through a copy that serves another. So a use bears a part of the price of each first reshard,
-from the placement p that the value is made in to a copy c, and of each second one, from c to r.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdir.search.certificate.alike import AlikeNodes, AlikeValue, Role
+from spmdir.search.certificate.alike import AlikeNodes, AlikeValue
 from spmdir.search.certificate.all_states import AllStates, Placed
 from spmdir.search.certificate.reshard_bounds import ReshardBounds, ReshardTable
 
@@ -34,93 +32,77 @@ class _Use:
 
     Attributes:
         count: how many of them a value has.
-        made: by placement made.
-        first: the part of the price of each first reshard that a use bears, [made, copy].
-        second: of each second reshard, [copy, copy].
-        users: the operands, each with the index of its placements among the copies.
+        users: the operands, each with the columns of the table that its placements have.
+        made, weight: by placement made.
     """
 
-    def __init__(self, role: Role, users: list[tuple[Slot, np.ndarray]]):
-        self.count, self.users = role.count, users
-        self.made = self.first = self.second = np.zeros(0)
+    def __init__(self, count: int, users: Sequence[tuple[Slot, np.ndarray]], made: np.ndarray, weight: np.ndarray):
+        self.count, self.users, self.made, self.weight = count, users, made, weight
 
-
-class _Value:
-    """What the reshards of a value cost and its uses bear.
-
-    Attributes:
-        tables: the least prices of first and second reshards, shared with equal values.
-        prices: those of which the uses bear parts now.
-        uses: its uses; where there is one alone, no copy serves two, and there are no second reshards.
-    """
-
-    def __init__(self, tables: Sequence[ReshardTable], uses: list[_Use]):
-        self.tables, self.uses = tables, uses
-        self.prices = [table.seconds.copy() for table in tables]
-        self.count = sum(use.count for use in uses)
-        self.is_shared = len(tables) > 1
-        for use in uses:
-            use.made = np.zeros(len(self.prices[0]))
-            use.first = self.prices[0] / self.count
-            use.second = self.prices[-1] / self.count
-
-    def most_needed(self, use: _Use, needed: list[list[np.ndarray]]) -> np.ndarray:
-        """Return the most that users have for each copy, by needing it."""
-        most = np.full(self.prices[0].shape[1], -np.inf)
-        for (index, slot), at in use.users:
+    def most_needed(self, needed: Sequence[Sequence[np.ndarray]], columns: int) -> np.ndarray:
+        """Return the highest number of a user for each column of the table."""
+        most = np.full(columns, -np.inf)
+        for (index, slot), at in self.users:
             most[at] = np.maximum(most[at], needed[index][slot])
         return most
 
-    def worth(self, use: _Use, needed: list[list[np.ndarray]]) -> np.ndarray:
-        """Return the most that users have for each copy, by needing it or what is made of it, [made, copy]."""
-        direct = self.most_needed(use, needed)
-        if not self.is_shared:
-            return direct[None, :]
-        through = (direct[None, :] - use.second).max(1)
-        return np.where(self.prices[0] > 0.0, np.maximum(direct, through), direct)
 
-    def reach(self, use: _Use) -> np.ndarray:
-        """Return the least that is left to bear for each copy, after what the maker has for it."""
-        direct, copied = self._to_copies(use)
-        return np.minimum(direct, (copied[:, None] + use.second).min(0)) if self.is_shared else direct
+class _Value:
+    """What a reshard of a value costs at the least, and the uses that bear fractions of it."""
 
-    def _to_copies(self, use: _Use) -> tuple[np.ndarray, np.ndarray]:
-        """Return the least that is left to bear for each copy, and for those that cost anything."""
-        left = use.first - use.made[:, None]
-        return left.min(0), np.where(self.prices[0] > 0.0, left, np.inf).min(0)
+    def __init__(self, table: ReshardTable, users: Sequence[tuple[int, Sequence[tuple[Slot, np.ndarray]]]]):
+        self.table = table
+        self.count = sum(count for count, _ in users)
+        rows = len(table.before)
+        self.uses = [_Use(count, slots, np.zeros(rows), np.full(rows, 1.0 / self.count)) for count, slots in users]
+        self._impossible = np.isinf(table.seconds)
 
-    def share_again(self, needed: list[list[np.ndarray]]) -> None:
-        """Let uses that bear more than they need to pass it on to those that do not."""
-        slack = [use.first - use.made[:, None] - self.worth(use, needed) for use in self.uses]
-        _pass_on(self.prices[0], [use.first for use in self.uses], slack, self.uses)
-        slack = [
-            self._to_copies(use)[1][:, None] + use.second - self.most_needed(use, needed)[None, :] for use in self.uses
-        ]
-        _pass_on(self.prices[1], [use.second for use in self.uses], slack, self.uses)
+    def price(self) -> np.ndarray:
+        """Return what reshards cost, 0 where there is none."""
+        return np.where(self._impossible, 0.0, self.table.seconds)
 
-    def follow_tables(self) -> None:
-        """Raise prices to those of the tables."""
-        for at, (price, table) in enumerate(zip(self.prices, self.tables, strict=True)):
-            more = np.where(np.isfinite(price), table.seconds - price, 0.0)
-            price += more
-            for use in self.uses:
-                part = use.second if at else use.first
-                part += more / self.count
+    def borne(self, weight: np.ndarray) -> np.ndarray:
+        """Return what a use of this weight bears of each reshard, [made, needed]."""
+        return np.where(self._impossible, np.inf, self.table.seconds * np.maximum(weight, 1e-300)[:, None])
 
+    def share_again(self, needed: Sequence[Sequence[np.ndarray]]) -> None:
+        """Let uses pass on weight to those that bear more by it."""
+        price = self.price()
+        most = [use.most_needed(needed, price.shape[1]) for use in self.uses]
+        self._pass_on_spare(price, most)
+        if len(self.uses) > 1:
+            self._pass_on_half(price, most)
 
-def _pass_on(price: np.ndarray, parts: Sequence[np.ndarray], slack: Sequence[np.ndarray], uses: Sequence[_Use]) -> None:
-    """Take the slack from each use's part of a price, and give it in equal parts to the uses without."""
-    possible = np.isfinite(price)
-    left, takers, takes = np.where(possible, price, 0.0), np.zeros(price.shape), []
-    for part, spare, use in zip(parts, slack, uses, strict=True):
-        takes.append(possible & (spare <= 1e-9 * price))
-        takers += use.count * takes[-1]
-        np.subtract(part, np.clip(spare, 0.0, part), out=part, where=possible)
-        np.subtract(left, use.count * part, out=left, where=possible)
-    np.maximum(left, 0.0, out=left)
-    everyone = sum(use.count for use in uses)
-    for part, taking in zip(parts, takes, strict=True):
-        part += left * np.where(takers > 0, taking / np.maximum(takers, 1), 1 / everyone)
+    def _pass_on_spare(self, price: np.ndarray, most: Sequence[np.ndarray]) -> None:
+        """Let uses pass on what they do not need to those that need all of theirs."""
+        left, shares = np.ones(len(price)), []
+        for use, asked in zip(self.uses, most, strict=True):
+            least = np.divide(use.made[:, None] + asked, price, out=np.zeros_like(price), where=price > 0.0)
+            shares.append(np.minimum(least.max(1, initial=0.0), use.weight))
+            left -= use.count * shares[-1]
+        is_short = [share >= use.weight * (1 - 1e-9) for share, use in zip(shares, self.uses, strict=True)]
+        takers = sum(use.count * short for use, short in zip(self.uses, is_short, strict=True))
+        for use, share, short in zip(self.uses, shares, is_short, strict=True):
+            more = np.where(takers > 0, short / np.maximum(takers, 1), 1 / self.count)
+            use.weight = share + np.maximum(left, 0.0) * more
+
+    def _pass_on_half(self, price: np.ndarray, most: Sequence[np.ndarray]) -> None:
+        """Let the use that bears least by its weight pass on half of it to the one that would bear most, if it does."""
+        rows = np.arange(len(price))
+        left = [self.borne(use.weight) - asked for use, asked in zip(self.uses, most, strict=True)]
+        slopes = np.array([price[rows, one.argmin(1)] for one in left])
+        counts = np.array([use.count for use in self.uses])
+        weights = np.array([use.weight for use in self.uses])
+        least, highest = slopes.argmin(0), slopes.argmax(0)
+        moved = weights[least, rows] / 2
+        weights[least, rows] -= moved
+        weights[highest, rows] += moved * counts[least] / counts[highest]
+        borne = [(self.borne(weight) - asked).min(1) for weight, asked in zip(weights, most, strict=True)]
+        before = counts @ np.array([one.min(1) for one in left])
+        is_more = counts @ np.array(borne) > before
+        for use, weight, made in zip(self.uses, weights, borne, strict=True):
+            use.weight = np.where(is_more, weight, use.weight)
+            use.made = np.where(is_more, made, use.made)
 
 
 class DualBound:
@@ -145,23 +127,15 @@ class DualBound:
         ]
 
     def _value(self, made: tuple[Placed, ...], of: AlikeValue) -> _Value:
-        slots = [slot for role in of.roles for slot in role.users]
-        copies = tuple(dict.fromkeys(p for index, operand in slots for p in self.states[index].needed[operand]))
-        number = {placed: index for index, placed in enumerate(copies)}
-        uses = [
-            _Use(
-                role,
-                [(slot, np.array([number[p] for p in self.states[slot[0]].needed[slot[1]]])) for slot in role.users],
-            )
-            for role in of.roles
-        ]
-        is_shared = sum(role.count for role in of.roles) > 1
-        value = _Value(
-            [self._prices.table(of.meta, before, copies) for before in (made, copies)[: 1 + is_shared]], uses
-        )
-        for use in uses:
-            for (index, slot), at in use.users:
-                self._sources[index][slot].append((value, use, at))
+        slots = dict.fromkeys(slot for role in of.roles for slot in role.users)
+        needed = {(index, slot): self.states[index].needed[slot] for index, slot in slots}
+        columns = {placed: at for at, placed in enumerate(dict.fromkeys(p for found in needed.values() for p in found))}
+        at = {slot: np.array([columns[placed] for placed in found]) for slot, found in needed.items()}
+        table = self._prices.table(of.meta, made, tuple(columns))
+        value = _Value(table, [(role.count, [(slot, at[slot]) for slot in role.users]) for role in of.roles])
+        for use in value.uses:
+            for (index, slot), columns_of_slot in use.users:
+                self._sources[index][slot].append((value, use, columns_of_slot))
         return value
 
     def bound(self) -> float:
@@ -188,24 +162,27 @@ class DualBound:
             self._give_to_operands(index)
         for values in self._values:
             for value in values:
-                if value.is_shared:
+                if value.count > 1:
                     value.share_again(self._needed)
 
     def _take_from_operands(self, index: int) -> None:
         for needed, sources in zip(self._needed[index], self._sources[index], strict=True):
-            needed[:] = np.minimum.reduce([value.reach(use)[at] for value, use, at in sources])
+            needed[:] = np.minimum.reduce(
+                [(value.borne(use.weight)[:, at] - use.made[:, None]).min(0) for value, use, at in sources]
+            )
 
     def _take_from_results(self, index: int) -> None:
         for value in self._values[index]:
             for use in value.uses:
-                use.made[:] = (use.first - value.worth(use, self._needed)).min(1)
+                borne = value.borne(use.weight)
+                use.made[:] = (borne - use.most_needed(self._needed, borne.shape[1])).min(1)
 
     def _give_to_results(self, index: int) -> None:
         cost = self.reduced(index)
         cost -= cost.min()
         for value, placed in zip(self._values[index], self.states[index].results, strict=True):
             if value.uses:
-                excess = _excess(placed, cost, len(value.prices[0])) / self._parts[index]
+                excess = _excess(placed, cost, len(value.table.before)) / self._parts[index]
                 for use in value.uses:
                     use.made -= excess / use.count
 
@@ -225,17 +202,16 @@ class DualBound:
         near = [cost <= cost.min() + slack for cost in near]
         for index, values in enumerate(self._values):
             for value, placed in zip(values, self.states[index].results, strict=True):
-                table, made = value.tables[0], np.unique(placed[near[index]])
+                table, made = value.table, np.unique(placed[near[index]])
                 for use in value.uses:
-                    tight = use.first - use.made[:, None] - value.worth(use, self._needed) <= slack
+                    borne = value.borne(use.weight)
+                    spare = borne - use.made[:, None] - use.most_needed(self._needed, borne.shape[1])
+                    unknown = (spare <= slack) & ~table.is_planned
                     for (user, slot), at in use.users:
                         needed = np.unique(at[self.states[user].operands[slot][near[user]]])
-                        found = np.argwhere((tight & ~table.is_planned)[np.ix_(made, needed)])
+                        found = np.argwhere(unknown[np.ix_(made, needed)])
                         pairs += [(table, int(made[row]), int(needed[column])) for row, column in found]
         self._prices.plan(pairs)
-        for values in self._values:
-            for value in values:
-                value.follow_tables()
         return len(pairs)
 
 
