@@ -134,7 +134,7 @@ class Pipeline:
     Example:
         >>> pipeline = spmdir.Pipeline("propagate{effort=10},insert-reshard,lower-reshard,localize", topology="h100x8")
         >>> print(pipeline)
-        propagate{effort=10},insert-reshard,lower-reshard{topology=h100x8},localize
+        propagate{effort=10 topology=h100x8},insert-reshard,lower-reshard{topology=h100x8},localize
     """
 
     steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=parse_steps)  # type: ignore[assignment]  # converted
@@ -144,6 +144,8 @@ class Pipeline:
     rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
 
     def __attrs_post_init__(self) -> None:
+        if self.costs is not None:
+            require_type("costs", self.costs, (str, os.PathLike), "the path of a file of measured times")
         self.machine(None)
         if any(step.name not in self.passes for step in self.steps):
             self._add_installed()

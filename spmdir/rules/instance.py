@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -119,18 +119,25 @@ class RuleInstance:
     @cached_property
     def contracts(self) -> bool:
         """Return whether two operands share a summed factor."""
-        holders = [sum(any(f in d for d in dims) for dims in self.operand_dims) for f in range(len(self.factors))]
+        return self._shares_summed(self.operand_dims)
+
+    def _shares_summed(self, operand_dims: Sequence[Dims]) -> bool:
+        holders = [sum(any(f in d for d in dims) for dims in operand_dims) for f in range(len(self.factors))]
         return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
 
     @cached_property
     def flops(self) -> float:
         """Return the floating-point operations of matrix products inside the op: those that clauses say, together.
 
-        Without such clauses they are 2 × the product of all factors for a contraction, and none for other ops.
+        Without such clauses they are 2 × the product of all factors if two operands of numbers like the result's, which
+        positions are not, share a summed factor, and none for other ops.
         """
         clauses = list(self.active("flops"))
         if not clauses:
-            return 2 * math.prod(f.size for f in self.factors) if self.contracts else 0
+            inexact = any(meta is not None and meta.dtype.is_inexact for meta in self.call.results)
+            like = zip(self.operand_dims, self.call.operands, strict=True)
+            multiplied = [dims for dims, meta in like if meta.dtype.is_inexact == inexact]
+            return 2 * math.prod(f.size for f in self.factors) if self._shares_summed(multiplied) else 0
         sizes = [[self.factors[f].size for name in clause.names for f in self.layout.refer(name)] for clause in clauses]
         times = [clause.value.value if isinstance(clause.value, Constant) else 0 for clause in clauses]
         return sum(number * math.prod(each) for number, each in zip(times, sizes, strict=True))  # type: ignore

@@ -41,6 +41,18 @@ def test_an_op_is_priced_by_its_rule(op: str, expected: Work) -> None:
     assert works_of(f"  %0 = {op}") == [expected]
 
 
+def test_a_sum_by_positions_is_no_matrix_product() -> None:
+    options = "{num_weights = 1000, padding_idx = -1, scale_grad_by_freq = false}"
+    op = f"aten.embedding_dense_backward(%x, %i) {options}"
+    listed, result = "%x: tensor<4x16xf32>, %i: tensor<4xi64>", "tensor<1000x16xf32>"
+    module = ir.parse(
+        f"{MESH}func.func @f({listed}) -> {result} {{\n  %0 = {op} : {result}\n  return %0 : {result}\n}}"
+    )
+    problem = build_problem(ir.main_function(module), ir.mesh(module), ir.context().rules, H100X8)[1]
+    work = problem.nodes[2].source.work
+    assert (work.flops, work.unit) == (16000, "vector")
+
+
 def test_a_chain_of_elementwise_ops_is_one_kernel_that_reads_its_inputs_and_writes_its_outputs_once() -> None:
     first, second, third = works_of("""  %0 = aten.exp(%x) : tensor<8x16xf32>
   %1 = aten.mul.Tensor(%0, %x) : tensor<8x16xf32>
