@@ -121,7 +121,7 @@ func.func @f(%x: tensor<6x5xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)
 
 def lowered(placement: str) -> Any:
     module = ir.parse(PROGRAM.replace("PLACEMENT", placement))
-    return spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard")
+    return spmdir.run_passes(module, "propagate{topology=flat},insert-reshard,lower-reshard")
 
 
 def inputs(run: int) -> list[torch.Tensor]:
@@ -154,7 +154,8 @@ def test_a_state_that_is_shared_is_one_for_the_ranks_of_the_step() -> None:
 def test_a_state_that_is_shared_has_one_shape_where_shards_differ_in_size() -> None:
     text = """
     spmd.mesh @mesh <dp = 4>
-    func.func @f(%x: tensor<10x2xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: Recent(0)>}) -> tensor<10x2xf64> {
+    func.func @f(%x: tensor<10x2xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: Recent(0)>})
+        -> (tensor<10x2xf64> {spmd.sharding = #spmd.sharding<@mesh>}) {
       return %x : tensor<10x2xf64>
     }"""
     module, x, state = (
