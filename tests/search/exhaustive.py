@@ -6,6 +6,7 @@ each node and of each value by itself, and at the end for that of the whole deci
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -22,8 +23,11 @@ from spmdir.search.repeats import Quotient
 Joint = tuple[NodeStrategy, ...]
 """The strategy of a node on each axis, in the order of the mesh."""
 
-Placed = tuple[Placement, ...]
-"""The placement of a value on each axis, in the order of the mesh."""
+Order = tuple[int, ...]
+"""The axes by position, those that shard one dimension in nesting order."""
+
+Placed = tuple[tuple[str, Placement], ...]
+"""The placement of a value on each axis, axes that shard one dimension in nesting order."""
 
 Live = tuple[tuple[int, Placed, frozenset[Placed]], ...]
 """Values with users to come: the value, the placements it is made in, and those that its users so far require."""
@@ -31,9 +35,10 @@ Live = tuple[tuple[int, Placed, frozenset[Placed]], ...]
 
 @attrs.frozen
 class Optimum:
-    """The best decision: axis → the strategy of each node, and what `joint_cost` says of it."""
+    """The best decision: axis → the strategy of each node, their nesting orders, and what `joint_cost` says of it."""
 
     strategies: Mapping[str, Sequence[NodeStrategy]]
+    orders: Sequence[Order]
     cost: float
 
 
@@ -48,28 +53,59 @@ def optimum(problem: Problem, known: float = math.inf, limit: int = 20_000) -> O
     """
     prices = _Prices(problem)
     last_user = {value: index for index, node in enumerate(problem.nodes) for value in node.operands}
-    kept: dict[Live, tuple[float, tuple[Joint, ...]]] = {(): (0.0, ())}
+    kept: dict[Live, tuple[float, tuple[tuple[Joint, Order], ...]]] = {(): (0.0, ())}
     for index, node in enumerate(problem.nodes):
         before, kept = kept, {}
-        for joint in joint_strategies(problem.mesh, node):
+        for joint, order in joint_states(problem.mesh, node):
             own = prices.of_node(node, joint)
             for live, (cost, decided) in before.items():
                 after, reshards = [], 0.0
-                for value, made, required in _used(live, node, joint):
+                for value, made, required in _used(problem.mesh, live, node, joint, order):
                     if last_user.get(value, -1) > index:
                         after.append((value, made, required))
                     else:
                         reshards += prices.of_value(value, made, required)
                 total, key = cost + own + reshards, tuple(after)
                 if total <= known * (1 + 1e-9) and (key not in kept or total < kept[key][0]):
-                    kept[key] = total, (*decided, joint)
+                    kept[key] = total, (*decided, (joint, order))
         if len(kept) > limit:
             return None
     ((cost, decided),) = kept.values()
-    axes = problem.mesh.axis_names
-    strategies = {axis: [joint[position] for joint in decided] for position, axis in enumerate(axes)}
-    assert joint_cost(problem.mesh, unmerged(problem), strategies) == pytest.approx(cost)
-    return Optimum(strategies, cost)
+    axes, orders = problem.mesh.axis_names, [order for _, order in decided]
+    strategies = {axis: [joint[position] for joint, _ in decided] for position, axis in enumerate(axes)}
+    assert joint_cost(problem.mesh, unmerged(problem), strategies, orders) == pytest.approx(cost)
+    return Optimum(strategies, orders, cost)
+
+
+def joint_states(mesh: Mesh, node: Node) -> list[tuple[Joint, Order]]:
+    """Return what a node may do on all axes together, in every nesting order of axes that may differ."""
+    positions = range(len(mesh.axes))
+    orders = list(itertools.permutations(positions))
+    return [
+        (joint, order)
+        for joint in joint_strategies(mesh, node)
+        for order in orders
+        if all(_may_nest(mesh, node, joint, *pair) for pair in itertools.combinations(order, 2))
+    ]
+
+
+def _may_nest(mesh: Mesh, node: Node, joint: Joint, outer: int, inner: int) -> bool:
+    """Return whether one axis may be outside another; of axes that shard no dimension together, only the first may."""
+    pairs = zip(*((*joint[axis].operands, *joint[axis].results) for axis in (outer, inner)), strict=True)
+    if all(one.dim is None or one.dim != other.dim for one, other in pairs):
+        return outer < inner
+    (own, *_), (other, *_) = joint[outer].factors, joint[inner].factors
+    majors = node.source.majors
+    if own != other:
+        return own in majors.get(other, ()) or (other not in majors.get(own, ()) and outer < inner)
+    names = mesh.axis_names[outer], mesh.axis_names[inner]
+    annotated = [
+        tuple(axis for axis in sharding.dim_axes(placement.dim) if axis in names)
+        for sharding in node.source.annotations
+        for _, placement in sharding.entries
+        if placement.dim is not None
+    ]
+    return names[::-1] not in annotated
 
 
 def joint_strategies(mesh: Mesh, node: Node) -> list[Joint]:
@@ -127,13 +163,21 @@ def _mixes_kinds(joint: Joint, strategy: NodeStrategy) -> bool:
     return any(len({placement.kind for placement in value} - {None}) > 1 for value in zip(*placed, strict=True))
 
 
-def _used(live: Live, node: Node, joint: Joint) -> list[tuple[int, Placed, frozenset[Placed]]]:
+def _used(
+    mesh: Mesh, live: Live, node: Node, joint: Joint, order: Order
+) -> list[tuple[int, Placed, frozenset[Placed]]]:
     """Return the live values after a node: what it requires is added to its operands, and its results are added."""
+
+    def placed(placements: Sequence[Placement]) -> Placed:
+        dims = [placement.dim for placement in placements if placement.dim is not None]
+        nested = order if len({*dims}) < len(dims) else range(len(order))
+        return tuple((mesh.axis_names[axis], placements[axis]) for axis in nested)
+
     required: dict[int, set[Placed]] = {}
     for slot, value in enumerate(node.operands):
-        required.setdefault(value, set()).add(tuple(strategy.operands[slot] for strategy in joint))
+        required.setdefault(value, set()).add(placed([strategy.operands[slot] for strategy in joint]))
     known = [(value, made, before | required.get(value, set())) for value, made, before in live]
-    made = [tuple(strategy.results[position] for strategy in joint) for position in range(len(node.results))]
+    made = [placed([strategy.results[position] for strategy in joint]) for position in range(len(node.results))]
     return known + [(value, placed, frozenset()) for value, placed in zip(node.results, made, strict=True)]
 
 
@@ -150,14 +194,16 @@ class _Prices:
     def of_value(self, value: int, made: Placed, required: frozenset[Placed]) -> float:
         key = self.problem.values[value], made, required
         if key not in self._values:
-            producer = tuple(NodeStrategy((), (placement,)) for placement in made)
-            users = [tuple(NodeStrategy((placement,), ()) for placement in placed) for placed in required]
-            uses = [(index + 1, 0) for index in range(len(users))]
+            sides = [made, *required]
+            axes = self.problem.mesh.axis_names
+            places = [tuple(axes.index(axis) for axis, _ in side) for side in sides]
+            joints = [tuple(NodeStrategy((side[axis],), (side[axis],)) for axis in axes) for side in map(dict, sides)]
+            uses = [(index + 1, 0) for index in range(len(required))]
             alone = _quotient(self.problem, [], [self.problem.values[value]], [(0, 0)], [uses])
-            self._values[key] = self._cost(alone, [producer, *users])
+            self._values[key] = self._cost(alone, joints, places)
         return self._values[key]
 
-    def _cost(self, shared: Quotient, joints: Sequence[Joint]) -> float:
+    def _cost(self, shared: Quotient, joints: Sequence[Joint], orders: Sequence[Order] | None = None) -> float:
         axes = self.problem.mesh.axis_names
         chosen = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
-        return joint_cost(self.problem.mesh, shared, chosen)
+        return joint_cost(self.problem.mesh, shared, chosen, orders)

@@ -25,7 +25,7 @@ def best_of(problem: Problem, limit: int = 20_000) -> float | None:
 
 
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,
