@@ -309,7 +309,10 @@ def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
     """Note on the function how good a decision is that costs `objective`, and print it to stderr."""
     from spmdir.search.certificate.certificate import certify
 
-    certificate = certify(problem, objective)
+    try:
+        certificate = certify(problem, objective)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, location_of(function)) from None
     note_certificate(function, certificate)
     print(remark(str(certificate), location_of(function)), file=sys.stderr)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.reshard.costs import parse_costs
 from spmdir.search.certificate.certificate import Certificate, certify
 from spmdir.search.problem import Problem
 from spmdir.search.solve import solve
@@ -84,3 +86,11 @@ def test_too_many_axes_to_look_at_together_are_an_error() -> None:
     )
     with pytest.raises(UnsupportedError, match="certify looks at all mesh axes together"):
         certify(problem_of(text), 1.0)
+
+
+def test_measured_times_of_collectives_are_an_error() -> None:
+    problem = problem_of(SHARED.format(results="tensor<1024x1024xf64>", values="%x", types="tensor<1024x1024xf64>"))
+    costs = parse_costs("all_reduce 4 ranks 1048576 bytes = 1e-6\n", "costs.txt")
+    measured = attrs.evolve(problem, topology=attrs.evolve(problem.topology, costs=costs))
+    with pytest.raises(UnsupportedError, match="a table of costs has others"):
+        certify(measured, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import Joint, states_of
 from spmdir.search.certificate.dual_bound import DualBound
@@ -74,8 +75,12 @@ def certify(problem: Problem, objective: float) -> Certificate:
     """Return how good a decision is that costs `objective` seconds.
 
     Raises:
-        UnsupportedError: nodes have too many strategies on all axes together.
+        UnsupportedError: nodes have too many strategies on all axes together, or times are measured.
     """
+    if problem.topology.costs is not None:
+        raise UnsupportedError(
+            "certify bounds times by the constants of a topology, and a table of costs has others; leave out the table"
+        )
     classes = alike(problem, DEPTH)
 
     def seconds(one: AlikeNodes, joint: Joint) -> float:
