@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.buffers import BUFFERS, step_buffers
 from spmdir.reshard.cost import local_bytes
-from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.plan_tree import Planner, plan_tree
+from spmdir.reshard.steps import Step
 from spmdir.search.problem import Annotation, NodeStrategy, Problem
 from spmdir.search.timeline import Buffer, Timeline, live_bytes, peak_step
 
@@ -70,14 +70,14 @@ def most(problem: Problem) -> float:
 def worth(problem: Problem, decision: Decision) -> float:
     """Return the seconds that `holding` and `copy_holding` of the problem add to the cost of `decision`."""
     walk, total = _Walk(problem, decision), 0.0
-    copies: set[tuple[int, Placed]] = set()
+    copies: set[tuple[int, Sharding]] = set()
     for index, node in enumerate(problem.nodes):
         for value, placed in zip(node.results, walk.placed(index, "results"), strict=True):
-            walk.made[value] = placed
-            total += problem.holding[value] * walk.size(value, placed)
-        copies.update(zip(node.operands, walk.placed(index, "operands"), strict=True))
-    copied = ((value, placed) for value, placed in copies if placed != walk.made[value])
-    return total + sum(problem.copy_holding[value] * walk.size(value, placed) for value, placed in copied)
+            made = walk.made[value] = walk.sharding(placed)
+            total += problem.holding[value] * walk.size(value, made)
+        copies.update(zip(node.operands, map(walk.sharding, walk.placed(index, "operands")), strict=True))
+    copied = ((value, sharding) for value, sharding in copies if sharding != walk.made[value])
+    return total + sum(problem.copy_holding[value] * walk.size(value, sharding) for value, sharding in copied)
 
 
 class _Walk:
@@ -88,10 +88,16 @@ class _Walk:
         self.strategies = list(zip(*(decision[axis] for axis in self.mesh.axis_names), strict=True))
         self.timeline = Timeline()
         self.owners: list[tuple[int, bool]] = []
-        self.made: dict[int, Placed] = {}
-        self.buffer: dict[tuple[int, Placed], int] = {}
-        self._sizes: dict[tuple[TensorMeta, Placed], float] = {}
-        self._copies: dict[tuple[TensorMeta, Placed, Placed], list[float]] = {}
+        self.made: dict[int, Sharding] = {}
+        self.buffer: dict[tuple[int, Sharding], int] = {}
+        self.planner = Planner(self.mesh.root or self.mesh, problem.topology, problem.collectives)
+        self._shardings: dict[Placed, Sharding] = {}
+        self._sizes: dict[tuple[TensorMeta, Sharding], float] = {}
+        self._needs: dict[int, dict[Sharding, None]] = {}
+        for index, node in enumerate(problem.nodes):
+            for value, placed in zip(node.operands, self.placed(index, "operands"), strict=True):
+                self._needs.setdefault(value, {}).setdefault(self.sharding(placed))
+        self._steps: dict[int, Mapping[Sharding, Step]] = {}
 
     def placed(self, node: int, which: str) -> list[Placed]:
         """Return the placements of the operands or results of a node."""
@@ -101,72 +107,62 @@ class _Walk:
         """Tell a node, and before it the reshards that it is the first to need."""
         node, source = self.problem.nodes[index], self.problem.nodes[index].source
         role = source.role if isinstance(source, Annotation) else "op"
-        used = [self._operand(v, need) for v, need in zip(node.operands, self.placed(index, "operands"), strict=True)]
+        needs = map(self.sharding, self.placed(index, "operands"))
+        used = [self._resharded(value, need) for value, need in zip(node.operands, needs, strict=True)]
         if role == "op":
             self.timeline.advance()
         for buffer in used:
             self.timeline.use(buffer)
             if role == "output":
                 self.timeline.keep(buffer)
-        for value, placed in zip(node.results, self.placed(index, "results"), strict=True):
+        for value, sharding in zip(node.results, map(self.sharding, self.placed(index, "results")), strict=True):
             shared = used[0] if used and (is_view or role == "constraint") else None
-            buffer = self._hold(value, False, self.size(value, placed)) if shared is None else shared
-            self.made[value] = placed
-            self.buffer[value, placed] = buffer
+            buffer = self._hold(value, False, self.size(value, sharding)) if shared is None else shared
+            self.made[value] = sharding
+            self.buffer[value, sharding] = buffer
             if role == "input":
                 self.timeline.keep(buffer)
 
-    def _operand(self, value: int, need: Placed) -> int:
-        """Return the buffer of a value as a user needs it, resharded if that was not done before."""
+    def _resharded(self, value: int, need: Sharding) -> int:
+        """Return the buffer of a value as a user needs it, after the steps to it that were not done before."""
         if (value, need) not in self.buffer:
-            made = self.made[value]
-            last = self.buffer[value, made]
-            for size in self._stages(value, made, need):
+            meta, step = self.problem.values[value], self._tree(value).get(need)
+            last = self.buffer[value, self.made[value]] if step is None else self._resharded(value, step.source)
+            sizes = [self.size(value, need)] if step is None else step_buffers(step, meta, self.planner.mesh)
+            for size in sizes:
                 self.timeline.advance()
                 self.timeline.use(last)
                 last = self._hold(value, True, size)
             self.buffer[value, need] = last
         return self.buffer[value, need]
 
+    def _tree(self, value: int) -> Mapping[Sharding, Step]:
+        """Return the steps of all reshards of a value, as lower-reshard takes them; none where there is no plan."""
+        if value not in self._steps:
+            made = self.made[value]
+            targets = tuple(need for need in self._needs[value] if need != made)
+            try:
+                self._steps[value] = plan_tree(self.problem.values[value], made, targets, self.planner).steps
+            except SpmdirError:  # it depends on the nesting order, which is decided later
+                self._steps[value] = {}
+        return self._steps[value]
+
     def _hold(self, value: int, is_copy: bool, size: float) -> int:
         self.owners.append((value, is_copy))
         return self.timeline.hold("", size, "activations")
 
-    def size(self, value: int, placed: Placed) -> float:
+    def size(self, value: int, sharding: Sharding) -> float:
         """Return the bytes of a value on the rank that holds most of it."""
         meta = self.problem.values[value]
-        key = (meta, placed)
+        key = (meta, sharding)
         if key not in self._sizes:
-            self._sizes[key] = local_bytes(self._sharding(placed), meta.shape, meta.dtype.itemsize, self._root)
+            self._sizes[key] = local_bytes(sharding, meta.shape, meta.dtype.itemsize, self.planner.mesh)
         return self._sizes[key]
 
-    def _stages(self, value: int, made: Placed, need: Placed) -> list[float]:
-        """Return the bytes of the buffers that a reshard allocates, one after the other."""
-        meta = self.problem.values[value]
-        key = (meta, made, need)
-        if key not in self._copies:
-            problem, source, target = self.problem, self._sharding(made), self._sharding(need)
-            try:
-                plan = plan_reshard(
-                    meta.shape,
-                    meta.dtype,
-                    source,
-                    target,
-                    self._root,
-                    problem.topology,
-                    collectives=problem.collectives,
-                )
-                found = [size for step in plan.steps for size in step_buffers(step, meta, self._root)]
-            except SpmdirError:  # it depends on the nesting order, which is decided later
-                found = [self.size(value, need)]
-            self._copies[key] = found
-        return self._copies[key]
-
-    @property
-    def _root(self) -> Mesh:
-        return self.mesh.root or self.mesh
-
-    def _sharding(self, placed: Placed) -> Sharding:
-        entries = sorted(zip(self.mesh.axis_names, placed, strict=True), key=lambda entry: not entry[1].is_demanding)
-        sharding = Sharding(entries, self.mesh.name)
-        return sharding if self.mesh.root is None else sharding.merged(self.mesh)
+    def sharding(self, placed: Placed) -> Sharding:
+        """Return the sharding of a value with these placements; nested as in the search."""
+        if placed not in self._shardings:
+            placements = zip(self.mesh.axis_names, placed, strict=True)
+            sharding = Sharding(sorted(placements, key=lambda entry: not entry[1].is_demanding), self.mesh.name)
+            self._shardings[placed] = sharding if self.mesh.root is None else sharding.merged(self.mesh)
+        return self._shardings[placed]
