@@ -23,6 +23,9 @@ Decision = Mapping[str, Sequence[NodeStrategy]]
 MOST_BUFFERS = 2 * max(map(len, BUFFERS.values()))
 """More buffers than a reshard allocates."""
 
+Ends = tuple[tuple[Sharding, ...], tuple[Sharding, ...]]
+"""The shardings of the operands and of the results of a node."""
+
 Placed = tuple[Placement, ...]
 """The placement of a value on each axis."""
 
@@ -71,11 +74,11 @@ def worth(problem: Problem, decision: Decision) -> float:
     """Return the seconds that `holding` and `copy_holding` of the problem add to the cost of `decision`."""
     walk, total = _Walk(problem, decision), 0.0
     copies: set[tuple[int, Sharding]] = set()
-    for index, node in enumerate(problem.nodes):
-        for value, placed in zip(node.results, walk.placed(index, "results"), strict=True):
-            made = walk.made[value] = walk.sharding(placed)
+    for node, (operands, results) in zip(problem.nodes, walk.ends, strict=True):
+        for value, made in zip(node.results, results, strict=True):
+            walk.made[value] = made
             total += problem.holding[value] * walk.size(value, made)
-        copies.update(zip(node.operands, map(walk.sharding, walk.placed(index, "operands")), strict=True))
+        copies.update(zip(node.operands, operands, strict=True))
     copied = ((value, sharding) for value, sharding in copies if sharding != walk.made[value])
     return total + sum(problem.copy_holding[value] * walk.size(value, sharding) for value, sharding in copied)
 
@@ -85,37 +88,44 @@ class _Walk:
 
     def __init__(self, problem: Problem, decision: Decision):
         self.problem, self.mesh = problem, problem.mesh
-        self.strategies = list(zip(*(decision[axis] for axis in self.mesh.axis_names), strict=True))
         self.timeline = Timeline()
         self.owners: list[tuple[int, bool]] = []
         self.made: dict[int, Sharding] = {}
         self.buffer: dict[tuple[int, Sharding], int] = {}
         self.planner = Planner(self.mesh.root or self.mesh, problem.topology, problem.collectives)
         self._shardings: dict[Placed, Sharding] = {}
+        self._known: dict[tuple[int, ...], Ends] = {}
+        self.ends = list(map(self._ends_of, zip(*(decision[axis] for axis in self.mesh.axis_names), strict=True)))
         self._sizes: dict[tuple[TensorMeta, Sharding], float] = {}
         self._needs: dict[int, dict[Sharding, None]] = {}
-        for index, node in enumerate(problem.nodes):
-            for value, placed in zip(node.operands, self.placed(index, "operands"), strict=True):
-                self._needs.setdefault(value, {}).setdefault(self.sharding(placed))
+        for node, (operands, _) in zip(problem.nodes, self.ends, strict=True):
+            for value, need in zip(node.operands, operands, strict=True):
+                self._needs.setdefault(value, {}).setdefault(need)
         self._steps: dict[int, Mapping[Sharding, Step]] = {}
 
-    def placed(self, node: int, which: str) -> list[Placed]:
-        """Return the placements of the operands or results of a node."""
-        return list(zip(*(getattr(strategy, which) for strategy in self.strategies[node]), strict=True))
+    def _ends_of(self, strategies: Sequence[NodeStrategy]) -> Ends:
+        """Return the shardings of operands and results under one strategy an axis."""
+        key = tuple(map(id, strategies))  # equal layers share strategies, whose comparison takes long
+        found = self._known.get(key)
+        if found is None:
+            operands = tuple(map(self._sharding, zip(*(s.operands for s in strategies), strict=True)))
+            results = tuple(map(self._sharding, zip(*(s.results for s in strategies), strict=True)))
+            found = self._known[key] = (operands, results)
+        return found
 
     def node(self, index: int, is_view: bool) -> None:
         """Tell a node, and before it the reshards that it is the first to need."""
         node, source = self.problem.nodes[index], self.problem.nodes[index].source
         role = source.role if isinstance(source, Annotation) else "op"
-        needs = map(self.sharding, self.placed(index, "operands"))
-        used = [self._resharded(value, need) for value, need in zip(node.operands, needs, strict=True)]
+        operands, results = self.ends[index]
+        used = [self._resharded(value, need) for value, need in zip(node.operands, operands, strict=True)]
         if role == "op":
             self.timeline.advance()
         for buffer in used:
             self.timeline.use(buffer)
             if role == "output":
                 self.timeline.keep(buffer)
-        for value, sharding in zip(node.results, map(self.sharding, self.placed(index, "results")), strict=True):
+        for value, sharding in zip(node.results, results, strict=True):
             shared = used[0] if used and (is_view or role == "constraint") else None
             buffer = self._hold(value, False, self.size(value, sharding)) if shared is None else shared
             self.made[value] = sharding
@@ -159,7 +169,7 @@ class _Walk:
             self._sizes[key] = local_bytes(sharding, meta.shape, meta.dtype.itemsize, self.planner.mesh)
         return self._sizes[key]
 
-    def sharding(self, placed: Placed) -> Sharding:
+    def _sharding(self, placed: Placed) -> Sharding:
         """Return the sharding of a value with these placements; nested as in the search."""
         if placed not in self._shardings:
             placements = zip(self.mesh.axis_names, placed, strict=True)
