@@ -7,6 +7,7 @@ of which takes a time that grows linearly with the bytes. So it is concave, and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ import numpy as np
 
 from spmdir.core.dtype import F32
 from spmdir.core.errors import ShardingError
-from spmdir.core.placement.standard import Placement, Shard
+from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
@@ -149,7 +150,8 @@ class ReshardBounds:
         return self._latency + sent / self._bandwidth if sent else 0.0
 
     def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
-        return all(p.dim is None or (p.dim in even and p == Shard(p.dim)) for side in pair for p in side)
+        """Return whether shards are equally long, and no plug-in says what a reshard sends."""
+        return all(p in (R, *map(Shard, even)) or isinstance(p, Partial) for side in pair for p in side)
 
     def _pattern(self, made: Placed, needed: Placed) -> int:
         """Return the number of the pattern of a reshard between two placements."""
@@ -171,12 +173,13 @@ class ReshardBounds:
         return _Pattern(meta, orders, self._least_bytes(meta, orders) / meta.bytes if orders else 0.0, {})
 
     def _planned(self, meta: TensorMeta, orders: list[tuple[Sharding, Sharding]]) -> float:
-        mesh, machine = self.mesh.root or self.mesh, self.topology
-        plans = (
-            plan_reshard(meta.shape, meta.dtype, source, target, mesh, machine, collectives=self.collectives)
-            for source, target in orders
-        )
-        return min((plan.seconds for plan in plans), default=math.inf)
+        """Return the least time of a plan; infinity if no plan leads from one side to the other."""
+        mesh, machine, least = self.mesh.root or self.mesh, self.topology, math.inf
+        for source, target in orders:
+            with contextlib.suppress(ShardingError):
+                plan = plan_reshard(meta.shape, meta.dtype, source, target, mesh, machine, collectives=self.collectives)
+                least = min(least, plan.seconds)
+        return least
 
     def _least_bytes(self, meta: TensorMeta, orders: Iterable[tuple[Sharding, Sharding]]) -> float:
         """Return the bytes that any algorithm sends; infinity if no order fits the shape."""
