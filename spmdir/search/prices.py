@@ -58,11 +58,9 @@ class Prices:
                 if other == axis:
                     continue
                 after_shards, before_shards = shards[:, other][None, :], shards[:, other][:, None]
-                if other > axis:
-                    # Of two axes that both are scattered, the inner one comes first.
-                    joins = after_shards
-                else:
-                    joins = after_shards & (before_shards | ~partial[:, other][:, None])
+                # Reductions come first; of two axes that both are scattered, the inner one does.
+                later = partial[:, other][:, None] & partial[:, axis][:, None] & (other < axis)
+                joins = after_shards & ~later
                 parts *= np.where(joins | (~gathers & before_shards), count, 1)
             self._start = np.maximum(self._start, np.minimum(start[before, after], NEVER))
             self._each += each[before, after] / parts
