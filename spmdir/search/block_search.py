@@ -6,6 +6,7 @@ follow. Every move is kept only if the program costs less after it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from spmdir.core.progress import say
 from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
 from spmdir.search.follow import Follower
-from spmdir.search.forest import improve_forest
+from spmdir.search.forest import adopt, improve_forest
 from spmdir.search.joint_states import Joint, JointPlacements, StateFinder, StateTable
 from spmdir.search.prices import Prices
 from spmdir.search.problem import NodeStrategy, Problem
@@ -26,6 +27,9 @@ HOPELESS = 0.5
 
 LEAST = 1e-9
 """What a move has to save, as a part of the cost of the program: rounding errors are smaller."""
+
+FIRST = 60
+"""The most moves that one part starts before the first shake."""
 
 KICKS = 40
 """The most moves that one part starts after each shake."""
@@ -78,12 +82,14 @@ class BlockSearch:
             now.assume(sweep(now))
         self._improve(FORESTS)
         left = min(effort, 2 * sum(len(rows) - 1 for rows in now.cost_rows))
-        left = Kicks(self).run(left)
+        left -= self._descend(min(left, FIRST))
         best, least = list(now.choice), now.total()
-        while left > 0:
-            self._shake()
-            some = min(left, KICKS)
-            left -= SHAKE + some - Kicks(self).run(some)
+        for fresh in itertools.cycle((True, False)):
+            if left <= 0:
+                break
+            self._shake(fresh)
+            left -= SHAKE + self._descend(min(left, KICKS))
+            self._cross(best)
             total = now.total()
             if total < least * (1 - LEAST):
                 best, least = list(now.choice), total
@@ -92,19 +98,38 @@ class BlockSearch:
         self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
         return [states.strategies[choice] for states, choice in zip(now.states, now.choice, strict=True)]
 
-    def _shake(self) -> None:
-        """Improve the decision as if the reshards of some values cost otherwise, then as they are."""
+    def _descend(self, effort: int) -> int:
+        """Try moves that one part starts, and return how many were tried."""
+        return effort - Kicks(self).run(effort)
+
+    def _cross(self, other: Sequence[int]) -> None:
+        """Take over from another decision, region by region, what saves."""
+        now = self.now
+        own = list(now.choice)
+        gained = adopt(now, {part: state for part, state in enumerate(other) if state != own[part]}, 0.0)
+        total = now.total()
+        now.assume(other)
+        adopt(now, {part: state for part, state in enumerate(own) if state != other[part]}, 0.0)
+        if now.total() > total:
+            now.assume(own)
+            adopt(now, {part: state for part, state in enumerate(other) if state != own[part]}, 0.0)
+        del gained
+
+    def _shake(self, fresh: bool) -> None:
+        """Improve the decision, or decide anew, as if the reshards of values cost otherwise, then as they are."""
         now, chance = self.now, self.random
         price, rows = now.price, now.rows
         now.price, now.rows = list(price), list(rows)
         for value in range(len(price)):
-            if chance.random() < SHAKEN:
+            if fresh or chance.random() < SHAKEN:
                 factor = math.exp(chance.gauss(0.0, 1.0))
                 now.price[value] = price[value] * factor
                 now.rows[value] = now.price[value].tolist()
+        if fresh:
+            now.assume(sweep(now))
         self._improve(2)
         now.price, now.rows = price, rows
-        self._improve(1)
+        self._improve(2 if fresh else 1)
 
     def _improve(self, times: int) -> None:
         order, least = list(range(len(self.now.choice))), LEAST * self.now.total()
@@ -134,7 +159,9 @@ class Kicks:
                 if left <= 0:
                     break
                 left -= 1
-                changed = self._try(part, axis, state) or changed
+                changed = self._try(part, axis, state)
+                if changed:
+                    break
         return left
 
     def _moves(self) -> Iterator[tuple[int, int, int]]:

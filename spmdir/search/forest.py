@@ -22,8 +22,12 @@ def improve_forest(now: Assignment, order: Iterable[int], least: float) -> float
     Args:
         least: what a move has to save at the least.
     """
-    forest = _Forest(now, order)
-    moves = {part: state for part, state in forest.best().items() if state != now.choice[part]}
+    best = _Forest(now, order).best()
+    return adopt(now, {part: state for part, state in best.items() if state != now.choice[part]}, least)
+
+
+def adopt(now: Assignment, moves: dict[int, int], least: float) -> float:
+    """Move parts to states where that saves more than `least`, region by region, and return what it saves."""
     gained = 0.0
     for region in _regions(now, moves):
         back = {part: now.choice[part] for part in region}
