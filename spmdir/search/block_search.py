@@ -106,14 +106,12 @@ class BlockSearch:
         """Take over from another decision, region by region, what saves."""
         now = self.now
         own = list(now.choice)
-        gained = adopt(now, {part: state for part, state in enumerate(other) if state != own[part]}, 0.0)
-        total = now.total()
+        adopt(now, _moves(own, other), 0.0)
+        mine, total = list(now.choice), now.total()
         now.assume(other)
-        adopt(now, {part: state for part, state in enumerate(own) if state != other[part]}, 0.0)
+        adopt(now, _moves(other, own), 0.0)
         if now.total() > total:
-            now.assume(own)
-            adopt(now, {part: state for part, state in enumerate(other) if state != own[part]}, 0.0)
-        del gained
+            now.assume(mine)
 
     def _shake(self, fresh: bool) -> None:
         """Improve the decision, or decide anew, as if the reshards of values cost otherwise, then as they are."""
@@ -216,6 +214,11 @@ class Kicks:
     def _undo(self, former: dict[int, int]) -> None:
         for part, state in former.items():
             self.now.choose(part, state)
+
+
+def _moves(before: Sequence[int], after: Sequence[int]) -> dict[int, int]:
+    """Return the parts whose states differ, with those after."""
+    return {part: b for part, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
 
 
 def _position(states: StateTable, joint: Sequence[NodeStrategy | None]) -> int | None:
