@@ -111,11 +111,11 @@ def tried_exhaustively(count: int) -> list[Row]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(programs(meshes, ops=6, lengths=(4, 8, 64, 1024)))
+    @given(programs(meshes, ops=4, lengths=(4, 8, 64, 1024)))
     def run(program) -> None:
         problem = problem_of(program.text)
         cost = solve(problem).cost
-        best = optimum(problem, cost, 5000)
+        best = optimum(problem, cost, 3000)
         if best is not None and best.cost > 0:
             found.append(cost / best.cost)
             bounds.append(certify(problem, cost).lower_bound / best.cost)
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--plans", type=listed(str), default=list(PLANS), help=",".join(PLANS))
     parser.add_argument("--layers", type=listed(int), default=[8], help="2,8,32")
     parser.add_argument("--efforts", type=listed(int), default=[0, 1000], help="beside the default; 0,1000")
-    parser.add_argument("--exhaustive", type=int, default=100, help="small programs to decide; 0 to leave them out")
+    parser.add_argument("--exhaustive", type=int, default=40, help="small programs to decide; 0 to leave them out")
     chosen = parser.parse_args()
     for layers in chosen.layers:
         for plan in chosen.plans:
