@@ -160,7 +160,9 @@ class OpStrategies:
 
     def _strategy(self, strategy: Strategy, count: int, sharded: ShardCounts) -> NodeStrategy:
         if not strategy.factors or self.rule is None:
-            return NodeStrategy(strategy.operands, strategy.results)
+            if strategy not in self._made:
+                self._made[strategy] = NodeStrategy(strategy.operands, strategy.results)
+            return self._made[strategy]
         factor = strategy.factors[0]
         size, before = self.rule.factors[factor].size, sharded.of(factor)
         fraction = largest_part(strategy.placement_of(factor), math.ceil(size / before), count)

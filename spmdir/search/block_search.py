@@ -96,7 +96,7 @@ class BlockSearch:
             else:
                 now.assume(best)
         self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
-        return [states.strategies[choice] for states, choice in zip(now.states, now.choice, strict=True)]
+        return [states.strategies(choice) for states, choice in zip(now.states, now.choice, strict=True)]
 
     def _descend(self, effort: int) -> int:
         """Try moves that one part starts, and return how many were tried."""
@@ -224,7 +224,7 @@ def _moves(before: Sequence[int], after: Sequence[int]) -> dict[int, int]:
 def _position(states: StateTable, joint: Sequence[NodeStrategy | None]) -> int | None:
     """Return which of the states has these strategies; None if there is none."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
-    for at, own in enumerate(states.strategies):
-        if all((s.operands, s.results) == want for s, want in zip(own, wanted, strict=True)):
+    for at in range(len(states.joints)):
+        if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True)):
             return at
     return None

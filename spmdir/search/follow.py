@@ -22,11 +22,8 @@ class Follower:
             if id(states) not in known:
                 numbered: list[dict[object, int]] = [{} for _ in self.axes]
                 known[id(states)] = [
-                    tuple(
-                        numbered[axis].setdefault((s.operands, s.results), len(numbered[axis]))
-                        for axis, s in enumerate(joint)
-                    )
-                    for joint in states.strategies
+                    tuple(numbered[axis].setdefault(one.placed, len(numbered[axis])) for axis, one in enumerate(joint))
+                    for joint in states.joints
                 ]
             self.keys.append(known[id(states)])
         self.beside: list[dict[tuple[int, int], list[int]]] = [{} for _ in now.choice]

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from spmdir.core.mesh import Mesh
-from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 from spmdir.search.catalogue import Catalogue
 from spmdir.search.joint_cost import node_seconds
 from spmdir.search.problem import NodeStrategy, StrategySource
@@ -53,7 +53,8 @@ class JointPlacements:
         self.counts = [mesh.sizes[axis] for axis in axes]
         self.all: list[tuple[int, ...]] = []
         self.order: list[tuple[int, ...]] = []
-        self._number: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._number: dict[object, int] = {}
+        self._shares: dict[tuple[int, ...], bool] = {}
         self._natural = tuple(range(len(self.axes)))
         self._dims = [placement.dim for placement in catalogue.placements]
         self.replicated = self.number((0,) * len(axes))
@@ -64,19 +65,44 @@ class JointPlacements:
         Args:
             order: the axes, those that shard one dimension in nesting order; in the order of the mesh if None.
         """
-        if order is None or not self.shares(placed):
-            order = self._natural
-        found = self._number.get((placed, order))
+        if order is None or order == self._natural or not self.shares(placed):
+            key, order = placed, self._natural
+        else:
+            key = placed, order
+        found = self._number.get(key)
         if found is None:
-            found = self._number[placed, order] = len(self.all)
+            found = self._number[key] = len(self.all)
             self.all.append(placed)
             self.order.append(order)
         return found
 
     def shares(self, placed: tuple[int, ...]) -> bool:
         """Return whether several axes shard one dimension."""
-        dims = [dim for dim in [self._dims[at] for at in placed] if dim is not None]
-        return len({*dims}) < len(dims)
+        found = self._shares.get(placed)
+        if found is None:
+            dims = [dim for dim in [self._dims[at] for at in placed] if dim is not None]
+            found = self._shares[placed] = len({*dims}) < len(dims)
+        return found
+
+
+@attrs.frozen(eq=False)
+class Numbered:
+    """A strategy of a node on one axis, its placements by number.
+
+    Attributes:
+        placed: the placement of each operand, then of each result.
+        kinds: by these, the kind of its reduction, see `Catalogue.kind`; empty if all are None.
+        parts: the fraction of the work that the busiest rank does, then that of each operand and result that it has.
+    """
+
+    strategy: NodeStrategy
+    placed: tuple[int, ...]
+    kinds: tuple[str | None, ...]
+    parts: tuple[float, ...]
+
+
+Joint = tuple[NodeStrategy, ...]
+"""The strategy of a node on each axis."""
 
 
 @attrs.frozen(eq=False)
@@ -84,21 +110,21 @@ class StateTable:
     """The states of the nodes of one source.
 
     Attributes:
-        strategies: by state, one strategy for each axis of the mesh.
+        joints: by state, one strategy for each axis of the mesh.
         order: by state, the axes, by position, those that shard one factor in nesting order.
         seconds: what each takes inside the op.
         operands, results: [states, operands] and [states, results], joint placements.
     """
 
-    strategies: Sequence[tuple[NodeStrategy, ...]]
+    joints: Sequence[tuple[Numbered, ...]]
     order: Sequence[tuple[int, ...]]
     seconds: Numbers
     operands: Numbers
     results: Numbers
 
-
-Joint = tuple[NodeStrategy, ...]
-"""The strategy of a node on each axis."""
+    def strategies(self, state: int) -> Joint:
+        """Return the strategy of a state on each axis."""
+        return tuple([one.strategy for one in self.joints[state]])
 
 
 class StateFinder:
@@ -110,6 +136,8 @@ class StateFinder:
         self._natural = tuple(range(len(self.axes)))
         self.kind, self.index = placements.catalogue.kind, placements.catalogue.index
         self._known: dict[object, StateTable] = {}
+        self._numbered: dict[int, Numbered] = {}
+        self._listed: dict[object, Sequence[Numbered]] = {}
         self._idle = [self._idle_on(position) for position in range(len(self.axes))]
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[NodeStrategy | None] | None) -> StateTable:
@@ -124,7 +152,7 @@ class StateFinder:
         """
         source = self.shared.nodes[part].source
         beside = tuple(None if axis in block or fixed is None else fixed[axis] for axis in range(len(self.axes)))
-        idle = tuple(self._idle[axis].get(part, ()) for axis in block)
+        idle = tuple([self._idle[axis].get(part, _NONE) for axis in block])
         key = (source, tuple(block), beside, idle)
         found = self._known.get(key)
         if found is None:
@@ -141,10 +169,25 @@ class StateFinder:
                 return axis
         return block[-1]
 
-    def _strategies(self, source: StrategySource, axis: int, sharded) -> Sequence[NodeStrategy]:
-        found = source.strategies(self.axes[axis], self.counts[axis], sharded)
-        index = self.index
-        return [s for s in found if all(p in index for p in (*s.operands, *s.results))]
+    def _strategies(self, source: StrategySource, axis: int, sharded: ShardCounts) -> Sequence[Numbered]:
+        """Return the strategies of a source on an axis by which it has placements of the catalogue."""
+        key = source, axis, sharded.key
+        found = self._listed.get(key)
+        if found is None:
+            every = map(self._number, source.strategies(self.axes[axis], self.counts[axis], sharded))
+            found = self._listed[key] = [one for one in every if None not in one.placed]
+        return found
+
+    def _number(self, strategy: NodeStrategy) -> Numbered:
+        found = self._numbered.get(id(strategy))
+        if found is None:
+            placements, fraction = (*strategy.operands, *strategy.results), strategy.fraction
+            placed = tuple([self.index.get(placement) for placement in placements])
+            kinds = tuple([None if number is None else self.kind[number] for number in placed])
+            parts = [fraction if placement.trait == "shard" else 1.0 for placement in placements]
+            found = Numbered(strategy, placed, kinds if any(kinds) else (), (fraction, *parts))  # type: ignore
+            self._numbered[id(strategy)] = found
+        return found
 
     def _legal(
         self,
@@ -153,65 +196,80 @@ class StateFinder:
         beside: tuple[NodeStrategy | None, ...],
         idle: tuple[Collection[object], ...],
         strict: bool,
-    ) -> Iterator[tuple[NodeStrategy, ...]]:
+    ) -> Iterator[tuple[Numbered, ...]]:
         """Yield one strategy for each axis, where those of all axes may be used together."""
-        chosen: list[list[NodeStrategy | None]] = [list(beside)]
+        chosen: list[list[Numbered | None]] = [[None if s is None else self._number(s) for s in beside]]
         for axis, left_out in zip(block, idle, strict=True):
             longer = []
             for before in chosen:
-                others = [(s, n) for s, n in zip(before, self.counts, strict=True) if s is not None]
-                sharded = shard_counts(others) if strict else UNSHARDED
-                strategies = self._strategies(source, axis, sharded)
-                kept = [s for s in strategies if (s.operands, s.results) not in left_out] or strategies
-                for strategy in kept:
-                    joint = list(before)
-                    joint[axis] = strategy
-                    if not strict or not self._mixes(joint):
+                others = [(one.strategy, n) for one, n in zip(before, self.counts, strict=True) if one is not None]
+                strategies = self._strategies(source, axis, shard_counts(others) if strict else UNSHARDED)
+                kept = [one for one in strategies if one.placed not in left_out] if left_out else strategies
+                for one in kept or strategies:
+                    joint = before.copy()
+                    joint[axis] = one
+                    if not strict or not _mixes(joint):
                         longer.append(joint)
             chosen = longer
         for joint in chosen:
             if None not in joint and (not strict or self._keeps_plugin_strategies(source, joint)):
                 yield tuple(joint)  # type: ignore
 
-    def _mixes(self, joint: Sequence[NodeStrategy | None]) -> bool:
-        """Return whether strategies would mix kinds of partial values on one value."""
-        placed = [[self.kind[self.index[p]] for p in (*s.operands, *s.results)] for s in joint if s is not None]
-        if not any(any(kinds) for kinds in placed):
-            return False
-        return any(len({*kinds} - {None}) > 1 for kinds in zip(*placed, strict=True))
-
     def _keeps_plugin_strategies(self, source: StrategySource, joint: Sequence[Any]) -> bool:
         """Return whether strategies of plug-in placements, which depend on the other axes, are legal together."""
-        for axis, strategy in enumerate(joint):
-            if strategy.factor_placements:
-                others = [(s, n) for at, (s, n) in enumerate(zip(joint, self.counts, strict=True)) if at != axis]
-                if strategy not in source.strategies(self.axes[axis], self.counts[axis], shard_counts(others)):
+        for axis, one in enumerate(joint):
+            if one.strategy.factor_placements:
+                others = [
+                    (o.strategy, n) for at, (o, n) in enumerate(zip(joint, self.counts, strict=True)) if at != axis
+                ]
+                if one.strategy not in source.strategies(self.axes[axis], self.counts[axis], shard_counts(others)):
                     return False
         return True
 
-    def _states(self, source: StrategySource, block: Sequence[int], chosen: Sequence[Joint]) -> StateTable:
-        numbers, strategies, orders, seconds = [], [], [], []
+    def _states(
+        self, source: StrategySource, block: Sequence[int], chosen: Sequence[tuple[Numbered, ...]]
+    ) -> StateTable:
+        numbers, joints, orders = [], [], []
+        number, shares = self.placements.number, self.placements.shares
         for joint in chosen:
-            placed = [
-                tuple([self.index[p] for p in axes])
-                for axes in zip(*[(*s.operands, *s.results) for s in joint], strict=True)
-            ]
-            spent = node_seconds(source.work, joint, self.axes, self.mesh, self.shared)
-            for order in self._orders(source, block, joint) if any(map(self.placements.shares, placed)) else (None,):
-                numbers.append([self.placements.number(axes, order) for axes in placed])
-                strategies.append(joint)
-                orders.append(order or self._natural)
-                seconds.append(spent)
-        table = np.array(numbers, dtype=np.intp).reshape(len(strategies), -1)
-        operands = len(chosen[0][0].operands)
-        return StateTable(strategies, orders, np.array(seconds), table[:, :operands], table[:, operands:])
+            placed = list(zip(*[one.placed for one in joint], strict=True))
+            if any(map(shares, placed)):
+                for order in self._orders(source, block, joint):
+                    numbers.append([number(axes, order) for axes in placed])
+                    joints.append(joint)
+                    orders.append(order)
+            else:
+                numbers.append([number(axes) for axes in placed])
+                joints.append(joint)
+                orders.append(self._natural)
+        table = np.array(numbers, dtype=np.intp).reshape(len(joints), -1)
+        operands = len(chosen[0][0].strategy.operands)
+        return StateTable(joints, orders, self._seconds(source, joints), table[:, :operands], table[:, operands:])
 
-    def _orders(self, source: StrategySource, block: Sequence[int], joint: Joint) -> list[tuple[int, ...]]:
+    def _seconds(self, source: StrategySource, joints: Sequence[tuple[Numbered, ...]]) -> Numbers:
+        """Return, by state, what it takes inside the op."""
+        work, topology = source.work, self.shared.topology
+        is_measured = topology.costs is not None and work.op
+        compute, *parts = np.array([[one.parts for one in joint] for joint in joints]).prod(1).T
+        results = len(joints[0][0].strategy.operands)
+        operand_parts, result_parts = (
+            parts[: len(work.operand_bytes)],
+            parts[results : results + len(work.result_bytes)],
+        )
+        launches, arithmetic, traffic = work.terms(topology, compute, operand_parts, result_parts)
+        seconds = launches + np.maximum(arithmetic, traffic)
+        for state, joint in enumerate(joints):
+            if is_measured or any(one.strategy.sent_bytes or one.strategy.inner_bytes for one in joint):
+                strategies = [one.strategy for one in joint]
+                seconds[state] = node_seconds(work, strategies, self.axes, self.mesh, self.shared)
+        return seconds
+
+    def _orders(self, source: StrategySource, block: Sequence[int], joint: Sequence[Numbered]) -> list[tuple[int, ...]]:
         """Return the nesting orders that the axes may have: any, but for user annotations and factors.
 
         Where more than `NESTED` axes shard something, those outside the block stay in the order of the mesh.
         """
-        sharding = [axis for axis, strategy in enumerate(joint) if strategy.factors]
+        sharding = [axis for axis, one in enumerate(joint) if one.strategy.factors]
         moving = sharding if len(sharding) <= NESTED else [axis for axis in sharding if axis in block]
         found = []
         for moved in itertools.permutations(moving):
@@ -223,9 +281,9 @@ class StateFinder:
                 found.append(tuple(order))
         return found or [self._natural]
 
-    def _may_nest(self, source: StrategySource, joint: Joint, outer: int, inner: int) -> bool:
+    def _may_nest(self, source: StrategySource, joint: Sequence[Numbered], outer: int, inner: int) -> bool:
         """Return whether one axis may be outside another where both shard one dimension."""
-        own, other = joint[outer].factors, joint[inner].factors
+        own, other = joint[outer].strategy.factors, joint[inner].strategy.factors
         if not own or not other:
             return outer < inner
         if own[0] != other[0]:
@@ -242,38 +300,48 @@ class StateFinder:
     def _idle_on(self, axis: int) -> dict[int, frozenset[object]]:
         """Return, by part, the strategies on an axis that only pass on partial values that no node makes.
 
-        A strategy is its (operands, results) here.
+        A strategy is its `Numbered.placed` here.
         """
-        nodes, kind, index = self.shared.nodes, self.kind, self.index
-        partial: list[set[object]] = [set() for _ in self.shared.values]
-        suspects: dict[int, list[NodeStrategy]] = {}
+        nodes, kind = self.shared.nodes, self.kind
+        partial: list[set[int]] = [set() for _ in self.shared.values]
+        suspects: dict[int, list[Numbered]] = {}
 
-        def is_idle(part: int, strategy: NodeStrategy) -> bool:
-            placed = zip(nodes[part].operands, strategy.operands, strict=True)
-            return not any(placement in partial[value] for value, placement in placed)
+        def is_idle(part: int, one: Numbered) -> bool:
+            operands = nodes[part].operands
+            return not any(number in partial[value] for value, number in zip(operands, one.placed, strict=False))
 
-        def add(part: int, strategy: NodeStrategy) -> bool:
-            changed = False
-            for value, placement in zip(nodes[part].results, strategy.results, strict=True):
-                if kind[index[placement]] is not None and placement not in partial[value]:
-                    partial[value].add(placement)
+        def add(part: int, one: Numbered) -> bool:
+            changed, node = False, nodes[part]
+            for value, number in zip(node.results, one.placed[len(node.operands) :], strict=True):
+                if kind[number] is not None and number not in partial[value]:
+                    partial[value].add(number)
                     changed = True
             return changed
 
         for part, node in enumerate(nodes):
-            for strategy in self._strategies(node.source, axis, UNSHARDED):
-                if not strategy.factors and any(kind[index[p]] is not None for p in strategy.operands):
-                    suspects.setdefault(part, []).append(strategy)
-                else:
-                    add(part, strategy)
+            for one in self._strategies(node.source, axis, UNSHARDED):
+                if one.kinds:
+                    if not one.strategy.factors and any(one.kinds[: len(node.operands)]):
+                        suspects.setdefault(part, []).append(one)
+                    else:
+                        add(part, one)
         changed = True
         while changed:
             changed = False
             for part, strategies in suspects.items():
-                for strategy in strategies:
-                    if not is_idle(part, strategy) and add(part, strategy):
+                for one in strategies:
+                    if not is_idle(part, one) and add(part, one):
                         changed = True
         return {
-            part: frozenset((s.operands, s.results) for s in strategies if is_idle(part, s))
+            part: frozenset(one.placed for one in strategies if is_idle(part, one))
             for part, strategies in suspects.items()
         }
+
+
+def _mixes(joint: Sequence[Numbered | None]) -> bool:
+    """Return whether strategies would mix kinds of partial values on one value."""
+    placed = [one.kinds for one in joint if one is not None and one.kinds]
+    return len(placed) > 1 and any(len({*kinds} - {None}) > 1 for kinds in zip(*placed, strict=True))
+
+
+_NONE: frozenset[object] = frozenset()

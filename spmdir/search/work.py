@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -44,12 +45,23 @@ class Work:
             compute_fraction: of the arithmetic that the rank does.
             operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
         """
+        launches, arithmetic, traffic = self.terms(topology, compute_fraction, operand_fractions, result_fractions)
+        return launches + max(arithmetic, traffic)
+
+    def terms(
+        self,
+        topology: Topology,
+        compute_fraction: Any,
+        operand_fractions: Sequence[Any],
+        result_fractions: Sequence[Any],
+    ) -> tuple[float, Any, Any]:
+        """Return the times of launches, arithmetic and memory traffic; fractions may be arrays of them."""
         moved = _moved(self.operand_bytes, operand_fractions) + _moved(self.result_bytes, result_fractions)
         arithmetic = self.flops * compute_fraction / topology.peak(self.unit)
-        return self.launches * topology.launch_latency + max(arithmetic, moved / topology.memory_bandwidth)
+        return self.launches * topology.launch_latency, arithmetic, moved / topology.memory_bandwidth
 
 
-def _moved(sizes: Sequence[float], fractions: Sequence[float]) -> float:
+def _moved(sizes: Sequence[float], fractions: Sequence[Any]) -> Any:
     return sum([size * part for size, part in zip(sizes, fractions, strict=True)]) if fractions else sum(sizes)
 
 
