@@ -23,7 +23,7 @@ class Assignment:
     Attributes:
         cost: part → seconds of each of its states.
         needs: part → {value: for each operand that is this value, the placement that each state needs}.
-        makes: part → for each result, the placement that each state makes.
+        makes: part → {value: the placement that each state makes}.
         price: value → what a reshard of it costs, [before, after].
         choice: part → its state.
         made: value → the placement that it is made in.
@@ -33,14 +33,22 @@ class Assignment:
     def __init__(self, shared: Quotient, states: Sequence[StateTable], prices: Prices):
         self.shared, self.states = shared, states
         self.cost = cost = [own.seconds * weight for own, weight in zip(states, shared.weight, strict=True)]
-        members: list[list[Numbers]] = [[] for _ in shared.values]
+        columns: list[list[Numbers]] = [[] for _ in shared.values]
         for part, node in enumerate(shared.nodes):
+            operands, results = states[part].operands.T, states[part].results.T
             for slot, value in shared.uses[part]:
-                members[value].append(states[part].operands[:, slot])
-            for position, value in enumerate(node.results):
-                members[value].append(states[part].results[:, position])
-        replicated = np.array([prices.placements.replicated])
-        self.numbers = [np.unique(np.concatenate([*found, replicated])) for found in members]
+                columns[value].append(operands[slot])
+            for value, column in zip(node.results, results, strict=True):
+                columns[value].append(column)
+        self.numbers: list[Numbers] = []
+        place: list[Numbers] = []
+        for found in columns:
+            occurs = np.zeros(len(prices.placements.all), dtype=bool)
+            occurs[prices.placements.replicated] = True
+            for column in found:
+                occurs[column] = True
+            self.numbers.append(occurs.nonzero()[0])
+            place.append(occurs.cumsum() - 1)
         self.price: list[Numbers] = []
         known: dict[object, Numbers] = {}
         holding, copy_holding = shared.holding, shared.copy_holding
@@ -57,17 +65,15 @@ class Assignment:
                 rows[id(price)] = price.tolist()
             self.rows.append(rows[id(price)])
         self.needs: list[dict[int, list[Numbers]]] = []
-        self.makes: list[list[Numbers]] = []
+        self.makes: list[dict[int, Numbers]] = []
         for part, node in enumerate(shared.nodes):
+            operands, results = states[part].operands.T, states[part].results.T
             needs: dict[int, list[Numbers]] = {}
             for slot, value in shared.uses[part]:
-                needs.setdefault(value, []).append(np.searchsorted(self.numbers[value], states[part].operands[:, slot]))
+                needs.setdefault(value, []).append(place[value][operands[slot]])
             self.needs.append(needs)
             self.makes.append(
-                [
-                    np.searchsorted(self.numbers[value], states[part].results[:, position])
-                    for position, value in enumerate(node.results)
-                ]
+                {value: place[value][column] for value, column in zip(node.results, results, strict=True)}
             )
         if holding:
             for part, node in enumerate(shared.nodes):
@@ -75,13 +81,16 @@ class Assignment:
                     held = prices.held(self.states[part].results[:, position], value)
                     cost[part] = cost[part] + holding[value] * held
         self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
-        self.make_rows = [[a.tolist() for a in arrays] for arrays in self.makes]
+        self.make_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.makes]
         self.cost_rows = [c.tolist() for c in cost]
         self.choice = [-1] * len(shared.nodes)
         self.made = [0] * len(shared.values)
         self.wanted: list[dict[int, int]] = [{} for _ in shared.values]
         self.touched = [
             list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
+        ]
+        self._wants = [
+            [(self.wanted[value], row) for value, rows in needs.items() for row in rows] for needs in self.need_rows
         ]
 
     def assume(self, choice: Iterable[int]) -> None:
@@ -95,18 +104,18 @@ class Assignment:
         if former == state:
             return
         self.choice[part] = state
-        for value, slots in self.need_rows[part].items():
-            wanted = self.wanted[value]
-            for needs in slots:
-                if former >= 0:
-                    old = needs[former]
-                    if wanted[old] == 1:
-                        del wanted[old]
-                    else:
-                        wanted[old] -= 1
-                new = needs[state]
-                wanted[new] = wanted.get(new, 0) + 1
-        for value, makes in zip(self.shared.nodes[part].results, self.make_rows[part], strict=True):
+        for wanted, needs in self._wants[part]:
+            new = needs[state]
+            if former >= 0:
+                old = needs[former]
+                if old == new:
+                    continue
+                if wanted[old] == 1:
+                    del wanted[old]
+                else:
+                    wanted[old] -= 1
+            wanted[new] = wanted.get(new, 0) + 1
+        for value, makes in self.make_rows[part].items():
             self.made[value] = makes[state]
 
     def value_cost(self, value: int) -> float:

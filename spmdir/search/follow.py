@@ -64,7 +64,7 @@ class Follower:
             here = frontier.popleft()
             for value in now.touched[here]:
                 placed = self.placed[value]
-                maker, position = producer[value]
+                maker, _ = producer[value]
                 if maker == here:
                     made = placed[now.made[value]][axis]
                     if self._shard[made]:
@@ -76,7 +76,7 @@ class Follower:
                     state = now.choice[here]
                     wanted = placed[now.need_rows[here][value][0][state]][axis]
                     if self._shard[wanted]:
-                        rows = [now.make_rows[maker][position]]
+                        rows = [now.make_rows[maker][value]]
                         self._invite(maker, value, rows, wanted, axis, former, frontier, visited)
         return former
 

@@ -156,18 +156,15 @@ class _Forest:
     def _alone(self, part: int) -> Numbers:
         """Return the cost of each state of a part by itself and beside fixed parts."""
         now, cost = self.now, self.free[part]
-        node = now.shared.nodes[part]
-        makes = dict(zip(node.results, now.makes[part], strict=True))
-        for value in now.touched[part]:
-            price, needs, made = self.price[value], now.needs[part].get(value), makes.get(value)
+        for value, made in now.makes[part].items():
+            for placement in self.paid[value]:
+                cost = cost + now.price[value][made, placement]
+        for value, needs in now.needs[part].items():
+            made = now.makes[part].get(value)
             if made is not None:
-                paid = self.paid[value]
-                if paid:
-                    cost = cost + now.price[value][:, paid].sum(1)[made]
-                if needs is not None:
-                    cost = cost + _needed(price, needs, made)
-            elif needs is not None and len(self.members[value]) == 1:
-                cost = cost + _needed(price, needs, now.made[value])
+                cost = cost + _needed(self.price[value], needs, made)
+            elif len(self.members[value]) == 1:
+                cost = cost + _needed(self.price[value], needs, now.made[value])
         return cost
 
 
@@ -191,9 +188,8 @@ class _Star:
         now = forest.now
         self.forest, self.now, self.value, self.parent = forest, now, value, parent
         self.price = forest.price[value]
-        producer, position = now.shared.producer[value]
-        self.producer, self.position = producer, position
-        self.makes = now.makes[producer][position]
+        self.producer = producer = now.shared.producer[value][0]
+        self.makes = now.makes[producer][value]
         self.users = [p for p in forest.members[value] if p not in (parent, producer)]
         self.is_above = parent == producer
         size = len(self.price)

@@ -32,14 +32,14 @@ def sweep(now: Assignment, again: bool = False) -> list[int]:
                 reach = ((made[value] / sharing[value])[:, None] + now.price[value]).min(0)
             for needs in slots:
                 cost = cost + reach[needs]
-        for value, makes in zip(node.results, now.makes[part], strict=True):
+        for value, makes in now.makes[part].items():
             made[value] = least_by(makes, cost / len(node.results), len(made[value]))
         totals.append(cost)
     decided: list[dict[int, None]] = [{} for _ in shared.values]
     choice = [0] * len(shared.nodes)
     for part in range(len(shared.nodes) - 1, -1, -1):
-        node, cost = shared.nodes[part], totals[part]
-        for value, makes in zip(node.results, now.makes[part], strict=True):
+        cost = totals[part]
+        for value, makes in now.makes[part].items():
             if decided[value]:
                 cost = cost + _satisfied(now.price[value], list(decided[value]))[makes]
         choice[part] = state = int(cost.argmin())
