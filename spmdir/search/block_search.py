@@ -70,6 +70,7 @@ class BlockSearch:
         ]
         self.prices = Prices(problem.mesh, shared, self.placements)
         self.now = Assignment(shared, states, self.prices)
+        self.follower = Follower(self.now, self.placements)
         self.block, self.random = block, random.Random(0)
         self.start = None if fixed is None else [_position(s, joint) for s, joint in zip(states, fixed, strict=True)]
 
@@ -141,10 +142,9 @@ class Kicks:
 
     def __init__(self, search: BlockSearch):
         self.search, self.now, self.shared = search, search.now, search.shared
-        self.follower = Follower(search.now, search.placements)
-        self.beside = self.shared.neighbours
-        self.total = self.now.total()
+        self.follower, self.beside = search.follower, self.shared.neighbours
         self.reshards = 0.0
+        self._note()
         self.tried: set[object] = set()
         self.reached: set[object] = set()
 
@@ -162,10 +162,24 @@ class Kicks:
                     break
         return left
 
+    def _note(self) -> None:
+        """Note what the program and the reshards of each value cost as decided now."""
+        self.costs = [self.now.value_cost(value) for value in range(len(self.now.made))]
+        self.total = self.now.total()
+
+    def _total(self, former: dict[int, int]) -> float:
+        """Return the cost of the program after moves from `former` states."""
+        now, total = self.now, self.total
+        for part, state in former.items():
+            rows = now.cost_rows[part]
+            total += rows[now.choice[part]] - rows[state]
+        for value in {value for part in former for value in now.touched[part]}:
+            total += now.value_cost(value) - self.costs[value]
+        return total
+
     def _moves(self) -> Iterator[tuple[int, int, int]]:
         """Yield parts next to reshards, the most expensive first, with an axis and another state."""
-        now = self.now
-        costs = [now.value_cost(value) for value in range(len(now.made))]
+        now, costs = self.now, self.costs
         self.reshards = sum(costs)
         parts: dict[int, None] = {}
         for value in sorted(range(len(costs)), key=lambda value: (-costs[value], value)):
@@ -195,7 +209,7 @@ class Kicks:
             self._undo(former)
             return False
         self.reached.add(reached)
-        total = now.total()
+        total = self._total(former)
         if total - self.total <= HOPELESS * self.reshards:
             around = dict.fromkeys(former)
             for moved in former:
@@ -206,7 +220,7 @@ class Kicks:
                 former.setdefault(moved, now.choice[moved])
             total -= improve_forest(now, order, LEAST * self.total)
             if total < self.total * (1 - LEAST):
-                self.total = now.total()
+                self._note()
                 return True
         self._undo(former)
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from spmdir.search.assignment import Assignment
 from spmdir.search.joint_states import JointPlacements
@@ -14,7 +13,6 @@ class Follower:
 
     def __init__(self, now: Assignment, placements: JointPlacements):
         self.now, self.catalogue = now, placements.catalogue
-        self.placed = [[placements.all[number] for number in numbers] for numbers in now.numbers]
         self.axes = range(len(placements.axes))
         known: dict[int, list[tuple[int, ...]]] = {}
         self.keys: list[list[tuple[int, ...]]] = []
@@ -27,7 +25,10 @@ class Follower:
                 ]
             self.keys.append(known[id(states)])
         self.beside: list[dict[tuple[int, int], list[int]]] = [{} for _ in now.choice]
+        self._followed: dict[tuple[int, int, int, int, bool, int], int | None] = {}
         self._shard = self.catalogue.shards
+        on_axis = list(zip(*placements.all, strict=True))
+        self.placed = [[[on[number] for number in numbers] for numbers in now.numbers] for on in on_axis]
 
     def states_beside(self, part: int, state: int, axis: int) -> list[int]:
         """Return the states of a part that differ from one on an axis alone."""
@@ -63,47 +64,57 @@ class Follower:
         while frontier:
             here = frontier.popleft()
             for value in now.touched[here]:
-                placed = self.placed[value]
-                maker, _ = producer[value]
+                placed = self.placed[axis][value]
+                maker = producer[value][0]
                 if maker == here:
-                    made = placed[now.made[value]][axis]
+                    made = placed[now.made[value]]
                     if self._shard[made]:
                         for user, _ in users[value]:
                             if user not in visited:
-                                rows = now.need_rows[user][value]
-                                self._invite(user, value, rows, made, axis, former, frontier, visited)
+                                self._invite(user, value, False, made, axis, former, frontier, visited)
                 if maker not in visited:
-                    state = now.choice[here]
-                    wanted = placed[now.need_rows[here][value][0][state]][axis]
+                    wanted = placed[now.need_rows[here][value][0][now.choice[here]]]
                     if self._shard[wanted]:
-                        rows = [now.make_rows[maker][value]]
-                        self._invite(maker, value, rows, wanted, axis, former, frontier, visited)
+                        self._invite(maker, value, True, wanted, axis, former, frontier, visited)
         return former
 
     def _invite(
         self,
         part: int,
         value: int,
-        rows: Sequence[Sequence[int]],
+        makes: bool,
         wanted: int,
         axis: int,
         former: dict[int, int],
         frontier: deque[int],
         visited: set[int],
     ) -> None:
-        now, placed = self.now, self.placed[value]
-        state = now.choice[part]
-        if all(placed[row[state]][axis] == wanted for row in rows):
+        """Move a part that makes or needs a value otherwise than wanted, if it can."""
+        state = self.now.choice[part]
+        key = part, state, axis, value, makes, wanted
+        if key not in self._followed:
+            self._followed[key] = self._agreeing(*key)
+        best = self._followed[key]
+        if best == state:
             return
         visited.add(part)
-        agreeing = [
-            other
-            for other in self.states_beside(part, state, axis)
-            if all(placed[row[other]][axis] == wanted for row in rows)
-        ]
-        if agreeing:
-            costs = now.cost_rows[part]
-            best = min(agreeing, key=costs.__getitem__)
+        if best is not None:
             former[part] = state
-            now.choose(part, best)
+            self.now.choose(part, best)
             frontier.append(part)
+
+    def _agreeing(self, part: int, state: int, axis: int, value: int, makes: bool, wanted: int) -> int | None:
+        """Return the cheapest state of a part beside one that makes or needs a value as wanted; None if there is none.
+
+        It is the one that the part has, if that does.
+        """
+        now, placed = self.now, self.placed[axis][value]
+        rows = [now.make_rows[part][value]] if makes else now.need_rows[part][value]
+
+        def agrees(other: int) -> bool:
+            return all(placed[row[other]] == wanted for row in rows)
+
+        if agrees(state):
+            return state
+        costs = now.cost_rows[part]
+        return min(filter(agrees, self.states_beside(part, state, axis)), key=costs.__getitem__, default=None)
