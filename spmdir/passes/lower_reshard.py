@@ -23,7 +23,7 @@ from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import FLAT, find_topology, with_costs
+from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class LowerReshardPass(FunctionPass):
 
     name = "lower-reshard"
 
-    topology: str = FLAT.name
+    topology: str = DEFAULT.name
     """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes."""
 
     costs: str = ""
     """A file of measured times, which come before those of the topology."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        topology = with_costs(find_topology(self.topology, FLAT), self.costs)
+        topology = with_costs(find_topology(self.topology), self.costs)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow on other ops

@@ -24,7 +24,7 @@ from spmdir.passes.options import make_pass, pass_options
 from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import planned
-from spmdir.reshard.topology import FLAT, Topology, find_topology, with_costs
+from spmdir.reshard.topology import Topology, find_topology, with_costs
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -195,19 +195,18 @@ class Pipeline:
         return {one.name: one for plugin in self.plugins for one in plugin.values(Topology)}
 
     def find_topology(self, topology: Topology | str | None) -> Topology:
-        """Return a machine: a value as it is, by its name or its TOML file; `flat` if None.
+        """Return a machine: a value as it is, by its name or its TOML file; the default one if None.
 
         Raises:
             SpmdirError: neither spmdir nor a plug-in has one of that name, or the file is malformed.
         """
         known = self._topologies.get(topology) if isinstance(topology, str) else None
-        return known or find_topology(topology, FLAT)
+        return known or find_topology(topology)
 
-    def machine(self, topology: Topology | str | None, default: Topology = FLAT) -> Topology:
+    def machine(self, topology: Topology | str | None) -> Topology:
         """Return a topology, else that of the pipeline, else the default, with the costs of the pipeline."""
         chosen = self.topology if topology is None else topology
-        found = default if chosen is None else self.find_topology(chosen)
-        return with_costs(found, "" if self.costs is None else os.fspath(self.costs))
+        return with_costs(self.find_topology(chosen), "" if self.costs is None else os.fspath(self.costs))
 
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:

@@ -43,7 +43,7 @@ from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.shared_memory import views_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
-from spmdir.reshard.topology import H100X8, Topology, find_topology, with_costs
+from spmdir.reshard.topology import DEFAULT, Topology, find_topology, with_costs
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
 from spmdir.search.budget import OverBudget, solve_within
@@ -232,7 +232,7 @@ class PropagatePass(FunctionPass):
     name = "propagate"
     needs_numbers: ClassVar = False
 
-    topology: str = H100X8.name
+    topology: str = DEFAULT.name
     """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
     costs: str = ""
     """A file of measured times, which come before those of the topology."""
@@ -252,7 +252,7 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
-            topology = with_costs(find_topology(self.topology, H100X8), self.costs)
+            topology = with_costs(find_topology(self.topology), self.costs)
             makers, problem, solution = self._decide(function, mesh, ctx, topology)
             strategies = solution.strategies
             note_objective(function, solution.cost)

@@ -16,7 +16,7 @@ from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
-from spmdir.reshard.topology import H100X8, Topology
+from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -151,7 +151,7 @@ def comm_report(
 
     pipeline = as_pipeline(pipeline)
     module = _at_examples(module, pipeline)
-    machine, mesh = pipeline.machine(topology, H100X8), ir.mesh(module)
+    machine, mesh = pipeline.machine(topology), ir.mesh(module)
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, reshards, objective, certificate = Share(), 0, None, None

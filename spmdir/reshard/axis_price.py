@@ -11,7 +11,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.cost import Cost, cost, edge_collectives
-from spmdir.reshard.topology import FLAT, Topology
+from spmdir.reshard.topology import DEFAULT, Topology
 
 NOTHING = Cost(0.0, 0.0)
 _NEVER = Cost(math.inf, math.inf)
@@ -30,7 +30,7 @@ def axis_price(
     count: int,
     collectives: Sequence[CollectiveSpec] = PLANNED,
     local: TensorMeta | None = None,
-    topology: Topology = FLAT,
+    topology: Topology = DEFAULT,
     nodes: int = 1,
 ) -> Cost:
     """Return the cost of moving one axis of `count` ranks from `source` to `target`, but for local copies.

@@ -78,6 +78,7 @@ class Sizes:
         chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and halo_reduce,
             those of both halos; for rotate, all.
         dim, to_dim: as in Step.
+        combined: how many partial values a rank that receives an exchange reduces to one; 1 for other steps.
         moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
             nodes; over all rounds. What crosses in other steps follows from what they send.
     """
@@ -88,6 +89,7 @@ class Sizes:
     chunk: float = 0
     dim: int | None = None
     to_dim: int | None = None
+    combined: int = 1
     moved: float = 0
     crossing: float | None = None
 
@@ -100,14 +102,17 @@ class Traffic:
         wire: bytes a rank sends.
         copied: bytes that are copied locally beside that: chunks along a dimension other than the first are packed or
             unpacked, and all but one of them while others are on the wire.
+        kernels: how many kernels pack, unpack and reduce these.
         crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
-        passes: how often the data goes round the ring; 0 where ranks exchange directly.
+        passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
+            message to each where ranks exchange directly; 0 where it sends to one or two of them only.
         rounds: how many collectives it takes, one after the other.
         name: the collective's, by which measured times are found.
     """
 
     wire: Callable[[Sizes], float] = lambda sizes: 0.0
     copied: Callable[[Sizes], float] = lambda sizes: 0.0
+    kernels: Callable[[Sizes], int] = lambda sizes: 0
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0
     rounds: int = 1

@@ -27,6 +27,7 @@ from spmdir.reshard.collective_spec import (
     TO,
     Clause,
     CollectiveSpec,
+    Sizes,
     Traffic,
     anywhere,
     direct,
@@ -37,12 +38,25 @@ from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_a
 from spmdir.reshard.multi_axis_steps import check_convert, check_exchange, check_permute, check_rearrange
 from spmdir.reshard.two_round_exchange import two_round_loads
 
+
+def _received(sizes: Sizes) -> float:
+    """Return the bytes copied where an exchange arrives: each addition reads two partial values and writes one."""
+    return sizes.target * max(1, 1.5 * (sizes.combined - 1))
+
+
+def _joins(sizes: Sizes) -> int:
+    """Return the kernels where an exchange arrives: one that concatenates what ranks sent, or additions."""
+    return max(1, sizes.combined - 1)
+
+
 _EXCHANGE = CollectiveSpec(
     name="exchange",
     summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
     check=functools.partial(check_exchange, "exchange"),
     axes=exchanged_axes,
-    traffic=Traffic(wire=lambda s: s.moved, copied=lambda s: s.target, crossing=direct),
+    traffic=Traffic(
+        wire=lambda s: s.moved, copied=_received, kernels=lambda s: 1 + _joins(s), crossing=direct, passes=1
+    ),
     loads=exchange_loads,
     may_be_async=True,
     if_local="rearrange",
@@ -55,7 +69,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM),
         before="replicated",
         after="shard",
-        traffic=Traffic(copied=lambda s: s.target if s.dim else 0.0),
+        traffic=Traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
         is_planned=True,
     ),
     CollectiveSpec(
@@ -64,7 +78,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, OP),
         before="replicated",
         after="partial",
-        traffic=Traffic(copied=lambda s: s.target),
+        traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
         is_planned=True,
     ),
     CollectiveSpec(
@@ -77,6 +91,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         traffic=Traffic(
             wire=lambda s: (s.group - 1) * s.source,
             copied=lambda s: s.source if s.dim else 0.0,
+            kernels=lambda s: bool(s.dim),
             crossing=ring,
             passes=1,
         ),
@@ -93,7 +108,9 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         traffic=Traffic(
             wire=lambda s: min((s.group - 1) * s.chunk, max(s.source, s.target)),
             copied=lambda s: s.chunk * (bool(s.to_dim) + bool(s.dim)),
+            kernels=lambda s: bool(s.to_dim) + bool(s.dim),
             crossing=direct,
+            passes=1,
         ),
         may_be_async=True,
         is_planned=True,
@@ -119,6 +136,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         traffic=Traffic(
             wire=lambda s: (s.group - 1) * s.target,
             copied=lambda s: s.target if s.dim else 0.0,
+            kernels=lambda s: bool(s.dim),
             crossing=ring,
             passes=1,
         ),
@@ -148,7 +166,14 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
         check=functools.partial(check_exchange, "two_round_exchange"),
         axes=two_round_axes,
-        traffic=Traffic(wire=lambda s: s.moved, copied=lambda s: s.target + s.moved, crossing=direct, rounds=2),
+        traffic=Traffic(
+            wire=lambda s: s.moved,
+            copied=lambda s: _received(s) + s.moved,
+            kernels=lambda s: 2 + _joins(s) + 1,
+            crossing=direct,
+            passes=1,
+            rounds=2,
+        ),
         loads=two_round_loads,
         may_be_async=True,
     ),
@@ -157,7 +182,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         name="rearrange",
         summary="An exchange that sends nothing: every rank has what its new shard is made of; local",
         check=check_rearrange,
-        traffic=Traffic(copied=lambda s: s.target),
+        traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
         loads=None,
         may_be_async=False,
         if_local=None,

@@ -21,9 +21,9 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic, anywhere
 from spmdir.reshard.collectives import collective
-from spmdir.reshard.exchange import least_received
+from spmdir.reshard.exchange import least_received, reduced_axes
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import H100X8, Topology
+from spmdir.reshard.topology import DEFAULT, Topology
 
 NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 """The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`, which do not occur in reshards."""
@@ -61,7 +61,7 @@ Collectives = Sequence[tuple[Traffic, Sizes]]
 """The collectives of a step, one after the other: what each costs, and what it handles."""
 
 
-def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = H100X8) -> Cost:
+def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Cost:
     """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
     nodes = node_count(step.axes, mesh)
     costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
@@ -103,7 +103,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
     if edge.bytes is not None:
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
-            (attrs.evolve(traffic, wire=_moved, copied=_nothing), attrs.evolve(sizes, moved=number))
+            (attrs.evolve(traffic, wire=_moved, **_NOT_COPIED), attrs.evolve(sizes, moved=number))
             for traffic, number in zip(traffics, sent, strict=True)
         ]
     if edge.itemsize is not None:
@@ -111,6 +111,9 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
         source, target, chunk = sizes.source * scale, sizes.target * scale, sizes.chunk * scale
         sizes = attrs.evolve(sizes, source=source, target=target, chunk=chunk)
     return [(traffic, sizes) for traffic in traffics]
+
+
+_NOT_COPIED = {"copied": Traffic().copied, "kernels": Traffic().kernels}
 
 
 def _specs(edge: Edge) -> list[CollectiveSpec]:
@@ -129,34 +132,32 @@ def _moved(sizes: Sizes) -> float:
     return sizes.moved
 
 
-def _nothing(sizes: Sizes) -> float:
-    return 0.0
-
-
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
     """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
 
-    Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A ring over n
-    ranks on N nodes takes n − 1 hops a pass, N − 1 of them between nodes; a direct exchange takes one.
+    Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A pass over n
+    ranks takes n − 1 hops, as many of them between nodes as there are such neighbours on a ring, or such peers in a
+    direct exchange.
     """
     if sizes.group == 1:
         return Cost(0.0, 0.0)
     copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
+    launches = traffic.kernels(sizes) * topology.launch_latency
     if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
-        return Cost(0.0, copies)
+        return Cost(0.0, copies + launches)
     hops = traffic.passes * (sizes.group - 1) or 1
-    inter_hops = traffic.passes * (nodes - 1) if traffic.passes else int(nodes > 1)
+    inter_hops = hops * traffic.crossing(sizes.group, nodes)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
     wire = traffic.wire(sizes)
     crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
-    seconds = traffic.rounds * latency + transfer + copies
+    fixed = traffic.rounds * latency + launches
     if topology.costs is not None:
-        fixed, each = traffic.rounds * latency, (transfer + copies) / wire if wire else 0.0
+        each = (transfer + copies) / wire if wire else 0.0
         found = topology.costs.collective(traffic.name, sizes.group, nodes, wire, lambda sent: fixed + each * sent)
         if found is not None:
             return Cost(wire, found.seconds, found.place)
-    return Cost(wire, seconds)
+    return Cost(wire, fixed + transfer + copies)
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
@@ -210,7 +211,8 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
         chunk = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
     if step.spec.traffic is None:
         chunk = _edge_chunk(step, source, target, mesh)
-    return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim)
+    combined = mesh.group_size(reduced_axes(step.source, step.target)) if step.spec.loads is not None else 1
+    return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim, combined)
 
 
 def _edge_chunk(step: Step, source: float, target: float, mesh: Mesh) -> float:

@@ -22,7 +22,7 @@ from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan_search import PlanSearch, Reshard
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import FLAT, Topology, find_topology
+from spmdir.reshard.topology import Topology, find_topology
 
 _COLLECTIVES = Kind(
     lambda value: isinstance(value, tuple) and all(isinstance(spec, CollectiveSpec) for spec in value),
@@ -67,8 +67,8 @@ def plan_reshard(
         dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
         src, dst: the sharding before and after.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
-        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `flat` if None, so that
-            the plan of fewest bytes is found.
+        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `h100x8` if None. On
+            `flat` the plan of fewest bytes is found.
         collectives: those with axes that the plan may use; `Pipeline.collectives` has those of its plug-ins too.
 
     Raises:
@@ -86,7 +86,7 @@ def plan_reshard(
         _COLLECTIVES.check("collectives", collectives)
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
-    return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology, FLAT), collectives))
+    return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology), collectives))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -83,21 +83,24 @@ A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USA
 FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops={VECTOR: _H100_FLOPS["bf16"]})
 CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 1e-4, 1e-4, 5e9, 5e-6, math.inf, {"f64": 25e9, VECTOR: 50e9})
 
+DEFAULT = H100X8
+"""What a mesh runs on unless something else is named: in the search, the planner and reports alike."""
+
 TOPOLOGIES: dict[str, Topology] = {topology.name: topology for topology in (FLAT, H100X8, A100X8, CPU_GLOO)}
 """Name → topology. Eight accelerators to a node with one network card each; processes on one host; or `flat`,
 equal links between any two ranks and local memory for free, on which what sends fewest bytes is fastest, unless it
 takes a step more to save less than 3.7 kB."""
 
 
-def find_topology(given: str | Topology | None, default: Topology) -> Topology:
-    """A topology from its name or from a TOML file (a path that ends in .toml); `default` if none is given.
+def find_topology(given: str | Topology | None) -> Topology:
+    """A topology from its name or from a TOML file (a path that ends in .toml); the default one if None.
 
     Raises:
         UnsupportedError: there is no preset of that name.
         ParseError: the file cannot be read, lacks a constant or has another.
     """
     if given is None or isinstance(given, Topology):
-        return given or default
+        return given or DEFAULT
     require_type("topology", given, str, f"one of {', '.join(TOPOLOGIES)}, a .toml file, or a Topology")
     if given.endswith(".toml"):
         return _read(Path(given))

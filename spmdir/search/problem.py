@@ -20,7 +20,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.topology import H100X8, Topology
+from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
 from spmdir.search.work import NO_WORK, Work
@@ -162,7 +162,7 @@ class Problem:
     nodes: tuple[Node, ...]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
-    topology: Topology = H100X8
+    topology: Topology = DEFAULT
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
 

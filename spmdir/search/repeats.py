@@ -11,7 +11,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.topology import H100X8, Topology
+from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.search.problem import Node, Problem
 
 
@@ -52,7 +52,7 @@ class Quotient:
     node_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
-    topology: Topology = H100X8
+    topology: Topology = DEFAULT
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
 

@@ -21,7 +21,7 @@ from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import TOPOLOGIES, Topology
+from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
 from spmdir.tools.command import ArgumentParser, guarded
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
@@ -81,7 +81,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
     parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
     parser.add_argument(
-        "--topology", default="flat", help=f"{', '.join(TOPOLOGIES)}, one of a plug-in, or a .toml file (flat)"
+        "--topology", help=f"{', '.join(TOPOLOGIES)}, one of a plug-in, or a .toml file ({DEFAULT.name})"
     )
     parser.add_plugins()
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")

@@ -123,7 +123,7 @@ def test_a_plan_or_a_topology_nested_too_deeply_is_an_error(value: str, tmp_path
     topology = tmp_path / "own.toml"
     topology.write_text(f"base_latency = {value}")
     with pytest.raises(LimitError):
-        find_topology(str(topology), find_topology("flat", None))  # type: ignore[arg-type]
+        find_topology(str(topology))  # type: ignore[arg-type]
 
 
 def test_brackets_and_digits_of_strings_and_comments_are_not_counted() -> None:
