@@ -52,15 +52,24 @@ def test_a_permute_sends_all_that_a_rank_holds() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_a_two_round_exchange_of_a_sum_scatters_and_gathers_it_in_two_direct_rounds(count: int) -> None:
+def test_a_two_round_exchange_of_a_sum_scatters_and_gathers_it_to_each_peer(count: int) -> None:
     mesh, shape, target = Mesh({"a": count}), (24, 24), Sharding([])
     once, twice = (
         cost_of(kind, "a: P", mesh, shape, CPU_GLOO, target=target) for kind in ("exchange", "two_round_exchange")
     )
     assert once.wire_bytes == pytest.approx((count - 1) * 576)
     assert twice.wire_bytes == pytest.approx(2 * (count - 1) / count * 576)
-    latency = CPU_GLOO.base_latency + CPU_GLOO.intra_latency
+    latency = CPU_GLOO.base_latency + (count - 1) * CPU_GLOO.intra_latency
     assert once.seconds - latency < latency < twice.seconds - latency
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("size", [1, 16, 1024])
+def test_a_sum_is_an_all_reduce_for_an_exchange_packs_and_adds_in_kernels_of_its_own(count: int, size: int) -> None:
+    mesh, shape = Mesh({"a": count}), (size, size)
+    reduced = cost_of("all_reduce", "a: P", mesh, shape, axes=("a",))
+    for kind in ("exchange", "two_round_exchange"):
+        assert cost_of(kind, "a: P", mesh, shape, target=Sharding([])).seconds > reduced.seconds
 
 
 def test_uneven_shards_count_as_the_largest() -> None:
@@ -98,7 +107,7 @@ def test_gathering_a_dimension_other_than_the_first_costs_a_local_copy() -> None
     first = cost_of("all_gather", "g: S(0)", ONE_NODE, (1024, 1024), axes=("g",), dim=0)
     second = cost_of("all_gather", "g: S(1)", ONE_NODE, (1024, 1024), axes=("g",), dim=1)
     assert first.wire_bytes == second.wire_bytes
-    assert second.seconds - first.seconds == pytest.approx(2 * 2**17 / H100X8.memory_bandwidth)
+    assert second.seconds - first.seconds == pytest.approx(2 * 2**17 / H100X8.memory_bandwidth + H100X8.launch_latency)
 
 
 def test_a_group_of_one_rank_costs_nothing() -> None:
@@ -121,8 +130,8 @@ PLACEMENTS = [R, Shard(0), Shard(1), Partial("sum"), Partial("avg")]
 @given(st.sampled_from(PLACEMENTS), st.sampled_from(PLACEMENTS), st.integers(1, 8), st.integers(1, 4))
 def test_the_price_of_one_axis_is_what_the_plan_sends(source, target, count, scale) -> None:
     shape = (count * scale, count * 3)
-    plan = plan_reshard(shape, "f32", Sharding([("a", source)]), Sharding([("a", target)]), Mesh({"a": count}))
-    price = axis_price(source, target, 4 * math.prod(shape), count)
+    plan = plan_reshard(shape, "f32", Sharding([("a", source)]), Sharding([("a", target)]), Mesh({"a": count}), FLAT)
+    price = axis_price(source, target, 4 * math.prod(shape), count, topology=FLAT)
     assert price.wire_bytes == pytest.approx(plan.wire_bytes)
     assert price.seconds == pytest.approx(plan.seconds)
 

@@ -21,7 +21,7 @@ from spmdir.reshard.cost import step_cost
 from spmdir.reshard.moves import free_axes
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import make_step
-from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
+from spmdir.reshard.topology import CPU_GLOO, FLAT, H100X8, Topology
 from tests.lowering import declared_placements as declared
 from tests.lowering.collective_programs import shardings
 
@@ -63,21 +63,21 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("mesh", "source", "target", "steps", "ratio"), KNOWN)
-def test_a_large_tensor_takes_the_known_best_way(mesh, source, target, steps, ratio) -> None:
-    plan = plan_reshard((8192, 8192), "f32", source, target, mesh)
+def test_a_large_tensor_takes_the_known_plan_of_fewest_bytes(mesh, source, target, steps, ratio) -> None:
+    plan = plan_reshard((8192, 8192), "f32", source, target, mesh, FLAT)
     assert str(plan) == steps
     assert plan.wire_bytes == pytest.approx(ratio * plan.lower_bound)
 
 
 def test_places_that_have_nothing_of_a_partial_sum_take_a_third_of_what_others_lack() -> None:
-    plan = plan_reshard((6144, 6144), "f32", "b: S(0), c: S(0)", "a: S(0), b: P", CUBE)
+    plan = plan_reshard((6144, 6144), "f32", "b: S(0), c: S(0)", "a: S(0), b: P", CUBE, FLAT)
     assert str(plan) == "exchange on [a, b, c]"
     assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
 
 
 def test_places_that_take_over_a_share_are_those_that_receive_least() -> None:
     mesh, source, target = Mesh(dict.fromkeys("abcd", 2)), "a: S(0), b: S(0), d: S(1)", "c: S(1), a: P, d: P"
-    plan = plan_reshard((6144, 6144), "f32", source, target, mesh)
+    plan = plan_reshard((6144, 6144), "f32", source, target, mesh, FLAT)
     assert str(plan) == "exchange on [a, b, c, d]"
     assert plan.wire_bytes == pytest.approx(4 / 3 * plan.lower_bound)
 
@@ -85,7 +85,7 @@ def test_places_that_take_over_a_share_are_those_that_receive_least() -> None:
 def test_plans_send_at_most_half_more_than_the_lower_bound() -> None:
     pairs = list(itertools.permutations(shardings(CUBE, 2), 2))
     for source, target in random.Random(0).sample(pairs, 400):
-        plan = plan_reshard((6144, 6144), "f32", source, target, CUBE)
+        plan = plan_reshard((6144, 6144), "f32", source, target, CUBE, FLAT)
         assert plan.wire_bytes <= 1.5 * plan.lower_bound, f"<{source}> -> <{target}>: {plan}"
 
 
@@ -117,7 +117,7 @@ def test_an_axis_that_stays_is_left_alone() -> None:
 
 def test_addends_are_reduced_before_they_are_gathered() -> None:
     mesh = Mesh({"a": 4, "b": 2})
-    plan = plan_reshard((8192, 8192), "f32", "a: S(0), b: P", "b: P", mesh)
+    plan = plan_reshard((8192, 8192), "f32", "a: S(0), b: P", "b: P", mesh, FLAT)
     assert str(plan) == "reduce_scatter on [b] dim 0 op sum; exchange on [a, b]"
     assert plan.wire_bytes == pytest.approx(plan.lower_bound)
 
@@ -192,7 +192,7 @@ def test_no_plan_is_slower_than_going_through_replicated(case) -> None:
     ],
 )
 def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, target, plan) -> None:
-    assert str(plan_reshard((16, 16), "f32", source, target, WIDE)) == plan
+    assert str(plan_reshard((16, 16), "f32", source, target, WIDE, FLAT)) == plan
 
 
 @pytest.mark.parametrize(

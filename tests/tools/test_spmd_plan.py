@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.tools.spmd_plan import main
 
-WIDE = ["--mesh", "2x8", "--shape", "4096x4096"]
+WIDE = ["--mesh", "2x8", "--shape", "4096x4096", "--topology", "flat"]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --lower-reshard
+// RUN: spmd-opt %s --lower-reshard="topology=flat"
 spmd.mesh @mesh <a = 2, b = 2, c = 2>
 
 // Half of the ranks have their quarter of a partial value already; for the others, ranks that hold partial values reduce and send them.

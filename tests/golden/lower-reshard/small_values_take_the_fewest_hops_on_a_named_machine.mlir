@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --split-input-file --lower-reshard="topology=h100x8"
+// RUN: spmd-opt %s --split-input-file --lower-reshard="topology=cpu-gloo"
 // A ring of four takes six hops for an all-reduce; for 256 bytes a direct exchange is sooner done, though it sends more.
 
 spmd.mesh @mesh <tp = 4>

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard --localize
+// RUN: spmd-opt %s --propagate --insert-reshard --lower-reshard="topology=flat" --localize
 
 spmd.mesh @mesh <ep = 3>
 

@@ -29,7 +29,6 @@ func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 // |   %_3.reshard = spmd.all_reduce %3 on [dp] op sum : tensor<64x1024xf32> <tp: S(1)>
 // |   %4 = aten.gelu(%_3.reshard) {approximate = "none"} : tensor<64x1024xf32> <tp: S(1)>
 // |   %5 = aten.mm(%4, %w2) : tensor<64x512xf32> <dp: S(1), tp: P(sum)>
-// |   %_5.reduce_scatter = spmd.reduce_scatter %5 on [tp] dim 1 op sum : tensor<64x512xf32> <dp: S(1), tp: S(1)>
-// |   %_5.reshard = spmd.exchange %_5.reduce_scatter : tensor<64x512xf32> <dp: S(0)>
+// |   %_5.reshard = spmd.exchange %5 : tensor<64x512xf32> <dp: S(0)>
 // |   return %_5.reshard : tensor<64x512xf32>
 // | }
