@@ -144,7 +144,7 @@ def main() -> None:
             1000 * statistics.median(map(max, zip(*sides, strict=True)))
             for sides in ([times.ours for times in of_case], [times.dtensor for times in of_case])
         )
-        plan = plan_reshard(shape, "f32", before, after, mesh)
+        plan = plan_reshard(shape, "f32", before, after, mesh, "flat")
         name = f"{'x'.join(map(str, mesh.sizes.values()))} {'x'.join(map(str, shape))} <{before}> -> <{after}>"
         rows.append(Row(name, ours / theirs, detail=f"{ours:.2f} / {theirs:.2f} ms; {plan}"))
     mean = math.exp(math.fsum(math.log(row.value) for row in rows) / len(rows))

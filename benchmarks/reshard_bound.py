@@ -77,7 +77,7 @@ def sent(sizes: tuple[int, ...], shape: tuple[int, int], limit: int) -> tuple[li
     mesh = Mesh(named(sizes))
     pairs = all_pairs(mesh, limit)
     begin = time.process_time()
-    plans = {pair: plan_reshard(shape, "f32", *pair, mesh) for pair in pairs}
+    plans = {pair: plan_reshard(shape, "f32", *pair, mesh, "flat") for pair in pairs}
     milliseconds = 1000 * (time.process_time() - begin) / len(pairs)
     moved = [ratio(plan) for (a, b), plan in plans.items() if not a.partial and not b.partial]
     reduced = [ratio(plan) for (a, b), plan in plans.items() if a.partial or b.partial]

@@ -49,8 +49,11 @@ def _attribute(sharding: Sharding) -> str:
 
 
 def localized(mesh: Mesh, reshards: Sequence[Reshard]) -> ModuleOp:
-    """The program of a rank, with the plan of each reshard as it is, not fused with others."""
-    return run_passes(parse(text(mesh, reshards)), "lower-reshard,localize")
+    """The program of a rank, with the plan of each reshard as it is, not fused with others.
+
+    Plans of fewest bytes are the ones with most kinds of steps.
+    """
+    return run_passes(parse(text(mesh, reshards)), "lower-reshard{topology=flat},localize")
 
 
 def pieces_of(mesh: Mesh, reshard: Reshard, value: torch.Tensor) -> list[torch.Tensor]:
