@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from operator import truediv
 
@@ -13,6 +14,12 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.search.problem import Node, Problem
+
+FEWEST_LAYERS = 4
+"""From how many equal layers on decisions do not depend on their number."""
+
+MOSTLY = 0.5
+"""The part of the nodes that layers make up at the least."""
 
 
 @attrs.frozen
@@ -92,6 +99,33 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         holding=_mean(problem.holding, value_class, len(values)),
         copy_holding=_mean(problem.copy_holding, value_class, len(values)),
     )
+
+
+def as_if_repeated(shared: Quotient, times: int) -> Quotient:
+    """Return a program of equal layers as if there were as many as `times` says, others as they are.
+
+    What is decided for the result does not depend on how many layers there are. That is how many nodes most parts
+    merge. Other parts merge a few more or less, since first and last layers are not equal to the rest, or several of
+    each layer.
+    """
+    layers = _layers(shared.weight)
+    if layers < FEWEST_LAYERS:
+        return shared
+
+    def scaled(weight: int) -> int:
+        in_each = (weight + layers // 2) // layers
+        return max(weight + in_each * (times - layers), 1)
+
+    weight = list(map(scaled, shared.weight))
+    return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])
+
+
+def _layers(weights: Sequence[int]) -> int:
+    """Return how many equal layers most nodes are in; 1 if most are in none."""
+    count = Counter(weight for weight in weights if weight > 1)
+    layers = max(count, key=lambda weight: (count[weight], weight), default=1)
+    merged = sum(weight for weight in weights if weight >= layers - 1)
+    return layers if merged >= MOSTLY * sum(weights) else 1
 
 
 def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> tuple[float, ...]:

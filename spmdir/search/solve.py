@@ -1,7 +1,8 @@
 """The sharding search: picks one strategy for every node on every axis at the least cost of the program.
 
 Nodes that cannot be told apart by their surroundings share one decision (`repeats.py`), so that repeated layers are
-decided once. Blocks of up to two axes are decided together (`block_search.py`), the others fixed.
+decided once, and alike however many there are. Blocks of up to two axes are decided together (`block_search.py`), the
+others fixed.
 
 The cost is in seconds of one rank: its part of the compute, and reshards as the planner prices them, one for each
 distinct placement that the users of a value require.
@@ -17,16 +18,19 @@ import attrs
 from spmdir.search.block_search import BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
-from spmdir.search.repeats import quotient
+from spmdir.search.repeats import as_if_repeated, quotient
 
 DEPTH = 4
 """The depth to which the surroundings of nodes are compared before merging."""
+
+LAYERS = 6
+"""How many equal layers programs of more than a few are decided for."""
 
 TOGETHER = 2
 """The most axes that are decided together, but in programs of few nodes."""
 
 FEW_NODES = 40
-"""Up to how many nodes programs have three axes decided together."""
+"""Up to how many nodes programs have three axes decided together, and no nodes merged."""
 
 
 @attrs.frozen
@@ -52,15 +56,16 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
     Raises:
         Unsolvable: the user annotations leave a node without a strategy.
     """
-    shared = quotient(problem, depth)
+    shared = quotient(problem, depth if len(problem.nodes) > FEW_NODES else len(problem.nodes))
+    decided_for = as_if_repeated(shared, LAYERS)
     axes, joints = problem.mesh.axis_names, None
-    together = TOGETHER + (len(shared.nodes) <= FEW_NODES)
+    together = TOGETHER + (len(problem.nodes) <= FEW_NODES)
     for block in _blocks(len(axes), together):
         decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
         if joints is not None and len(joints[0]) < len(decided):
             missing = (None,) * (len(decided) - len(joints[0]))
             joints = [(*joint, *missing) for joint in joints]
-        search = BlockSearch(problem, shared, decided, block, joints)
+        search = BlockSearch(problem, decided_for, decided, block, joints)
         joints = search.run(effort)
     assert joints is not None
     strategies = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
