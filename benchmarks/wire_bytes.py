@@ -20,7 +20,7 @@ TARGETS = {
 """Plan → layers → MB a rank sends at most: the best of the other compilers with two layers, where sp is no dearer than
 tp_fsdp, and with eight layers that in proportion to how the same compiler's bytes grow."""
 
-PIPELINE = "propagate,insert-reshard,lower-reshard,fuse-collectives"
+PIPELINE = "propagate{topology=flat memory=none},insert-reshard,lower-reshard,fuse-collectives"
 TOLERANCE = 1e-9
 
 
