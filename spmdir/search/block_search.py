@@ -22,7 +22,7 @@ from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import Quotient
 from spmdir.search.sweeps import sweep
 
-HOPELESS = 0.5
+HOPELESS = 0.2
 """A move that costs this part of all reshards at first is undone before its surroundings are improved."""
 
 LEAST = 1e-9
@@ -31,13 +31,13 @@ LEAST = 1e-9
 FIRST = 60
 """The most moves that one part starts before the first shake."""
 
-KICKS = 40
+KICKS = 30
 """The most moves that one part starts after each shake."""
 
 SHAKE = 4
 """How many such moves a shake counts as."""
 
-SHAKEN = 0.3
+SHAKEN = 0.6
 """The part of values whose reshards cost otherwise in a shake."""
 
 FORESTS = 3
