@@ -422,6 +422,16 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     found: list[StrategySource] = []
     makers: list[Maker] = []
     sources: dict[tuple[StrategySource, Work], StrategySource] = {}
+    known: dict[object, OpStrategies] = {}
+
+    def op_strategies(op: AtenOp) -> OpStrategies:
+        key = op.call(), op.shardings
+        if key not in known:
+            made = _op_strategies(op, mesh, rules, double)
+            if made.rule is None:
+                return made  # each such op is warned about
+            known[key] = made
+        return known[key]
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
@@ -448,7 +458,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, _op_strategies(op, mesh, rules, double), op.tensors, op.results)
+            add(op, op_strategies(op), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
             add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
