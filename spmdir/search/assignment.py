@@ -24,6 +24,7 @@ class Assignment:
         cost: part → seconds of each of its states.
         needs: part → {value: for each operand that is this value, the placement that each state needs}.
         makes: part → {value: the placement that each state makes}.
+        makers: value → the placements that it may be made in, and by state of its part, the index of one of them.
         price: value → what a reshard of it costs, [before, after].
         choice: part → its state.
         made: value → the placement that it is made in.
@@ -80,6 +81,9 @@ class Assignment:
                 for position, value in enumerate(node.results):
                     held = prices.held(self.states[part].results[:, position], value)
                     cost[part] = cost[part] + holding[value] * held
+        self.makers = {
+            value: np.unique(makes, return_inverse=True) for found in self.makes for value, makes in found.items()
+        }
         self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
         self.make_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.makes]
         self.cost_rows = [c.tolist() for c in cost]

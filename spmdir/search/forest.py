@@ -8,7 +8,8 @@ The result is exact but for users that share more than one copy, so the moves ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -114,7 +115,8 @@ class _Forest:
             price = now.price[value]
             if paid:
                 price = price.copy()
-                price[:, paid] = 0.0
+                for placement in paid:
+                    price[:, placement] = 0.0
             self.price[value] = price
 
     def best(self) -> dict[int, int]:
@@ -161,120 +163,129 @@ class _Forest:
                 cost = cost + now.price[value][made, placement]
         for value, needs in now.needs[part].items():
             made = now.makes[part].get(value)
+            if made is None and len(self.members[value]) == 1:
+                made = now.made[value]
             if made is not None:
-                cost = cost + _needed(self.price[value], needs, made)
-            elif len(self.members[value]) == 1:
-                cost = cost + _needed(self.price[value], needs, now.made[value])
+                cost = cost + _needed(partial(_at, self.price[value], made), needs)
         return cost
 
 
-def _needed(price: Numbers, needs: Sequence[Numbers], made) -> Numbers:
-    """Return, by state, what it costs to satisfy the operands of one part that are one value."""
-    cost = price[made, needs[0]]
-    if len(needs) == 2:
-        return cost + np.where(needs[0] == needs[1], 0.0, price[made, needs[1]])
+def _needed(price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
+    """Return, by state, what it costs to satisfy the operands of one part that are one value.
+
+    Args:
+        price_of: placements by state → what it costs to reshard to them.
+    """
+    cost = price_of(needs[0])
     for at, more in enumerate(needs[1:], 1):
         known = needs[0] == more
         for other in needs[1:at]:
             known = known | (other == more)
-        cost = cost + np.where(known, 0.0, price[made, more])
+        cost = cost + np.where(known, 0.0, price_of(more))
     return cost
 
 
+def _at(price: Numbers, made: Numbers | int, needs: Numbers) -> Numbers:
+    return price[made, needs]
+
+
+def _from_each(price: Numbers, needs: Sequence[Numbers]) -> Numbers:
+    """Return what it costs each state of a part, in the last dimension, to have its operands that are one value."""
+    return _needed(partial(price.take, axis=-1), needs)
+
+
 class _Star:
-    """A value between free parts: the part above it in the tree, and those below."""
+    """A value between free parts: the part above it in the tree, and those below.
+
+    Attributes:
+        made: the placements that it may be made in.
+        held: by these, the least cost of the part that makes it if that is below.
+        price, price_made: of resharding it from each placement, and from each of `made`.
+    """
 
     def __init__(self, forest: _Forest, value: int, parent: int):
         now = forest.now
-        self.forest, self.now, self.value, self.parent = forest, now, value, parent
+        self.forest, self.now, self.parent = forest, now, parent
         self.price = forest.price[value]
         self.producer = producer = now.shared.producer[value][0]
-        self.makes = now.makes[producer][value]
         self.users = [p for p in forest.members[value] if p not in (parent, producer)]
-        self.is_above = parent == producer
-        size = len(self.price)
-        if self.is_above:
-            self.held = np.zeros(size)
-        elif producer in forest.free:
-            self.held = least_by(self.makes, forest.message[producer], size)
+        self.needs = [now.needs[user][value] for user in self.users]
+        self.is_above, self.is_free = parent == producer, producer in forest.free
+        if self.is_free:
+            self.made, self.makes = now.makers[value]
+            self.price_made = self.price[self.made]
         else:
-            self.held = np.full(size, np.inf)
-            self.held[now.made[value]] = 0.0
-        self.from_holder = [self._from_holder(user) for user in self.users]
-
-    def _from_holder(self, user: int) -> Numbers:
-        """Return [holder] the least cost of a user below if the value is held so."""
-        needs = self.now.needs[user][self.value]
-        message = self.forest.message[user]
-        return (self._states_from(needs) + message).min(1)
-
-    def _states_from(self, needs: Sequence[Numbers]) -> Numbers:
-        cost = self.price[:, needs[0]]
-        for at, more in enumerate(needs[1:], 1):
-            known = needs[0] == more
-            for other in needs[1:at]:
-                known = known | (other == more)
-            cost = cost + np.where(known, 0.0, self.price[:, more])
-        return cost
+            self.made = np.array([now.made[value]])
+            self.price_made = self.price[now.made[value]][None, :]
+        if self.is_above or not self.is_free:
+            self.held = np.zeros(len(self.made))
+        else:
+            self.held = least_by(self.makes, forest.message[producer], len(self.made))
+        if not self.is_above:
+            self.needs_above = now.needs[parent][value]
+        self.copies = len(self.users) + (not self.is_above) >= 2
 
     def up(self) -> Numbers:
         """Return the least cost below, by state of the part above."""
-        held, price = self.held, self.price
-        self.plain = held + sum(self.from_holder) if self.from_holder else held
-        self.copied = None
-        copies = len(self.users) + (not self.is_above) >= 2
-        if copies:
-            copied = held[:, None] + price
-            for cost in self.from_holder:
-                copied = copied + np.minimum(cost[:, None], cost[None, :])
-            self.copied = copied
+        price, made, messages = self.price, self.made, self.forest.message
+        self.direct = self.held
+        if not self.copies:
+            for user, needs in zip(self.users, self.needs, strict=True):
+                self.direct = self.direct + (_from_each(self.price_made, needs) + messages[user]).min(1)
+        else:
+            copied = self.held[:, None] + self.price_made
+            below = [
+                (_from_each(price, needs) + messages[user]).min(1)
+                for user, needs in zip(self.users, self.needs, strict=True)
+            ]
+            self.below = below
+            self.plain = self.held + sum(cost[made] for cost in below)
+            for cost in below:
+                copied = copied + np.minimum(cost[made][:, None], cost)
+            self.copied, self.by_copy = copied, copied.min(0)
+            self.direct = np.minimum(self.plain, copied.min(1))
         if self.is_above:
-            best = self.plain if self.copied is None else np.minimum(self.plain, self.copied.min(1))
-            return best[self.makes]
+            return self.direct[self.makes]
         # By placement that the part above needs: from where it is made, or from the copy.
-        needs = self.now.needs[self.parent][self.value]
-        direct = self.plain if self.copied is None else np.minimum(self.plain, self.copied.min(1))
-        self.direct = direct
-        own = self._states_from(needs)
-        cost = (direct[:, None] + own).min(0)
-        if self.copied is not None:
-            self.by_copy = self.copied.min(0)
-            cost = np.minimum(cost, (self.by_copy[:, None] + own).min(0))
-        return cost
+        cost = self._above(self.direct, self.price_made)
+        return np.minimum(cost, self._above(self.by_copy, price)) if self.copies else cost
+
+    def _above(self, cost: Numbers, price: Numbers) -> Numbers:
+        """Return the least cost by state of the part above, given that of each placement to reshard from."""
+        needs = self.needs_above
+        if len(needs) == 1:
+            return (cost[:, None] + price).min(0)[needs[0]]
+        return (cost[:, None] + _from_each(price, needs)).min(0)
 
     def down(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given that of the part above."""
         if self.is_above:
-            made = int(self.makes[state])
-            copy = self._copy_of(made)
+            at = int(self.makes[state])
+            copy = self._copy_of(at)
         else:
-            needs = self.now.needs[self.parent][self.value]
-            own = self._states_from([n[state : state + 1] for n in needs])[:, 0]
-            direct = self.direct + own
-            made = int(direct.argmin())
-            copy = self._copy_of(made)
-            if self.copied is not None:
+            own = _from_each(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
+            direct = self.direct + own[self.made]
+            at = int(direct.argmin())
+            copy = self._copy_of(at)
+            if self.copies:
                 through = self.by_copy + own
-                at = int(through.argmin())
-                if through[at] < direct[made]:
-                    copy = at
-                    made = int(self.copied[:, at].argmin())
-        found = {}
-        for user, cost in zip(self.users, self.from_holder, strict=True):
-            holder = copy if copy is not None and cost[copy] < cost[made] else made
-            needs = self.now.needs[user][self.value]
-            states = self.forest.message[user] + self._states_from(needs)[holder]
-            found[user] = int(states.argmin())
-        if not self.is_above and self.producer in self.forest.free:
-            message = np.where(self.makes == made, self.forest.message[self.producer], np.inf)
-            found[self.producer] = int(message.argmin())
+                best = int(through.argmin())
+                if through[best] < direct[at]:
+                    copy = best
+                    at = int(self.copied[:, best].argmin())
+        found, made = {}, self.made[at]
+        for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
+            holder = copy if copy is not None and self.below[index][copy] < self.below[index][made] else made
+            found[user] = int((self.forest.message[user] + _from_each(self.price[holder], needs)).argmin())
+        if not self.is_above and self.is_free:
+            found[self.producer] = int(np.where(self.makes == at, self.forest.message[self.producer], np.inf).argmin())
         return found
 
-    def _copy_of(self, made: int) -> int | None:
-        if self.copied is None:
+    def _copy_of(self, at: int) -> int | None:
+        if not self.copies:
             return None
-        at = int(self.copied[made].argmin())
-        return at if self.copied[made, at] < self.plain[made] else None
+        copy = int(self.copied[at].argmin())
+        return copy if self.copied[at, copy] < self.plain[at] else None
 
 
 def least_by(key: Numbers, cost: Numbers, size: int) -> Numbers:
