@@ -41,7 +41,7 @@ from spmdir.passes.propagation.noted_options import note_options
 from spmdir.passes.propagation.objective import note_certificate, note_objective
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.propagation.shared_memory import views_of
-from spmdir.passes.propagation.sub_axes import annotated_splits, wanted_splits
+from spmdir.passes.propagation.sub_axes import annotated_splits, asks_for_splits, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
 from spmdir.reshard.topology import DEFAULT, Topology, find_topology, with_costs
 from spmdir.rules import OpRule, RuleSet, Strategy
@@ -368,14 +368,17 @@ def _rule(node: Node) -> OpRule | None:
 
 
 def _split_weights(problem: Problem, solution: Solution | None) -> dict[tuple[OpRule, str], float]:
-    """Return, per (rule of an op, axis), the bytes of the values of ops that the axis does not shard or that
-    reshard."""
+    """Return, per (rule of an op that may ask for splits, axis), the bytes of the values of ops that the axis does not
+    shard or that reshard."""
     weights: dict[tuple[OpRule, str], float] = {}
-    for axis in problem.mesh.axis_names:
+    rules = list(map(_rule, problem.nodes))
+    asking = {rule for rule in {*rules} if rule is not None and asks_for_splits(rule)}
+    nodes = [(index, problem.nodes[index], rule) for index, rule in enumerate(rules) if rule in asking]
+    for axis in problem.mesh.axis_names if nodes else ():
         chosen = solution.strategies[axis] if solution else ()
         moved = _moved(problem, chosen)
-        for index, node in enumerate(problem.nodes):
-            rule, values = _rule(node), (*node.operands, *node.results)
+        for index, node, rule in nodes:
+            values = (*node.operands, *node.results)
             settled = bool(chosen) and bool(chosen[index].factors) and moved.isdisjoint(values)
             if rule is not None and not settled:
                 key = rule, problem.mesh.root_axis(axis)
@@ -385,10 +388,12 @@ def _split_weights(problem: Problem, solution: Solution | None) -> dict[tuple[Op
 
 def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
     """Return the values that some node needs in another placement than they are made in."""
-    made, moved = {}, set()
+    made: dict[int, Placement] = {}
+    moved: set[int] = set()
     for node, strategy in zip(problem.nodes, strategies, strict=False):
-        wanted = zip(node.operands, strategy.operands, strict=True)
-        moved.update(value for value, placement in wanted if made[value] != placement)
+        for value, placement in zip(node.operands, strategy.operands, strict=True):
+            if made[value] is not placement and made[value] != placement:
+                moved.add(value)
         made.update(zip(node.results, strategy.results, strict=True))
     return moved
 

@@ -48,6 +48,11 @@ def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Me
     return mesh
 
 
+def asks_for_splits(rule: OpRule) -> bool:
+    """Return whether some dimension is made of several factors, of which only sub-axes may shard the major ones."""
+    return any(len(factors) > 1 for dims in (*rule.operand_dims, *rule.result_dims) for factors in dims or ())
+
+
 def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
     """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot."""
     size = (mesh.root or mesh).sizes[axis]
