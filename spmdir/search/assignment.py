@@ -26,6 +26,7 @@ class Assignment:
         makes: part → {value: the placement that each state makes}.
         makers: value → the placements that it may be made in, and by state of its part, the index of one of them.
         price: value → what a reshard of it costs, [before, after].
+        scale: value → what its `rows`, which are those of `price` as they are, count times.
         choice: part → its state.
         made: value → the placement that it is made in.
         wanted: value → {placement: how many operands need it}.
@@ -65,6 +66,7 @@ class Assignment:
             if id(price) not in rows:
                 rows[id(price)] = price.tolist()
             self.rows.append(rows[id(price)])
+        self.scale = [1.0] * len(shared.values)
         self.needs: list[dict[int, list[Numbers]]] = []
         self.makes: list[dict[int, Numbers]] = []
         for part, node in enumerate(shared.nodes):
@@ -124,13 +126,13 @@ class Assignment:
 
     def value_cost(self, value: int) -> float:
         """Return what the reshards of a value cost as decided now."""
-        rows, wanted = self.rows[value], self.wanted[value]
+        rows, wanted, scale = self.rows[value], self.wanted[value], self.scale[value]
         row = rows[self.made[value]]
         direct = 0.0
         for placement in wanted:
             direct += row[placement]
         if not direct or len(wanted) == 1:
-            return direct
+            return direct * scale
         for copy in wanted:
             if row[copy]:
                 through = row[copy]
@@ -138,7 +140,7 @@ class Assignment:
                     through += rows[copy][placement]
                 if through < direct:
                     direct = through
-        return direct
+        return direct * scale
 
     def total(self) -> float:
         """Return the cost of the program as decided now."""

@@ -117,17 +117,16 @@ class BlockSearch:
     def _shake(self, fresh: bool) -> None:
         """Improve the decision, or decide anew, as if the reshards of values cost otherwise, then as they are."""
         now, chance = self.now, self.random
-        price, rows = now.price, now.rows
-        now.price, now.rows = list(price), list(rows)
+        price, scale = now.price, now.scale
+        now.price, now.scale = list(price), list(scale)
         for value in range(len(price)):
             if fresh or chance.random() < SHAKEN:
-                factor = math.exp(chance.gauss(0.0, 1.0))
-                now.price[value] = price[value] * factor
-                now.rows[value] = now.price[value].tolist()
+                now.scale[value] = math.exp(chance.gauss(0.0, 1.0))
+                now.price[value] = price[value] * now.scale[value]
         if fresh:
             now.assume(sweep(now))
         self._improve(2)
-        now.price, now.rows = price, rows
+        now.price, now.scale = price, scale
         self._improve(2 if fresh else 1)
 
     def _improve(self, times: int) -> None:
