@@ -10,7 +10,6 @@ distinct placement that the users of a value require.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -75,8 +74,11 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
 
 
 def _blocks(count: int, together: int) -> Sequence[tuple[int, ...]]:
-    """Return the positions of the axes that are decided together: all axes in order, then other combinations."""
+    """Return the positions of the axes that are decided together: each with the next, the last with the first.
+
+    There are as many blocks as axes, and those that decide every axis once come first.
+    """
     if count <= together:
         return [tuple(range(count))]
-    first = [tuple(range(at, min(at + together, count))) for at in range(0, count, together)]
-    return [*first, *(block for block in itertools.combinations(range(count), together) if block not in first)]
+    starts = (*range(0, count, 2), *range(1, count, 2))
+    return [tuple(sorted((start + step) % count for step in range(together))) for start in starts]
