@@ -42,10 +42,10 @@ def test_lowered_reshards_keep_the_value_and_send_no_more_than_one_by_one(case) 
     names, types = (", ".join(part) for part in ([f"%v{n}" for n in range(len(targets))], [type_] * len(targets)))
     body = "\n".join([*lines, f"return {names} : {types}"])
     text = f"spmd.mesh @mesh {mesh}\nfunc.func @main(%x: {type_} {attribute}) -> ({types}) {{\n{body}\n}}\n"
-    module = run_passes(ir.parse(text), "lower-reshard,verify-spmd{before-reshard}")
+    module = run_passes(ir.parse(text), "lower-reshard{topology=flat},verify-spmd{before-reshard}")
     assert "spmd.reshard" not in ir.print_ir(module)
     report = comm_report(module)
-    alone = [plan_reshard(shape, "f64", source, target, mesh) for target in dict.fromkeys(targets)]
+    alone = [plan_reshard(shape, "f64", source, target, mesh, "flat") for target in dict.fromkeys(targets)]
     assert report.wire_bytes <= sum(plan.wire_bytes for plan in alone) + 1e-6
     assert report.wire_bytes >= report.lower_bound - 1e-6
     value = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape)

@@ -20,7 +20,7 @@ from spmdir.dialects.values import signature_name
 
 RANKS, SEQUENCE, VOCABULARY = 4, 1024, 64
 MESH = spmdir.Mesh({"cp": RANKS})
-PIPELINE = "propagate{topology=flat},insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
+PIPELINE = "propagate{topology=flat effort=3000},insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
 
 
 @cache
@@ -37,7 +37,8 @@ def llama() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def loss(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    logits = model(input_ids=ids, use_cache=False).logits
+    hidden = spmdir.constrain(model.get_input_embeddings()(ids), "cp: ZigZag(1)")
+    logits = model(inputs_embeds=hidden, use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
@@ -76,7 +77,8 @@ def test_training_computes_what_one_device_does(training: Any):
 def test_training_gathers_keys_and_values_of_activations_and_scatters_their_gradients(training: Any):
     module, _, _ = training
     gathered = [text for text in moved(module, "all_gather", SEQUENCE) if not text.endswith("i64")]
-    assert gathered == ["1024x8xf64"] * 2 or gathered == ["1x1x1x1024x8xf64"] * 2
+    # Keys and values of one head and 8 features, in whichever form the einsums leave them.
+    assert sorted(text.replace("1x", "") for text in gathered) == ["1024x8xf64"] * 2
     assert len(moved(module, "reduce_scatter", SEQUENCE // RANKS)) == 2
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import Partial, R
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
@@ -48,19 +49,23 @@ def problem_of(text: str) -> Problem:
 def cost(problem: Problem, strategies: Sequence[NodeStrategy]) -> float:
     """The cost of a decision on a mesh of one axis, as docs/propagation.md states it."""
     ((_, count),) = problem.mesh.axes
+
+    def price(source: Placement, target: Placement, size: float) -> float:
+        return axis_price(source, target, size, count, topology=problem.topology).seconds
+
     nodes = zip(problem.nodes, strategies, strict=True)
     total = sum(local_seconds(node.source.work, problem.topology, [strategy]) for node, strategy in nodes)
     made, requests = {}, {value: {} for value in range(len(problem.values))}
     for node, strategy in zip(problem.nodes, strategies, strict=True):
         for size, _ in strategy.inner_bytes:
-            total += axis_price(Partial("sum"), R, size, count).seconds
+            total += price(Partial("sum"), R, size)
         made.update(zip(node.results, strategy.results, strict=True))
         for value, placement in zip(node.operands, strategy.operands, strict=True):
             requests[value][placement] = None
     for value, wanted in requests.items():
         size = problem.values[value].bytes
-        one_by_one = sum(axis_price(made[value], placement, size, count).seconds for placement in wanted)
-        total += min(one_by_one, axis_price(made[value], R, size, count).seconds)
+        one_by_one = sum(price(made[value], placement, size) for placement in wanted)
+        total += min(one_by_one, price(made[value], R, size))
     return total
 
 
