@@ -28,8 +28,11 @@ HOPELESS = 0.2
 LEAST = 1e-9
 """What a move has to save, as a part of the cost of the program: rounding errors are smaller."""
 
-FIRST = 60
-"""The most moves that one part starts before the first shake."""
+STARTS = 2
+"""After how many shakes a decision is made from nothing."""
+
+SEED = 0
+"""That of the random numbers, so that a program is decided alike every time."""
 
 KICKS = 30
 """The most moves that one part starts after each shake."""
@@ -71,7 +74,7 @@ class BlockSearch:
         self.prices = Prices(problem.mesh, shared, self.placements)
         self.now = Assignment(shared, states, self.prices)
         self.follower = Follower(self.now, self.placements)
-        self.block, self.random = block, random.Random(0)
+        self.block, self.random = block, random.Random(SEED)
         self.start = None if fixed is None else [_position(s, joint) for s, joint in zip(states, fixed, strict=True)]
 
     def run(self, effort: int) -> list[Joint]:
@@ -83,12 +86,12 @@ class BlockSearch:
             now.assume(sweep(now))
         self._improve(FORESTS)
         left = min(effort, 2 * sum(len(rows) - 1 for rows in now.cost_rows))
-        left -= self._descend(min(left, FIRST))
+        left -= self._descend(min(left, KICKS))
         best, least = list(now.choice), now.total()
-        for fresh in itertools.cycle((True, False)):
+        for turn in itertools.count(1):
             if left <= 0:
                 break
-            self._shake(fresh)
+            self._shake(turn % STARTS == 1)
             left -= SHAKE + self._descend(min(left, KICKS))
             self._cross(best)
             total = now.total()
