@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import resource
 import time
@@ -70,9 +71,13 @@ def cold_in_both_orders(*calls: tuple[Any, ...]) -> list[list[Any]]:
 
 
 class Stopwatch:
-    """CPU seconds of the process by stage: other processes on the machine change it less than the wall clock."""
+    """CPU seconds of the process by stage: other processes on the machine change it less than the wall clock.
+
+    What is garbage when it starts is collected before.
+    """
 
     def __init__(self) -> None:
+        gc.collect()
         self.seconds: dict[str, float] = {}
         self._last = time.process_time()
 

@@ -7,6 +7,9 @@ import attrs
 from benchmarks.compile_time import UNLIMITED
 from benchmarks.measure import Row, cold, options, peak_memory, print_table
 
+BESIDE_PLAIN = 1.2
+"""The most memory that spmdir should take, as a multiple of that of the plain trace."""
+
 
 def plain(layers: int) -> dict[str, float]:
     """MB after torch is loaded, and after tracing on one device."""
@@ -47,11 +50,11 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--layers", type=int, default=8)
     layers = parser.parse_args().layers
+    peaks = {function.__name__: cold(function, layers) for function in (plain, ours, dtensor)}
     rows = [
-        Row(f"{function.__name__}: {stage}", peak, form="{:.0f}")
-        for function in (plain, ours, dtensor)
-        for stage, peak in cold(function, layers).items()
+        Row(f"{name}: {stage}", peak, form="{:.0f}") for name, found in peaks.items() for stage, peak in found.items()
     ]
+    rows.append(Row("spmdir / plain", max(peaks["ours"].values()) / max(peaks["plain"].values()), BESIDE_PLAIN))
     print_table(f"peak memory in MB, {layers} layers", rows)
 
 
