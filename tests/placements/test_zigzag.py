@@ -20,7 +20,7 @@ from spmdir.dialects.values import signature_name
 
 RANKS, SEQUENCE, VOCABULARY = 4, 1024, 64
 MESH = spmdir.Mesh({"cp": RANKS})
-PIPELINE = "propagate{topology=flat effort=3000},insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
+PIPELINE = "propagate{topology=flat effort=1000},insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"
 
 
 @cache
