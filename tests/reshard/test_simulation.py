@@ -22,7 +22,7 @@ from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, partial_axes,
 from spmdir.reshard.multi_axis_steps import senders
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step, transition
-from spmdir.reshard.topology import H100X8, Topology
+from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
 from spmdir.reshard.two_round_exchange import two_round_exchange
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)
@@ -229,8 +229,8 @@ def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None
     shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial("sum")])
     kinds: set[str] = set()
     for source, target in itertools.product(shardings, repeat=2):
-        for shape in chosen.sample(SHAPES, 2):
-            kinds |= run(shape, source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
+        for shape, topology in zip(chosen.sample(SHAPES, 3), (CPU_GLOO, FEWEST_BYTES, FEWEST_BYTES), strict=True):
+            kinds |= run(shape, source, target, mesh, topology)
     everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
     assert kinds - {"permute", "two_round_exchange"} == everything | {"exchange", "rearrange"}
     assert ("permute" in kinds) == (len(mesh.axes) > 1)
@@ -285,7 +285,13 @@ def test_plans_on_three_axes_keep_the_value() -> None:
     shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial("sum")])
     for _ in range(150):
         source, target = chosen.choice(shardings), chosen.choice(shardings)
-        run(chosen.choice([(12, 24), (7, 11), (5, 3)]), source, target, mesh, chosen.choice((H100X8, FEWEST_BYTES)))
+        run(
+            chosen.choice([(12, 24), (7, 11), (5, 3)]),
+            source,
+            target,
+            mesh,
+            chosen.choice((H100X8, CPU_GLOO, FEWEST_BYTES)),
+        )
 
 
 def test_axes_of_one_rank_need_no_special_case() -> None:

@@ -75,7 +75,7 @@ STRIDED = "Strided(0, 2)"
         (sample("cat", [f(4, 6), f(4, 6)], dim=-1), ["(S(1), S(1)) -> (Strided(1, 2))"]),
         (sample("cat", [f(4, 6), f(4, 2)], dim=-1), []),
     ],
-    ids=str,
+    ids=lambda given: given.op if isinstance(given, Sample) else None,
 )  # fmt: skip
 def test_equal_parts_of_a_dimension_come_apart_and_together(one: Sample, expected: list[str]):
     rule = rule_of(one)
