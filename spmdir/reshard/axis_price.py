@@ -33,7 +33,7 @@ def axis_price(
     topology: Topology = DEFAULT,
     nodes: int = 1,
 ) -> Cost:
-    """Return the cost of moving one axis of `count` ranks from `source` to `target`, but for local copies.
+    """Return the cost of moving one axis of `count` ranks from `source` to `target`.
 
     A step that a placement declares comes first, then the fastest collective between the traits, then R in between.
     Moves that there are not, and those of open placements, cost infinity.
@@ -134,4 +134,5 @@ def _sizes(source: Placement, target: Placement, local_bytes: float, count: int)
     shard = local_bytes / count
     before = shard if source.trait == "shard" else local_bytes
     after = shard if target.trait == "shard" else local_bytes
-    return Sizes(count, before, after, shard / count)
+    dims = [placement.dim for placement in (source, target) if placement.trait == "shard"]
+    return Sizes(count, before, after, shard / count, *dims)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from spmdir.core.mesh import Mesh
+from spmdir.reshard.topology import H100X8
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.solve import solve
 from tests.search.exhaustive import joint_states, joint_strategies, optimum, unmerged
@@ -57,3 +59,39 @@ def test_what_the_search_decides_is_among_what_is_tried(program: Program) -> Non
         assert placed in tried
     best = optimum(problem, solution.cost, 4000)
     assert best is None or best.cost <= solution.cost * (1 + 1e-9)
+
+
+SLICED_FOR_NOTHING = """spmd.mesh @mesh <b = 4, a = 2>
+func.func @main(%x: tensor<4x4xf64>) -> (tensor<4x4xf64>, tensor<4x4xf64>) {
+  %0 = aten.add.Tensor(%x, %x) : tensor<4x4xf64>
+  %1 = spmd.constraint %0 : tensor<4x4xf64> <b: R, a: R>
+  return %x, %1 : tensor<4x4xf64>, tensor<4x4xf64>
+}
+"""
+
+
+def test_a_kernel_that_slices_is_not_launched_to_have_smaller_results() -> None:
+    problem = attrs.evolve(problem_of(SLICED_FOR_NOTHING), topology=H100X8)
+    best = optimum(problem)
+    assert best is not None
+    assert solve(problem).cost == pytest.approx(best.cost)
+
+
+def test_layers_are_decided_alike_however_many_there_are() -> None:
+    costs = [solve(problem_of(_layers(count))).cost for count in (16, 24, 48)]
+    assert (costs[2] - costs[1]) / 24 == pytest.approx((costs[1] - costs[0]) / 8)
+
+
+def _layers(count: int) -> str:
+    """Return a program of equal layers, each two products with a weight of its own."""
+    weights = "".join(f", %w{i}: tensor<256x512xf64>, %u{i}: tensor<512x256xf64>" for i in range(count))
+    lines = "".join(
+        f"  %p{i} = aten.mm(%x{i}, %w{i}) : tensor<64x512xf64>\n  %r{i} = aten.relu(%p{i}) : tensor<64x512xf64>\n"
+        f"  %q{i} = aten.mm(%r{i}, %u{i}) : tensor<64x256xf64>\n"
+        f"  %x{i + 1} = aten.add.Tensor(%x{i}, %q{i}) : tensor<64x256xf64>\n"
+        for i in range(count)
+    )
+    return (
+        f"spmd.mesh @mesh <a = 2, b = 4>\nfunc.func @main(%x0: tensor<64x256xf64>{weights}) -> tensor<64x256xf64> {{\n"
+        f"{lines}  return %x{count} : tensor<64x256xf64>\n}}\n"
+    )
