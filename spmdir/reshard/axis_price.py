@@ -134,5 +134,6 @@ def _sizes(source: Placement, target: Placement, local_bytes: float, count: int)
     shard = local_bytes / count
     before = shard if source.trait == "shard" else local_bytes
     after = shard if target.trait == "shard" else local_bytes
-    dims = [placement.dim for placement in (source, target) if placement.trait == "shard"]
-    return Sizes(count, before, after, shard / count, *dims)
+    sharded = [placement.dim for placement in (source, target) if placement.trait == "shard"]
+    dim, to_dim = (*sharded, None, None)[:2]
+    return Sizes(count, before, after, shard / count, dim, to_dim)

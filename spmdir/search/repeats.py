@@ -124,7 +124,7 @@ def _layers(weights: Sequence[int]) -> int:
     """Return how many equal layers most nodes are in; 1 if most are in none."""
     count = Counter(weight for weight in weights if weight > 1)
     layers = max(count, key=lambda weight: (count[weight], weight), default=1)
-    merged = sum(weight for weight in weights if weight >= layers - 1)
+    merged = sum(weight for weight in weights if weight > layers // 2)
     return layers if merged >= MOSTLY * sum(weights) else 1
 
 
