@@ -254,11 +254,10 @@ class PropagatePass(FunctionPass):
         with ir.collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
             makers, problem, solution = self._decide(function, mesh, ctx, topology)
-            strategies = solution.strategies
-            note_objective(function, solution.cost)
+            objective = annotate(function, problem, makers, list(map(_rule, problem.nodes)), solution)
+            note_objective(function, objective)
             if self.certify:
-                _certify(function, problem, solution.cost)
-            annotate(function, problem, makers, list(map(_rule, problem.nodes)), strategies)
+                _certify(function, problem, objective)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()

@@ -56,7 +56,12 @@ class Assignment:
         holding, copy_holding = shared.holding, shared.copy_holding
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
-            key = (numbers.tobytes(), meta.bytes, weight, copy_holding and copy_holding[value])
+            key = (
+                numbers.tobytes(),
+                meta if prices.shaped else meta.bytes,
+                weight,
+                copy_holding and copy_holding[value],
+            )
             if key not in known:
                 known[key] = prices.table(numbers, value)
             self.price.append(known[key])

@@ -37,14 +37,8 @@ def joint_cost(
     Args:
         orders: by node, the axes by position, those that shard one factor in nesting order; that of the mesh if None.
     """
-    total, axes = 0.0, tuple(chosen)
-    joints = list(zip(*chosen.values(), strict=True))
-    known: dict[object, float] = {}
-    for part, node in enumerate(shared.nodes):
-        key = (node.source, *map(id, joints[part]))
-        if key not in known:
-            known[key] = node_seconds(node.source.work, joints[part], axes, mesh, shared)
-        total += shared.weight[part] * known[key]
+    axes, joints = tuple(chosen), list(zip(*chosen.values(), strict=True))
+    total = compute_seconds(shared, chosen, mesh, shared.weight)
     natural = range(len(axes))
 
     def placed(part: int, placements: Sequence[Placement]) -> Placed:
@@ -62,6 +56,27 @@ def joint_cost(
         if len(wanted) == 1 and made in wanted:
             continue
         total += shared.value_weight[value] * value_seconds(meta, made, tuple(wanted), mesh, shared)
+    return total
+
+
+def compute_seconds(
+    problem: Quotient | Problem,
+    chosen: Mapping[str, Sequence[NodeStrategy]],
+    mesh: Mesh,
+    weight: Sequence[float] | None = None,
+) -> float:
+    """Return how long all nodes take with a strategy on each axis, without the reshards between them.
+
+    Args:
+        weight: how often each node counts; once if None.
+    """
+    total, axes = 0.0, tuple(chosen)
+    known: dict[object, float] = {}
+    for index, (node, joint) in enumerate(zip(problem.nodes, zip(*chosen.values(), strict=True), strict=True)):
+        key = (node.source, *map(id, joint))
+        if key not in known:
+            known[key] = node_seconds(node.source.work, joint, axes, mesh, problem)
+        total += known[key] if weight is None else weight[index] * known[key]
     return total
 
 

@@ -37,10 +37,12 @@ class Nested:
     Attributes:
         made: of each value.
         needed: of each node, those that it needs its operands in.
+        seconds: what all reshards between them take.
     """
 
     made: list[Sharding]
     needed: list[tuple[Sharding, ...]]
+    seconds: float
 
 
 def nest(
@@ -48,6 +50,7 @@ def nest(
     strategies: Mapping[str, Sequence[NodeStrategy]],
     annotations: Sequence[Sequence[Sharding]],
     rules: Sequence[OpRule | None],
+    searched: Sequence[Sequence[int]] = (),
 ) -> Nested:
     """Return the shardings that strategies mean, over the axes of the mesh that the problem's splits.
 
@@ -55,14 +58,27 @@ def nest(
         strategies: axis → the strategy of each node.
         annotations: the user annotations of each node.
         rules: the rule of each node that is a torch op.
+        searched: by node, the axes by position in the nesting order of the search, which is tried too.
     """
     orders = Orders(problem, strategies, annotations, rules)
-    nested = _nested(problem, orders)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
-    return _nested(problem, orders) if _improve(orders, planner) else nested
+    nested = _nested(problem, orders, planner)
+    if _improve(orders, planner):
+        nested = _nested(problem, orders, planner)
+    if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
+        return nested
+    maker = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
+    names = problem.mesh.axis_names
+    for key, axes in orders.chosen.items():
+        if orders.is_free(key):
+            order = [names[at] for at in searched[key[0] if key[0] >= 0 else maker[~key[0]]]]
+            orders.chosen[key] = tuple(sorted(axes, key=order.index))
+    _improve(orders, planner)
+    other = _nested(problem, orders, planner)
+    return other if other.seconds < nested.seconds * (1 - _EQUAL) else nested
 
 
-def _nested(problem: Problem, orders: Orders) -> Nested:
+def _nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
     made: list[Any] = [None] * len(problem.values)
     needed: list[tuple[Sharding, ...]] = []
     for index, node in enumerate(problem.nodes):
@@ -70,7 +86,7 @@ def _nested(problem: Problem, orders: Orders) -> Nested:
             made[value] = orders.made(value)
         operands = zip(node.operands, orders.forms[index].operands, strict=True)
         needed.append(tuple([orders.sharding(value, placed, index) for value, placed in operands]))
-    return Nested(made, needed)
+    return Nested(made, needed, _seconds(orders, range(len(problem.values)), planner))
 
 
 def _improve(orders: Orders, planner: Planner) -> bool:

@@ -66,7 +66,7 @@ class Prices:
             self._each += each[before, after] / parts
         self._add_permutes(rows, shards, partial)
         self.shares = np.prod(np.where(shards, 1 / np.array(self.counts, dtype=float), 1.0), axis=1)
-        self._shaped = any(map(any, catalogue.shaped))
+        self.shaped = any(map(any, catalogue.shaped))
 
     def _add_permutes(self, rows: Numbers, shards: Numbers, partial: Numbers) -> None:
         """Add what it costs to change the nesting order of a dimension, and find what one exchange costs.
@@ -108,18 +108,18 @@ class Prices:
         by_axis = self._start[at] + self._each[at] * meta.bytes
         exchanged = self._exchange_start[at] + self._exchange_each[at] * meta.bytes
         price = weight * np.minimum(by_axis, exchanged)
+        if self.shaped:
+            self._add_shaped(price, numbers, meta, weight)
         if self.shared.copy_holding:
             copies = self.shared.copy_holding[value] * self.held(numbers, value)
             price += np.where(np.eye(len(numbers), dtype=bool), 0.0, copies[None, :])
-        if self._shaped:
-            self._add_shaped(price, numbers, meta, weight)
         return price
 
     def held(self, numbers: Numbers, value: int) -> Numbers:
         """Return the bytes that a rank has of all copies of a merged value in joint placements."""
         return self.shared.value_weight[value] * self.shared.values[value].bytes * self.shares[numbers]
 
-    def _add_shaped(self, price: Numbers, numbers: Numbers, meta: TensorMeta, weight: int) -> None:
+    def _add_shaped(self, price: Numbers, numbers: Numbers, meta: TensorMeta, weight: float) -> None:
         """Replace the prices that depend on the shape."""
         every, shaped = self.placements.all, self.placements.catalogue.shaped
         for row, source in enumerate(numbers):

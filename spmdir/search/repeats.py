@@ -18,6 +18,9 @@ from spmdir.search.problem import Node, Problem
 FEWEST_LAYERS = 4
 """From how many equal layers on decisions do not depend on their number."""
 
+BORDER = 4
+"""How many more or fewer nodes than there are layers a part of equal layers may merge."""
+
 MOSTLY = 0.5
 """The part of the nodes that layers make up at the least."""
 
@@ -34,8 +37,6 @@ class Quotient:
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
         uses: part → the (operand index, merged value) pairs of all its nodes.
-        operands: part → {merged value: operand indices} for each value that it uses.
-        own: part → {merged value: result index} for the values that it both makes and uses.
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
@@ -46,14 +47,12 @@ class Quotient:
     """
 
     nodes: list[Node]
-    weight: list[int]
+    weight: Sequence[float]
     values: list[TensorMeta]
-    value_weight: list[int]
+    value_weight: Sequence[float]
     producer: list[tuple[int, int]]
     users: list[list[tuple[int, int]]]
     uses: list[list[tuple[int, int]]]
-    operands: list[dict[int, list[int]]]
-    own: list[dict[int, int]]
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
@@ -73,7 +72,6 @@ def quotient(problem: Problem, depth: int) -> Quotient:
     for value, found in enumerate(users):
         for part, slot in found:
             uses[part].append((slot, value))
-    operands = list(map(_slots_by_value, uses))
     weight = [0] * len(first)
     for part in node_class:
         weight[part] += 1
@@ -85,11 +83,6 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         producer=producer,
         users=users,
         uses=uses,
-        operands=operands,
-        own=[
-            {value: producer[value][1] for value in slots if producer[value][0] == part}
-            for part, slots in enumerate(operands)
-        ],
         neighbours=_neighbours(producer, users, len(first)),
         first=first,
         node_class=node_class,
@@ -105,24 +98,25 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
     """Return a program of equal layers as if there were as many as `times` says, others as they are.
 
     What is decided for the result does not depend on how many layers there are. That is how many nodes most parts
-    merge. Other parts merge a few more or less, since first and last layers are not equal to the rest, or several of
-    each layer.
+    merge. Other parts merge up to `BORDER` more or less, since first and last layers are not equal to the rest, or
+    several of each layer; those that are in some layers only weigh in proportion.
     """
     layers = _layers(shared.weight)
     if layers < FEWEST_LAYERS:
         return shared
 
-    def scaled(weight: int) -> int:
-        in_each = (weight + layers // 2) // layers
-        return max(weight + in_each * (times - layers), 1)
+    def scaled(weight: float) -> float:
+        in_each = round(weight / layers)
+        beside = weight - in_each * layers
+        return in_each * times + beside if abs(beside) <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])
 
 
-def _layers(weights: Sequence[int]) -> int:
+def _layers(weights: Sequence[float]) -> int:
     """Return how many equal layers most nodes are in; 1 if most are in none."""
-    count = Counter(weight for weight in weights if weight > 1)
+    count = Counter(int(weight) for weight in weights if weight > 1)
     layers = max(count, key=lambda weight: (count[weight], weight), default=1)
     merged = sum(weight for weight in weights if weight > layers // 2)
     return layers if merged >= MOSTLY * sum(weights) else 1
@@ -181,14 +175,6 @@ def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int
         for part in members:
             neighbours[part].update(dict.fromkeys(other for other in members if other != part))
     return list(map(list, neighbours))
-
-
-def _slots_by_value(uses: list[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return merged value → operand indices."""
-    slots: dict[int, list[int]] = {}
-    for slot, value in uses:
-        slots.setdefault(value, []).append(slot)
-    return slots
 
 
 def _merged_node(node: Node, value_class: list[int]) -> Node:

@@ -38,11 +38,13 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the program, in seconds.
+        cost: of the program, in seconds, reshards of equal nodes priced alike.
+        orders: by node, the axes by position, those that shard one dimension in the nesting order that was priced.
     """
 
     strategies: dict[str, list[NodeStrategy]]
     cost: float
+    orders: Sequence[tuple[int, ...]] = ()
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
@@ -70,7 +72,7 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
     strategies = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
     cost = joint_cost(problem.mesh, shared, strategies, search.orders)
     every = {axis: [found[part] for part in shared.node_class] for axis, found in strategies.items()}
-    return Solution(every, cost)
+    return Solution(every, cost, [search.orders[part] for part in shared.node_class])
 
 
 def _blocks(count: int, together: int) -> Sequence[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from spmdir.search.forest import least_by
 from spmdir.search.joint_states import Numbers
 
 
-def sweep(now: Assignment, again: bool = False) -> list[int]:
+def sweep(now: Assignment) -> list[int]:
     """Return a state for each part.
 
     Forward, the users of a value share what it costs to make; backward, each part takes the state that is cheapest
@@ -26,10 +26,7 @@ def sweep(now: Assignment, again: bool = False) -> list[int]:
         for value, slots in now.needs[part].items():
             if shared.producer[value][0] == part:
                 continue
-            if again and sharing[value] > 1:
-                reach = _surcharge(now, value, part, made[value])
-            else:
-                reach = ((made[value] / sharing[value])[:, None] + now.price[value]).min(0)
+            reach = ((made[value] / sharing[value])[:, None] + now.price[value]).min(0)
             for needs in slots:
                 cost = cost + reach[needs]
         for value, makes in now.makes[part].items():
@@ -55,15 +52,3 @@ def _satisfied(price: Numbers, wanted: Sequence[int]) -> Numbers:
     if len(wanted) == 1:
         return direct
     return np.minimum(direct, (price[:, wanted] + direct[wanted]).min(1))
-
-
-def _surcharge(now: Assignment, value: int, part: int, made: Numbers) -> Numbers:
-    """Return what one more placement of a value costs, beyond making it and satisfying its other users."""
-    left = dict(now.wanted[value])
-    for needs in now.need_rows[part][value]:
-        left[needs[now.choice[part]]] -= 1
-    wanted = [placement for placement, count in left.items() if count]
-    base = made + now.price[value][:, wanted].sum(1)
-    price = now.price[value].copy()
-    price[:, wanted] = 0.0
-    return (base[:, None] + price).min(0) - base.min()

@@ -146,8 +146,6 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         producer=producer,
         users=users,
         uses=[],
-        operands=[],
-        own=[],
         neighbours=[],
         first=[],
         node_class=[],

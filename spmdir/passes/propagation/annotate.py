@@ -14,8 +14,10 @@ from spmdir.dialects.attributes import sharding_attr, shardings_attr
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.rules import OpRule
+from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.nesting import nest
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import Problem
+from spmdir.search.solve import Solution
 
 Maker = SSAValue | ValueOp | int
 """The function argument, op or function result (by index) that a node of the search stands for."""
@@ -26,17 +28,19 @@ def annotate(
     problem: Problem,
     makers: Sequence[Maker],
     rules: Sequence[OpRule | None],
-    strategies: Mapping[str, Sequence[NodeStrategy]],
-) -> None:
+    solution: Solution,
+) -> float:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
+
+    Returns the seconds that the program takes so.
 
     Args:
         makers: what each node of `problem` stands for.
         rules: the rule of each node that is a torch op.
-        strategies: axis → the strategy of each node.
+        solution: what the search found for `problem`.
     """
     annotations = [_annotations(function, maker, problem.mesh) for maker in makers]
-    nested = nest(problem, strategies, annotations, rules)
+    nested = nest(problem, solution.strategies, annotations, rules, solution.orders)
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node, maker, needed in zip(problem.nodes, makers, nested.needed, strict=True):
         made = [nested.made[value] for value in node.results]
@@ -48,6 +52,7 @@ def annotate(
             _annotate_op(maker, made, needed, [nested.made[value] for value in node.operands])
     for which, shardings in decided.items():
         _write(function, which, shardings)
+    return compute_seconds(problem, solution.strategies, problem.mesh) + nested.seconds
 
 
 def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]) -> None:

@@ -28,6 +28,10 @@ NEAR = 0.0003
 """Reshards of states that are within this fraction of the gap from the cheapest are planned."""
 
 
+_ROUNDING = 1e-6
+"""By what fraction a bound may be above what it bounds, for rounding errors."""
+
+
 @attrs.frozen
 class Certificate:
     """How good a decision is.
@@ -94,6 +98,11 @@ def certify(problem: Problem, objective: float) -> Certificate:
             break
         found = _rise(dual, objective)
     floor = sum(one.count * float(found.seconds.min()) for one, found in zip(classes, states, strict=True))
+    if found > objective * (1 + _ROUNDING):
+        raise UnsupportedError(
+            f"no decision should cost less than {_ms(found)}, but one costs {_ms(objective)}; the bound is wrong, "
+            "please report the program"
+        )
     return Certificate(objective, min(found, objective), floor)
 
 
