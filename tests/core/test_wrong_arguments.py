@@ -111,7 +111,7 @@ def right() -> dict[str, dict[str, Any]]:
         "Error": {"factor": 0.0, "norm": "max", "of": "shards"},
         "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
         "P": {"op": "sum"},
-        "Pipeline": {"steps": "propagate", "plugins": (), "topology": None, "rewrites": ()},
+        "Pipeline": {"steps": "propagate", "plugins": (), "topology": None, "costs": None, "rewrites": ()},
         "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
@@ -127,6 +127,7 @@ def right() -> dict[str, dict[str, Any]]:
         "load_plugin": {"source": "none.py"},
         "load_rules": {"path": "none.rules"},
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
+        "memory_report": {"module": module, "pipeline": None},
         "parallelize": {
             "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
             "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None,
@@ -176,7 +177,8 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
         "check_placement",
     }  # have no arguments, or others
     others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
-    others |= {"CommReport", "Parallel", "Plan", "Plugin", "Topology"}  # are made by functions, or plain
+    # Are made by functions, or plain.
+    others |= {"CommReport", "MemoryReport", "Parallel", "Plan", "Plugin", "Topology"}
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)
     for name, arguments in calls.items():
