@@ -33,9 +33,17 @@ class ParsedTexts:
     kinds: tuple[type, ...]
 
     def find(self, text: str, file: str, first_line: int = 1) -> Any | None:
-        """Return what `text` parses to, its places in `file` from `first_line` on; None if the file does not say."""
+        """Return what `text` parses to, its places in `file` from `first_line` on; None if the file does not say.
+
+        A damaged file does not say either.
+        """
         entry = self._entries.get(_digest(text))
-        return None if entry is None else self._value(json.loads(entry), file, first_line - 1)
+        if entry is None:
+            return None
+        try:
+            return self._value(json.loads(entry), file, first_line - 1)
+        except (ValueError, TypeError, IndexError):
+            return None
 
     def spell(self, entries: Iterable[tuple[str, int, Any]]) -> str:
         """Return the text of a file with `entries`: (text, its first line, the value that it parses to)."""
@@ -46,7 +54,10 @@ class ParsedTexts:
 
     @cached_property
     def _entries(self) -> dict[str, str]:
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ()
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return {}
         return {digest: entry for digest, _, entry in (line.partition(" ") for line in lines)}
 
     @cached_property

@@ -45,5 +45,13 @@ def test_a_text_that_was_edited_is_not_found(parsed):
     assert parsed.find("one\ntwo ", "a", 7) is None
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:-9], lambda text: text[:-9] + b"\xff", lambda text: text[:30] + b"9]"]
+)
+def test_nothing_is_found_in_a_damaged_file(parsed, damage):
+    parsed.path.write_bytes(damage(parsed.path.read_bytes()))
+    assert parsed.find("one\ntwo", "a", 7) is None
+
+
 def test_nothing_is_found_without_the_file(tmp_path):
     assert ParsedTexts(tmp_path / "none.parsed", ()).find("one", "a") is None
