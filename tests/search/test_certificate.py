@@ -94,3 +94,14 @@ def test_measured_times_of_collectives_are_an_error() -> None:
     measured = attrs.evolve(problem, topology=attrs.evolve(problem.topology, costs=costs))
     with pytest.raises(UnsupportedError, match="a table of costs has others"):
         certify(measured, 1.0)
+
+
+def test_a_bound_on_a_program_with_an_empty_value_is_not_above_what_the_search_finds() -> None:
+    problem = problem_of("""spmd.mesh @mesh <tp = 4>
+func.func @main(%x: tensor<0x4xf32>, %y: tensor<4x4xf32>) -> tensor<0x4xf32> {
+  %0 = aten.mm(%x, %y) : tensor<0x4xf32>
+  return %0 : tensor<0x4xf32>
+}
+""")
+    found = solve(problem).cost
+    assert 0 <= certify(problem, found).lower_bound <= found * (1 + 1e-9)

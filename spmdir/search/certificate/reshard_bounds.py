@@ -69,7 +69,8 @@ class _Pattern:
 
     def sizes(self, size: float) -> list[int]:
         """Return the sizes around one of a value for which the planner is asked."""
-        below = self.meta.bytes * STEP ** max(math.floor(math.log(size / self.meta.bytes, STEP) + 1e-9), 0)
+        times = max(size / self.meta.bytes, 1.0)
+        below = self.meta.bytes * STEP ** math.floor(math.log(times, STEP) + 1e-9)
         return [below] if size <= below else [below, below * STEP]
 
 
@@ -139,7 +140,7 @@ class ReshardBounds:
     def _seconds(self, pattern: _Pattern, size: float) -> float:
         """Return the least time of reshards of a value of `size` bytes."""
         least = self._least(pattern.fraction * size)
-        if not pattern.planned:
+        if not pattern.planned or not size:
             return least
         sizes = sorted(pattern.planned)
         times = [self._latency if pattern.fraction else 0.0, *(pattern.planned[known] for known in sizes)]
