@@ -11,7 +11,6 @@ sends.
 from __future__ import annotations
 
 import bisect
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -24,9 +23,13 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import collectives
 
-_COLLECTIVE = re.compile(r"(\w+) (\d{1,9}) ranks(?: on (\d{1,9}) nodes)? (\d{1,18}) bytes")
-_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:\d{1,18}(?:,\d{1,18})*)?\])*)")
+_COLLECTIVE = re.compile(r"(\w+) (\d{1,9}) ranks(?: on (\d{1,9}) nodes)? (\d{1,18}) bytes", re.ASCII)
+_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:\d{1,18}(?:,\d{1,18})*)?\])*)", re.ASCII)
+_SECONDS = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _EXPECTED = "expected `aten.mm f32[128,256] f32[256,512] = 12.3e-6` or `all_gather 8 ranks 1048576 bytes = 41e-6`"
+
+MOST_SECONDS = 1e6
+"""The longest time that a table, or a latency of a topology, may have."""
 
 
 @attrs.frozen
@@ -142,7 +145,7 @@ def parse_costs(text: str, file: str) -> Costs:
         stripped = raw.partition("#")[0].strip()
         if not stripped:
             continue
-        what = " ".join(stripped.partition("=")[0].split())
+        what = _normalised(" ".join(stripped.partition("=")[0].split()))
         problem = _problem(what, stripped.partition("=")[2].strip())
         if problem is None and what in seen:
             problem = f"`{what}` has a time in line {seen[what]}; expected one"
@@ -153,6 +156,16 @@ def parse_costs(text: str, file: str) -> Costs:
         lines.append(CostLine(what, float(stripped.partition("=")[2]), number))
     raise_all(errors)
     return Costs(file, tuple(lines))
+
+
+def _normalised(what: str) -> str:
+    """Return what a line measures in one spelling: no leading zeros, and one node is not named."""
+    if of := _COLLECTIVE.fullmatch(what):
+        nodes = f" on {int(of[3])} nodes" if of[3] and int(of[3]) != 1 else ""
+        return f"{of[1]} {int(of[2])} ranks{nodes} {int(of[4])} bytes"
+    if op := _OP.fullmatch(what):
+        return op[1] + re.sub(r"(?<=[\[,])0+(?=\d)", "", op[2])
+    return what
 
 
 def _problem(what: str, seconds: str) -> str | None:
@@ -170,9 +183,6 @@ def _problem(what: str, seconds: str) -> str | None:
             return f"unknown element type '{unknown[0]}'; expected one of {', '.join(DTYPES)}{hint}"
     else:
         return f"found '{what}'; {_EXPECTED}"
-    try:
-        if 0 <= float(seconds) < math.inf:
-            return None
-    except ValueError:
-        pass
-    return f"found '{seconds}' for the time of `{what}`; expected seconds, from 0 on"
+    if _SECONDS.fullmatch(seconds) and 0 < float(seconds) <= MOST_SECONDS:
+        return None
+    return f"found '{seconds}' for the time of `{what}`; expected seconds, above 0 and at most {MOST_SECONDS:g}"

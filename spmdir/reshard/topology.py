@@ -14,7 +14,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, UnsupportedError, did_you_mean, require_type, shown
 from spmdir.core.text_file import read_text_file
 from spmdir.core.toml_text import place_of, read_toml
-from spmdir.reshard.costs import Costs, read_costs
+from spmdir.reshard.costs import MOST_SECONDS, Costs, read_costs
 
 
 def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -61,6 +61,9 @@ class Topology:
 
 VECTOR = "vector"
 """The unit that computes what matrix units do not."""
+
+RATES = (1e-3, 1e30)
+"""The least and the most that a file may give as bytes, or as bytes or operations a second."""
 
 EFFICIENCY = 0.7
 """The part of a data sheet's dense peak that large products achieve."""
@@ -139,6 +142,7 @@ def _read(path: Path) -> Topology:
             raise ParseError(f"{name} is {shown(value)}; expected a number from 0 on, in SI units", place)
         if not value and (name.endswith("bandwidth") or name == "memory"):
             raise ParseError(f"{name} is 0; expected bytes{' a second' if name != 'memory' else ''}", place)
+        _check_range(name, value, (0, MOST_SECONDS) if name.endswith("latency") else RATES, place)
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
         raise ParseError(f"the topology lacks {', '.join(missing)}", Location(str(path), 1, 1))
@@ -161,3 +165,11 @@ def _check_peaks(peaks: Any, text: str, path: Path) -> None:
             )
         if isinstance(peak, bool) or not isinstance(peak, (int, float)) or not 0 < peak < math.inf:
             raise ParseError(f"{unit} is {shown(peak)}; expected operations a second, above 0", place)
+        _check_range(unit, peak, RATES, place)
+
+
+def _check_range(name: str, value: float, between: tuple[float, float], place: Location) -> None:
+    """Raise if no machine has the constant, so that times stay far from what floating point can express."""
+    least, most = between
+    if not least <= value <= most:
+        raise ParseError(f"{name} is {shown(value)}; expected {least:g} to {most:g}, in SI units", place)

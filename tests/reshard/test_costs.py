@@ -71,7 +71,12 @@ def test_groups_of_other_sizes_or_on_more_nodes_are_other_measurements() -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     {
-        "aten.mm f32[2,2]": "found '' for the time of .*; expected seconds, from 0 on",
+        "aten.mm f32[2,2]": "found '' for the time of .*; expected seconds, above 0 and at most 1e.06",
+        "aten.mm f32[2,2] = 1e308": "found '1e308' for the time of .*; expected seconds, above 0",
+        "aten.mm f32[2,2] = 1e-400": "found '1e-400' for the time",
+        "aten.mm f32[2,2] = 1_0": "found '1_0' for the time",
+        "aten.mm f32[2,2] = \u0661": "found '\u0661' for the time",
+        "all_gather \u0664 ranks 1 bytes = 1": "found 'all_gather \u0664 ranks 1 bytes'; expected",
         "aten.mm f32[2,2] = -1": "found '-1' for the time",
         "aten.mm f32[2,2] = inf": "found 'inf' for the time",
         "aten.mm f3[2,2] = 1": "unknown element type 'f3'; expected one of .*did you mean 'f32'",
@@ -88,6 +93,19 @@ def test_a_malformed_line_is_an_error_at_its_place(line: str, message: str) -> N
 def test_a_line_that_is_there_twice_is_an_error() -> None:
     with pytest.raises(SpmdirError, match=r"costs.txt:2:1: error: `aten.exp f32\[2\]` has a time in line 1"):
         parse_costs("aten.exp f32[2] = 1\naten.exp  f32[2] = 2\n", "costs.txt")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("all_gather 4 ranks 8 bytes", "all_gather 04 ranks 08 bytes"),
+        ("all_gather 4 ranks 8 bytes", "all_gather 4 ranks on 1 nodes 8 bytes"),
+        ("aten.exp f32[20,0]", "aten.exp f32[020,00]"),
+    ],
+)
+def test_spellings_of_one_measurement_are_one(one: str, other: str) -> None:
+    with pytest.raises(SpmdirError, match=re.escape(f"costs.txt:2:1: error: `{one}` has a time in line 1")):
+        parse_costs(f"{one} = 1\n{other} = 2\n", "costs.txt")
 
 
 def test_a_plan_takes_the_measured_times() -> None:
