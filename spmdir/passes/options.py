@@ -10,6 +10,7 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import ParseError, did_you_mean
 from spmdir.passes import PASSES, PassTable
 
@@ -144,4 +145,4 @@ def _type_text(kind: Any) -> str:
         return "|".join(map(str, members))
     if origin in (Union, UnionType):
         return "|".join(map(_type_text, members))
-    return {bool: "true|false", NoneType: "none"}.get(kind) or kind.__name__
+    return {bool: "true|false", NoneType: "none", Bytes: "a size"}.get(kind) or kind.__name__

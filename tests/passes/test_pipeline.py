@@ -83,7 +83,7 @@ def test_passes_keep_their_order() -> None:
         ("propagate{effort=-1}", "option 'effort' of pass 'propagate' cannot be '-1'; expected int from 0 on"),
         (
             "propagate{memory=much}",
-            "option 'memory' of pass 'propagate' cannot be 'much'; expected auto|least|Bytes as 80GiB or 500MB|none",
+            "option 'memory' of pass 'propagate' cannot be 'much'; expected auto|least|a size as 80GiB or 500MB|none",
         ),
         ("probe{max-steps=1", "'probe{max-steps=1' is not a pipeline"),
         ("probe;probe", "'probe;probe' is not a pipeline"),
