@@ -16,6 +16,7 @@ from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
 from spmdir.search.follow import Follower
 from spmdir.search.forest import adopt, improve_forest
+from spmdir.search.joint_cost import joint_cost
 from spmdir.search.joint_states import Joint, JointPlacements, StateFinder, StateTable
 from spmdir.search.prices import Prices
 from spmdir.search.problem import NodeStrategy, Problem
@@ -30,6 +31,12 @@ LEAST = 1e-9
 
 STARTS = 2
 """After how many shakes a decision is made from nothing."""
+
+FEW_NODES = 40
+"""Up to how many parts of a program reshards are priced exactly in the end."""
+
+EXACT = 12
+"""How often that is done at most."""
 
 SEED = 0
 """That of the random numbers, so that a program is decided alike every time."""
@@ -65,7 +72,7 @@ class BlockSearch:
         fixed: Sequence[Sequence[NodeStrategy | None]] | None,
     ):
         say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
-        self.shared = shared
+        self.shared, self.mesh = shared, problem.mesh
         self.placements = JointPlacements(problem.mesh, axes, catalogue(shared.plugin_placements))
         finder = StateFinder(problem.mesh, shared, self.placements)
         states = [
@@ -99,8 +106,46 @@ class BlockSearch:
                 best, least = list(now.choice), total
             else:
                 now.assume(best)
-        self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
+        if len(self.shared.nodes) <= FEW_NODES and len(self.placements.axes) == len(self.mesh.axes):
+            self._price_exactly()
+        self.orders = self._orders()
+        return self._joints()
+
+    def _joints(self) -> list[Joint]:
+        now = self.now
         return [states.strategies(choice) for states, choice in zip(now.states, now.choice, strict=True)]
+
+    def _orders(self) -> list[tuple[int, ...]]:
+        now = self.now
+        return [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
+
+    def _exact(self) -> float:
+        """Return what the decision costs with reshards as the planner prices them."""
+        chosen = dict(zip(self.placements.axes, zip(*self._joints(), strict=True), strict=True))
+        return joint_cost(self.mesh, self.shared, chosen, self._orders())
+
+    def _price_exactly(self) -> None:
+        """Take the planner's prices for the reshards that decisions use, and decide again until they are all known."""
+        now, best, least = self.now, list(self.now.choice), self._exact()
+        for turn in range(EXACT):
+            changed = False
+            for value, wanted in enumerate(now.wanted):
+                before = now.made[value]
+                for after in wanted:
+                    exact = self.prices.exact(now.numbers[value][before], now.numbers[value][after], value)
+                    if abs(exact - now.rows[value][before][after]) > 1e-9 * exact:
+                        now.price[value] = now.price[value].copy()
+                        now.price[value][before, after] = exact
+                        now.rows[value] = now.price[value].tolist()
+                        changed = True
+            if not changed:
+                break
+            now.assume(sweep(now) if turn % 2 else list(now.choice))
+            self._improve(FORESTS)
+            self._descend(KICKS)
+            if (cost := self._exact()) < least * (1 - LEAST):
+                best, least = list(now.choice), cost
+        now.assume(best)
 
     def _descend(self, effort: int) -> int:
         """Try moves that one part starts, and return how many were tried."""

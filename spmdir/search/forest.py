@@ -114,9 +114,8 @@ class _Forest:
             self.paid[value] = paid
             price = now.price[value]
             if paid:
-                price = price.copy()
-                for placement in paid:
-                    price[:, placement] = 0.0
+                # What fixed users hold is there to be resharded from, as the value itself is.
+                price = np.minimum(price, price[paid].min(0))
             self.price[value] = price
 
     def best(self) -> dict[int, int]:

@@ -70,9 +70,10 @@ def compute_seconds(
     Args:
         weight: how often each node counts; once if None.
     """
-    total, axes = 0.0, tuple(chosen)
+    total, axes, joints = 0.0, tuple(chosen), list(zip(*chosen.values(), strict=True))
     known: dict[object, float] = {}
-    for index, (node, joint) in enumerate(zip(problem.nodes, zip(*chosen.values(), strict=True), strict=True)):
+    for index, node in enumerate(problem.nodes):
+        joint = joints[index]
         key = (node.source, *map(id, joint))
         if key not in known:
             known[key] = node_seconds(node.source.work, joint, axes, mesh, problem)

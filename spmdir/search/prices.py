@@ -20,6 +20,7 @@ from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.topology import Topology
 from spmdir.search.catalogue import LARGE
+from spmdir.search.joint_cost import value_seconds
 from spmdir.search.joint_states import JointPlacements, Numbers
 from spmdir.search.repeats import Quotient
 
@@ -38,7 +39,7 @@ class Prices:
     """The price of resharding any value of a program from one joint placement to another, in seconds."""
 
     def __init__(self, mesh: Mesh, shared: Quotient, placements: JointPlacements):
-        self.placements, self.shared = placements, shared
+        self.mesh, self.placements, self.shared = mesh, placements, shared
         self.counts, catalogue = placements.counts, placements.catalogue
         self._nodes = [node_count((axis,), mesh) for axis in placements.axes]
         self._tables = [
@@ -114,6 +115,18 @@ class Prices:
             copies = self.shared.copy_holding[value] * self.held(numbers, value)
             price += np.where(np.eye(len(numbers), dtype=bool), 0.0, copies[None, :])
         return price
+
+    def exact(self, before: int, after: int, value: int) -> float:
+        """Return what the planner says that it costs to reshard all copies of a merged value, holding the result."""
+        meta, shared, every = self.shared.values[value], self.shared, self.placements
+        made, wanted = (
+            tuple([(every.axes[at], every.catalogue.placements[every.all[n][at]]) for at in every.order[n]])
+            for n in (before, after)
+        )
+        seconds = value_seconds(meta, made, (wanted,), self.mesh, shared)
+        if shared.copy_holding and before != after:
+            seconds += shared.copy_holding[value] * meta.bytes * float(self.shares[after])
+        return shared.value_weight[value] * min(seconds, NEVER)
 
     def held(self, numbers: Numbers, value: int) -> Numbers:
         """Return the bytes that a rank has of all copies of a merged value in joint placements."""

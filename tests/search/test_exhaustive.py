@@ -96,3 +96,19 @@ def _layers(count: int) -> str:
         f"spmd.mesh @mesh <a = 2, b = 4>\nfunc.func @main(%x0: tensor<64x256xf64>{weights}) -> tensor<64x256xf64> {{\n"
         f"{lines}  return %x{count} : tensor<64x256xf64>\n}}\n"
     )
+
+
+def test_what_fixed_users_hold_is_where_others_are_made_from() -> None:
+    problem = problem_of("""spmd.mesh @mesh <a = 2, b = 2>
+    func.func @main(%v0: tensor<4x64xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: P(sum)>})
+        -> (tensor<4x64xf64> {spmd.sharding = #spmd.sharding<@mesh, a: R, b: S(0)>}, tensor<4x128xf64>) {
+      %v1 = aten.cat([%v0, %v0]) {dim = 1} : tensor<4x128xf64>
+      %v2 = aten.add.Scalar(%v1) {other = 1} : tensor<4x128xf64>
+      %v3 = aten._softmax(%v2) {dim = 0, half_to_float = false} : tensor<4x128xf64>
+      %v4 = spmd.constraint %v3 : tensor<4x128xf64> <b: S(0), a: S(0)>
+      return %v0, %v4 : tensor<4x64xf64>, tensor<4x128xf64>
+    }""")
+    found = solve(problem)
+    best = optimum(problem, found.cost * 1.001)
+    assert best is not None
+    assert found.cost == pytest.approx(best.cost)

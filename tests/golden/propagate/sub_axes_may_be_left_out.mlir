@@ -9,8 +9,8 @@ func.func @apart(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @apart(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<2x4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(2)>}) {
-// |   %x.reshard = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<8x6xf32> <tp: S(1)>
-// |   %0 = aten.view(%x.reshard) {size = [2, 4, 6]} : tensor<2x4x6xf32> <tp: S(2)>
+// | func.func @apart(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<2x4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |   %x.reshard = spmd.all_gather %x on [tp] dim 0 : tensor<8x6xf32> <>
+// |   %0 = aten.view(%x.reshard) {size = [2, 4, 6]} : tensor<2x4x6xf32> <>
 // |   return %0 : tensor<2x4x6xf32>
 // | }
