@@ -201,7 +201,8 @@ def topology_of(
     around, direct = first, times["all_to_all", least]
     hops = machine.ranks - 1
     hop = max(around - direct, 0.0) / (hops - 1) if hops > 1 else 0.0
-    bandwidth = (most - least) / max(last - first, 1e-9)
+    # Where time allowed for one size alone, all of its time counts as sending.
+    bandwidth = (most - least) / max(last - first, 1e-9) if most > least else most / first
     base = max(direct - hop, 0.0)
     memory = USABLE * torch.cuda.mem_get_info()[0] if machine.device == "cuda" else float("inf")
     return Topology(name, bandwidth, bandwidth, base, hop, hop, memory_bandwidth, launch, memory, peaks)
