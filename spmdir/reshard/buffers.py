@@ -6,7 +6,7 @@ import math
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.cost import local_bytes, local_shape
+from spmdir.reshard.cost import local_bytes, local_shape, step_sizes
 from spmdir.reshard.steps import Step
 
 BUFFERS: dict[str, tuple[str, ...]] = {
@@ -14,13 +14,14 @@ BUFFERS: dict[str, tuple[str, ...]] = {
     "all_gather": ("received", "unpacked"),
     "reduce_scatter": ("packed", "received"),
     "all_to_all": ("packed", "received", "unpacked"),
-    "exchange": ("sent", "received", "result"),
+    "exchange": ("sent", "received", "joined", "result"),
     "rearrange": ("sent", "result"),
     "two_round_exchange": ("sent", "received", "sent", "received", "result"),
 }
 """Kind of step → the buffers that it allocates one after the other, each made of the one before, the last being the
 result; `packed` and `unpacked` are copies into and out of the order in which chunks are sent, which a leading dimension
-needs none of, and `sent` is what leaves the rank. What is not here allocates its result."""
+needs none of, `sent` is what leaves the rank, and `joined` are partial values put together of what several ranks sent.
+What is not here allocates its result."""
 
 
 def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
@@ -40,6 +41,10 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
         "unpacked": _leads(step.dim, step, meta, mesh),
     }
     sizes = {"packed": source, "sent": source, "received": target, "unpacked": target, "result": target}
+    if step.kind == "exchange":  # every partial value arrives, and nothing that stays is sent
+        of = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
+        sizes |= {"sent": of.moved, "received": of.moved, "joined": of.combined * target}
+        leading["joined"] = of.combined in (1, of.group)
     stages = BUFFERS.get(step.kind, ("result",))
     return [sizes[stage] for stage in stages if not leading.get(stage)]
 

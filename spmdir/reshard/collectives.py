@@ -39,14 +39,19 @@ from spmdir.reshard.multi_axis_steps import check_convert, check_exchange, check
 from spmdir.reshard.two_round_exchange import two_round_loads
 
 
+def _joins(sizes: Sizes) -> int:
+    """Return the kernels that concatenate what an exchange brings: one a partial value, if it arrives in parts."""
+    return sizes.combined if sizes.group > sizes.combined else 0
+
+
 def _received(sizes: Sizes) -> float:
     """Return the bytes copied where an exchange arrives: each addition reads two partial values and writes one."""
-    return sizes.target * max(1, 1.5 * (sizes.combined - 1))
+    return sizes.target * (_joins(sizes) + 1.5 * (sizes.combined - 1))
 
 
-def _joins(sizes: Sizes) -> int:
-    """Return the kernels where an exchange arrives: one that concatenates what ranks sent, or additions."""
-    return max(1, sizes.combined - 1)
+def _kernels(sizes: Sizes) -> int:
+    """Return the kernels of an exchange: one that packs, those that concatenate, and additions."""
+    return 1 + _joins(sizes) + sizes.combined - 1
 
 
 _EXCHANGE = CollectiveSpec(
@@ -54,9 +59,7 @@ _EXCHANGE = CollectiveSpec(
     summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
     check=functools.partial(check_exchange, "exchange"),
     axes=exchanged_axes,
-    traffic=Traffic(
-        wire=lambda s: s.moved, copied=_received, kernels=lambda s: 1 + _joins(s), crossing=direct, passes=1
-    ),
+    traffic=Traffic(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
     loads=exchange_loads,
     may_be_async=True,
     if_local="rearrange",
@@ -169,7 +172,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         traffic=Traffic(
             wire=lambda s: s.moved,
             copied=lambda s: _received(s) + s.moved,
-            kernels=lambda s: 2 + _joins(s) + 1,
+            kernels=lambda s: 2 + _kernels(s),
             crossing=direct,
             passes=1,
             rounds=2,

@@ -20,8 +20,8 @@ from spmdir.search.timeline import Buffer, Timeline, live_bytes, peak_step
 Decision = Mapping[str, Sequence[NodeStrategy]]
 """Axis → the strategy of each node."""
 
-MOST_BUFFERS = 2 * max(map(len, BUFFERS.values()))
-"""More buffers than a reshard allocates."""
+MOST_BUFFERS = 4 * max(map(len, BUFFERS.values()))
+"""How often the bytes of a value a reshard allocates at the most; an exchange brings some partial values at once."""
 
 Ends = tuple[tuple[Sharding, ...], tuple[Sharding, ...]]
 """The shardings of the operands and of the results of a node."""
