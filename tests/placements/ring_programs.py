@@ -30,10 +30,10 @@ def plugin() -> str:
     return str(path)
 
 
-def pipeline(path: str, memory: str = "least") -> Pipeline:
+def pipeline(path: str, memory: str = "least", topology: str | None = None) -> Pipeline:
     """Return the standard passes with the plug-in at `path`, and what a rank may hold."""
     passes = f"inline,propagate{{memory={memory}}},expand,insert-reshard,lower-reshard,localize"
-    return Pipeline(passes, plugins=[path])
+    return Pipeline(passes, plugins=[path], topology=topology)
 
 
 def program(tensors: list[Tensor], sharding: str, mesh: str = "cp = 4", is_causal: bool = True) -> str:

@@ -19,7 +19,7 @@ spmd.mesh @mesh <dp = 2, tp = 2>
 func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
              %w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
              %mask: tensor<5x6xi1>) -> tensor<5x6xf32> {
-  %0 = aten.mm(%x, %w) : tensor<5x6xf32>
+  %0 = aten.mm(%x, %w) : tensor<5x6xf32> <dp: S(0), tp: P(sum)>
   %1 = aten.mul.Tensor(%0, %mask) : tensor<5x6xf32>
   return %1 : tensor<5x6xf32>
 }
