@@ -33,10 +33,10 @@ STARTS = 2
 """After how many shakes a decision is made from nothing."""
 
 FEW_NODES = 40
-"""Up to how many parts of a program reshards are priced exactly in the end."""
+"""Up to how many nodes a program is small: no nodes merged, three axes together, and in the end exact prices."""
 
 EXACT = 12
-"""How often that is done at most."""
+"""How often reshards of small programs are priced exactly at most."""
 
 SEED = 0
 """That of the random numbers, so that a program is decided alike every time."""

@@ -170,7 +170,7 @@ class _Walk:
         return self._sizes[key]
 
     def _sharding(self, placed: Placed) -> Sharding:
-        """Return the sharding of a value with these placements; nested as in the search."""
+        """Return the sharding of a value with these placements; nested in mesh order, as the order is decided later."""
         if placed not in self._shardings:
             placements = zip(self.mesh.axis_names, placed, strict=True)
             sharding = Sharding(sorted(placements, key=lambda entry: not entry[1].is_demanding), self.mesh.name)

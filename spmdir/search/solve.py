@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.search.block_search import BlockSearch
+from spmdir.search.block_search import FEW_NODES, BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
@@ -27,9 +27,6 @@ LAYERS = 6
 
 TOGETHER = 2
 """The most axes that are decided together, but in programs of few nodes."""
-
-FEW_NODES = 40
-"""Up to how many nodes programs have three axes decided together, and no nodes merged."""
 
 
 @attrs.frozen

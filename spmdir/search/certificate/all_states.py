@@ -11,10 +11,8 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
 from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
 from spmdir.search.certificate.alike import AlikeNodes
+from spmdir.search.joint_states import Joint
 from spmdir.search.problem import NodeStrategy, Problem, StrategySource
-
-Joint = tuple[NodeStrategy, ...]
-"""The strategy of a node on each axis, in the order of the mesh."""
 
 Placed = tuple[Placement, ...]
 """The placement of a value on each axis, in the order of the mesh."""
