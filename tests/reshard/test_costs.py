@@ -13,7 +13,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
-from spmdir.passes.propagate import build_problem
+from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.costs import Costs, Measured, parse_costs
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.topology import H100X8

@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.passes.propagate import build_problem
+from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import FLAT, H100X8
 from spmdir.search.block_search import BlockSearch, Kicks
 from spmdir.search.joint_cost import node_seconds

@@ -15,7 +15,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import Partial, R
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
-from spmdir.passes.propagate import build_problem
+from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.topology import FLAT
 from spmdir.rules.strategies.strategy import UNSHARDED

@@ -1,5 +1,5 @@
-"""The parts of `propagate`: the candidates of each node, nesting order and sub-axes.
+"""The parts of `propagate`: its problem for the search, strategies of ops, sub-axes, and how a decision is written.
 
 May import: whatever passes may.
-Start with plugin_candidates.py.
+Start with build_problem.py.
 """

@@ -7,13 +7,16 @@ Where a view separates a dimension of 8 elements into 2 x 4, an axis of 4 ranks 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.rules import OpRule
+from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.solve import Solution
 
 MOST_AXES = 4
 """The most axes that a mesh may have after splits, or one more than it had: each axis makes plans slower."""
@@ -48,9 +51,57 @@ def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Me
     return mesh
 
 
-def asks_for_splits(rule: OpRule) -> bool:
+def _asks_for_splits(rule: OpRule) -> bool:
     """Return whether some dimension is made of several factors, of which only sub-axes may shard the major ones."""
     return any(len(factors) > 1 for dims in (*rule.operand_dims, *rule.result_dims) for factors in dims or ())
+
+
+def split_weights(
+    problem: Problem, rules: Sequence[OpRule | None], solution: Solution | None
+) -> dict[tuple[OpRule, str], float]:
+    """Return, per (rule of an op that may ask for splits, axis), the bytes of the values of ops that the axis does not
+    shard or that reshard."""
+    weights: dict[tuple[OpRule, str], float] = {}
+    asking = {rule for rule in {*rules} if rule is not None and _asks_for_splits(rule)}
+    nodes = [(index, problem.nodes[index], rule) for index, rule in enumerate(rules) if rule in asking]
+    for axis in problem.mesh.axis_names if nodes else ():
+        chosen = solution.strategies[axis] if solution else ()
+        moved = _moved(problem, chosen)
+        for index, node, rule in nodes:
+            values = (*node.operands, *node.results)
+            settled = bool(chosen) and bool(chosen[index].factors) and moved.isdisjoint(values)
+            if rule is not None and not settled:
+                key = rule, problem.mesh.root_axis(axis)
+                weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
+    return weights
+
+
+def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[NodeStrategy]]) -> bool:
+    """Return whether factors that several sub-axes of one axis shard are sharded evenly, as merged names require."""
+    mesh = problem.mesh
+    for index, rule in enumerate(rules):
+        by_factor: dict[int, list[str]] = {}
+        for axis, chosen in strategies.items():
+            for factor in chosen[index].factors if rule is not None else ():
+                by_factor.setdefault(factor, []).append(axis)
+        for factor, axes in by_factor.items():
+            assert rule is not None
+            kin = len({mesh.root_axis(axis) for axis in axes}) < len(axes)
+            if kin and rule.factors[factor].size % mesh.group_size(axes):
+                return False
+    return True
+
+
+def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
+    """Return the values that some node needs in another placement than they are made in."""
+    made: dict[int, Placement] = {}
+    moved: set[int] = set()
+    for node, strategy in zip(problem.nodes, strategies, strict=False):
+        for value, placement in zip(node.operands, strategy.operands, strict=True):
+            if made[value] is not placement and made[value] != placement:
+                moved.add(value)
+        made.update(zip(node.results, strategy.results, strict=True))
+    return moved
 
 
 def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:

@@ -1,0 +1,134 @@
+"""The search's problem of a function: a node for each argument, op, constraint and result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from spmdir.core.dtype import COMPLEX_F64, F64, I1
+from spmdir.core.errors import UnsupportedError, warn
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import plugins
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.sizes import SizeOp
+from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.passes.propagation.annotate import Maker
+from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
+from spmdir.passes.propagation.plugin_candidates import candidates, of_node
+from spmdir.passes.type_check.type_check import rule_of
+from spmdir.reshard.topology import Topology
+from spmdir.rules import RuleSet
+from spmdir.search.kernels import Step, works
+from spmdir.search.problem import Annotation, Node, Problem, StrategySource
+from spmdir.search.work import NO_WORK, Work, held
+
+DOUBLE = (F64, COMPLEX_F64)
+"""Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
+is always computed in f32, is not split: another order of additions would be visible in the result."""
+
+
+def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[list[Maker], Problem]:
+    """Return what makes each node of the search problem of a function, and the problem.
+
+    Raises:
+        SpmdirError: an op that propagation cannot decide; located.
+    """
+    values: dict[SSAValue, int] = {}
+    metas: list[TensorMeta] = []
+    steps: list[Step] = []
+    found: list[StrategySource] = []
+    makers: list[Maker] = []
+    sources: dict[tuple[StrategySource, Work], StrategySource] = {}
+    known: dict[object, OpStrategies] = {}
+
+    def op_strategies(op: AtenOp) -> OpStrategies:
+        key = op.call(), op.shardings
+        if key not in known:
+            made = _op_strategies(op, mesh, rules, double)
+            if made.rule is None:
+                return made  # each such op is warned about
+            known[key] = made
+        return known[key]
+
+    def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
+        numbers = []
+        for result in results:
+            numbers.append(values.setdefault(result, len(metas)))
+            metas.append(meta_of(result.type) or TensorMeta((), I1))
+        found.append(source)
+        rule = source.rule if isinstance(source, OpStrategies) else None
+        name = maker.name if isinstance(maker, AtenOp) else ""
+        steps.append(Step(rule, name, tuple([values[value] for value in operands]), tuple(numbers)))
+        makers.append(maker)
+
+    def node(source: StrategySource, step: Step, work: Work) -> Node:
+        key = source, work
+        if key not in sources:  # equal ones list their strategies once
+            first = sources.setdefault((source, NO_WORK), source)
+            sources[key] = first.doing(work) if isinstance(first, OpStrategies) else first
+        return Node(sources[key], step.operands, step.results)
+
+    for argument in function.args:
+        meta = _meta(argument)
+        source = Annotation(meta, sharding_of(argument), "input", held(meta))
+        add(argument, source, (), (argument,))
+    double = any(meta.dtype in DOUBLE for meta in metas)
+    for op in function.body.block.ops:
+        if isinstance(op, AtenOp):
+            add(op, op_strategies(op), op.tensors, op.results)
+        elif isinstance(op, ConstantOp):
+            add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
+        elif isinstance(op, (ConstraintOp, ReshardOp)):
+            add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
+        elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
+            raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
+    for index, value in enumerate(ir.terminator(function).operands):
+        wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
+    nodes = tuple(map(node, found, steps, works(steps, metas, topology.costs is not None)))
+    return makers, _with_candidates(Problem(mesh, tuple(metas), nodes, topology=topology))
+
+
+def _with_candidates(problem: Problem) -> Problem:
+    """Return `problem` with the plug-in placements that its values may have."""
+    annotated = [_annotated_placements(node.source) for node in problem.nodes]
+    if not any(map(plugins, annotated)):
+        return problem
+    found = candidates(problem, rules_of(problem), annotated)
+    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of_node(n, found))) for n in problem.nodes)  # type: ignore
+    every = plugins(placement for placements in (*annotated, *found) for placement in placements)
+    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=every)
+
+
+def _annotated_placements(source: StrategySource) -> tuple[Placement, ...]:
+    """Return the placements in the user annotations of an op, input, constraint or output."""
+    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
+    return tuple(placement for sharding in shardings if sharding for _, placement in sharding.entries)
+
+
+def _meta(value: SSAValue) -> TensorMeta:
+    meta = meta_of(value.type)
+    if meta is None:
+        raise UnsupportedError(f"a value has type {value.type}; expected a tensor of a known element type")
+    return meta
+
+
+def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool) -> OpStrategies:
+    rule = rule_of(op, rules)
+    if rule is None:
+        warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
+    narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
+    sizes = mesh.axes if any(op.shardings) else ()
+    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, double and narrow, (), sizes)

@@ -1,0 +1,179 @@
+"""The strategies of torch ops: those of their rules that fit the user annotations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.standard import R
+from spmdir.core.sharding import Sharding
+from spmdir.rules import OpRule, Strategy
+from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
+from spmdir.search.problem import NodeStrategy, Problem, largest_part, parts_of, splits
+from spmdir.search.work import Work
+
+_ADDING = ("sum", "avg", "product")
+
+
+@attrs.frozen(cache_hash=True)
+class OpStrategies:
+    """The strategies of a torch op: its rule's strategies, or replicated if it has no rule.
+
+    Attributes:
+        rule: the instantiated rule; compared by identity, since instantiation is memoised.
+        operands: the number of operands.
+        results: the user annotation of each result, None where there is none.
+        work: what the unsharded op computes.
+        keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
+        parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
+        sizes: those of all axes, if a result has a user annotation.
+        plugin_placements: the plug-in placements that its values may have.
+    """
+
+    rule: OpRule | None = attrs.field(eq=id)
+    operands: int
+    results: tuple[Sharding | None, ...]
+    work: Work
+    keep_sum_order: bool = False
+    parts: tuple[str, ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
+    plugin_placements: tuple[Placement, ...] = ()
+    _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+
+    @property
+    def annotations(self) -> Collection[Sharding]:
+        return [sharding for sharding in self.results if sharding is not None]
+
+    @property
+    def majors(self) -> Mapping[int, Collection[int]]:
+        return self.rule.majors if self.rule is not None else {}
+
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+        if self.rule is None:
+            return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
+        key = (axis if any(self.results) or axis in self.parts else "", count, sharded.key)
+        if key not in self._known:
+            self._known[key] = self._strategies(self.rule, axis, count, sharded)
+        return self._known[key]
+
+    def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+        fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
+        if not fitting and self.sizes:
+            sharded = sharded.over(self._beside(rule, axis))
+            fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
+        if self.keep_sum_order:
+            fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
+        fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
+        if axis in self.parts:
+            fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
+        return tuple(self._strategy(s, count, sharded) for s in fitting)
+
+    def _gives(self, strategy: Strategy, axis: str) -> bool:
+        """Return whether the results of `strategy` on `axis` agree with the user annotations."""
+        return not any(self.results) or all(
+            wanted is None or axis in wanted.open_axes or wanted[axis] == placement
+            for wanted, placement in zip(self.results, strategy.results, strict=True)
+        )
+
+    def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
+        """Return the number of shards of each factor by the axes other than `axis`, as far as user annotations tell."""
+        beside: list[tuple[Strategy, int]] = []
+        named = [a for annotation in self.results if annotation for a, _ in annotation.entries]
+        others = [other for other in dict.fromkeys(named) if other != axis]
+        sizes = dict(self.sizes)
+        for _ in range(len(others)):
+            for other in others:
+                strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements)
+                strategies = [s for s in strategies if self._gives(s, other)]
+                if strategies:
+                    beside.append((strategies[0], sizes[other]))
+                    others.remove(other)
+                    break
+        return shard_counts(beside)
+
+    def doing(self, work: Work) -> OpStrategies:
+        """Return this source for an op that does `work`, on which strategies, listed once, do not depend."""
+        made = attrs.evolve(self, work=work)
+        object.__setattr__(made, "_known", self._known)
+        object.__setattr__(made, "_made", self._made)
+        return made
+
+    def on(self, mesh: Mesh) -> OpStrategies:
+        """Return this source on a mesh that splits some axes."""
+        results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
+        return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
+
+    def _strategy(self, strategy: Strategy, count: int, sharded: ShardCounts) -> NodeStrategy:
+        if not strategy.factors or self.rule is None:
+            if strategy not in self._made:
+                self._made[strategy] = NodeStrategy(strategy.operands, strategy.results)
+            return self._made[strategy]
+        factor = strategy.factors[0]
+        size, before = self.rule.factors[factor].size, sharded.of(factor)
+        fraction = largest_part(strategy.placement_of(factor), math.ceil(size / before), count)
+        key = strategy, count, fraction
+        if key not in self._made:
+            expands = strategy.rewrite == "expand"
+            self._made[key] = NodeStrategy(
+                strategy.operands,
+                strategy.results,
+                strategy.factors,
+                self._inner(factor) if expands else self._halos(factor),
+                expands,
+                fraction,
+                strategy.factor_placements,
+                strategy.text,
+                self.rule.rotated(strategy, count),
+            )
+        return self._made[key]
+
+    def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
+        """Return whether the strategy shards a factor over more ranks than it has elements."""
+        if not strategy.factors or self.rule is None:
+            return False
+        factors = self.rule.factors
+        return any(factors[f].size < count * sharded.of(f) for f in strategy.factors)
+
+    def _reorders_a_sum(self, strategy: Strategy) -> bool:
+        """Return whether ranks may add in another order than one device.
+
+        They do where they split the sum, unless one rank alone has what is added, as in a lookup; and kernels add the
+        columns of a matrix in blocks, so that the order depends on how many there are.
+        """
+        rule = self.rule
+        if not strategy.factors or rule is None:
+            return False
+        factor, adds = strategy.factors[0], any(p.op in _ADDING for p in strategy.results)
+        if strategy.rewrite == "local":
+            return rule.has_ring(strategy) or (adds and strategy.text is not None)
+        if strategy.rewrite == "expand" or adds:
+            return True
+        summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
+        orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
+        if rule.contracts:
+            return bool(summed) and not all(factor in order for order in orders)
+        return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
+
+    def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the halos that windows along `factor` exchange, priced as an all-reduce, which sends about as much."""
+        assert self.rule is not None
+        size = self.rule.layout.halo_bytes.get(factor, 0)
+        if not size:
+            return ()
+        others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
+        return ((size, tuple(sorted(others))),)
+
+    def _inner(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        assert self.rule is not None
+        reduced = self.rule.internal_reductions(factor)
+        return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reduced)
+
+
+def rules_of(problem: Problem) -> list[OpRule | None]:
+    """Return, by node, the rule of its op; None where it is no torch op or has no rule."""
+    return [node.source.rule if isinstance(node.source, OpStrategies) else None for node in problem.nodes]
