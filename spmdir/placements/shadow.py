@@ -5,7 +5,9 @@ shard is converted, sent, and stays converted until something needs the value it
 shadow is one: it is declared inexact, so it occurs only where it is asked for, and `Shadow(f8E4M3FN)` sends one byte an
 element.
 
-Finite numbers beyond the largest of the type become that one.
+Finite numbers beyond the largest of the type become that one, and numbers below its smallest become 0. bf16 has the
+range of f32, so its error is bounded wherever the largest element is a normal f32 number; the other types have a
+smaller range, so that no bound is known before the values are.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ import attrs
 
 from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType, as_dtype
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement
-from spmdir.core.placement.error import Error
+from spmdir.core.placement.error import UNKNOWN, Error
 from spmdir.core.placement.packing import converted
 
-UNITS = {BF16: 2.0**-8, F16: 2.0**-11, F8E4M3FN: 2.0**-4, F8E5M2: 2.0**-3}
-"""Element type of a shadow → its largest relative error; half a unit in the last place."""
+ERRORS = {BF16: Error(2.0**-8), F16: UNKNOWN, F8E4M3FN: UNKNOWN, F8E5M2: UNKNOWN}
+"""Element type of a shadow → its error: half a unit in the last place, where the type has the range of f32."""
 
 DIMS = 8
 """From shards of so many dimensions there is a step that sends what ranks hold afterwards."""
 
 
 def _is_shadow(_: object, __: object, name: str) -> None:
-    if as_dtype(name) not in UNITS:
-        raise ValueError(f"'{name}' is not the element type of a shadow; expected one of {', '.join(map(str, UNITS))}")
+    if as_dtype(name) not in ERRORS:
+        raise ValueError(f"'{name}' is not the element type of a shadow; expected one of {', '.join(map(str, ERRORS))}")
 
 
 @attrs.frozen
@@ -44,7 +46,7 @@ class Shadow(Placement):
 
     @property
     def error(self) -> Error:  # type: ignore[override]
-        return Error(UNITS[as_dtype(self.held)])
+        return ERRORS[as_dtype(self.held)]
 
     def supports(self, dtype: DType) -> bool:
         return dtype in (F64, F32)

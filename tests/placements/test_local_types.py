@@ -67,6 +67,19 @@ def test_weights_are_gathered_in_the_precision_of_their_shadow() -> None:
 
 
 @pytest.mark.parametrize(
+    ("held", "is_bounded"), [("bf16", True), ("f16", False), ("f8E4M3FN", False), ("f8E5M2", False)]
+)
+def test_the_error_of_a_shadow_is_bounded_only_in_a_type_with_the_range_of_f32(held: str, is_bounded: bool) -> None:
+    shadow = spmdir.parse_placement(f"Shadow({held})")
+    for scale in (1e6, 1e-12):
+        value = scale * torch.randn(64)
+        (held_value,) = shadow.distribute(value, 1, torch.zeros_like)
+        off = float((held_value.float() - value).abs().max() / value.abs().max())
+        assert (off <= 2.0**-8) == is_bounded
+    assert shadow.error.bound((64,), 1) == (2.0**-8 if is_bounded else None)
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         ("local_shape(self, shape, count, index)", "`local_shape`, which is not asked; expected `local_type"),
