@@ -14,8 +14,9 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.reshard.buffers import step_buffers
-from spmdir.reshard.cost import local_bytes
+from spmdir.reshard.buffers import copies_strided, keeps_operand, step_buffers
+from spmdir.reshard.cost import local_bytes, local_shape
+from spmdir.reshard.steps import Step
 from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous, view_strides
 from spmdir.search.timeline import CLASSES, Buffer, Timeline, live_bytes, peak_step
 
@@ -175,16 +176,16 @@ class _Program:
         operand, result = op.operands[0], op.results[0]
         meta = global_type(operand, self.mesh)
         assert meta is not None  # verified
-        sizes = step_buffers(op.step(self.mesh), meta, self.mesh)  # type: ignore  # a collective
-        used = [self.buffer[value] for value in op.operands]
-        if not self._is_contiguous(operand) and len(sizes) < 2:
-            sizes = [self._bytes(operand), *sizes]
+        step = op.step(self.mesh)  # type: ignore  # a collective
+        sizes = self._buffers(step, meta, self.strides.get(operand))
+        operands = [self.buffer[value] for value in op.operands]
+        used, kept = operands, operands if keeps_operand(step, meta, self.mesh) else []
         for state in op.results[1:]:
             self._hold(state)
         for place, size in enumerate(sizes):
             if place:
                 self.timeline.advance()
-            for one in used:
+            for one in (*used, *kept):
                 self.timeline.use(one)
             is_last = place == len(sizes) - 1
             kind = self.kinds.get(result, "activations") if is_last else "communication buffers"
@@ -193,11 +194,17 @@ class _Program:
             self.timeline.use(one)
         self.buffer[result] = used[0]
 
-    def _is_contiguous(self, value: SSAValue) -> bool:
-        from spmdir.dialects.attributes import meta_of
-
-        strides, meta = self.strides.get(value), meta_of(value.type)
-        return strides is None or meta is None or is_contiguous(meta.shape, strides)
+    def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[float]:
+        """Return the bytes of the buffers of a collective on an operand with `strides`; contiguous if None."""
+        sizes = step_buffers(step, meta, self.mesh)
+        if strides is None or is_contiguous(local_shape(step.source, meta.shape, self.mesh), strides):
+            return sizes
+        if step.kind == "slice":
+            is_view = is_contiguous(local_shape(step.target, meta.shape, self.mesh), strides)
+            return [] if is_view else [local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh)]
+        if not copies_strided(step, meta, self.mesh):
+            return sizes
+        return [local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh), *sizes]
 
     def _hold(self, value: SSAValue, name: str = "") -> None:
         from spmdir.dialects.names import text_name

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
+from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.cost import local_bytes, local_shape, step_sizes
+from spmdir.reshard.conditions import refinement
+from spmdir.reshard.cost import local_bytes, local_shape, sends_anything, step_sizes
+from spmdir.reshard.exchange import grid_of
 from spmdir.reshard.steps import Step
 
 BUFFERS: dict[str, tuple[str, ...]] = {
@@ -15,7 +19,6 @@ BUFFERS: dict[str, tuple[str, ...]] = {
     "reduce_scatter": ("packed", "received"),
     "all_to_all": ("packed", "received", "unpacked"),
     "exchange": ("sent", "received", "joined", "result"),
-    "rearrange": ("sent", "result"),
     "two_round_exchange": ("sent", "received", "sent", "received", "result"),
 }
 """Kind of step → the buffers that it allocates one after the other, each made of the one before, the last being the
@@ -30,7 +33,7 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
     It is empty if the result shares the operand's memory.
 
     Args:
-        meta: the global shape and the element type of the tensor.
+        meta: the global shape and the element type of the tensor; a rank has it contiguous.
     """
     if mesh.group_size(step.axes) == 1 and step.spec.check is None:
         return []
@@ -41,12 +44,42 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
         "unpacked": _leads(step.dim, step, meta, mesh),
     }
     sizes = {"packed": source, "sent": source, "received": target, "unpacked": target, "result": target}
-    if step.kind == "exchange":  # every partial value arrives, and nothing that stays is sent
+    if step.kind == "exchange":  # nothing that stays is sent
         of = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
-        sizes |= {"sent": of.moved, "received": of.moved, "joined": of.combined * target}
+        received = _arriving(step, meta.shape, mesh)[0] * meta.dtype.itemsize
+        sizes |= {"sent": of.moved, "received": received, "joined": of.combined * target}
         leading["joined"] = of.combined in (1, of.group)
-    stages = BUFFERS.get(step.kind, ("result",))
-    return [sizes[stage] for stage in stages if not leading.get(stage)]
+    return [sizes[stage] for stage in BUFFERS.get(step.kind, ("result",)) if not leading.get(stage)]
+
+
+def copies_strided(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
+    """Return whether `step` first makes an operand contiguous that is not: it sends, and does not pack it anyway."""
+    packs = {"packed", "sent"}.intersection(BUFFERS.get(step.kind, ()))
+    is_packed = packs and not _leads(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
+    return sends_anything(step, meta.shape, mesh) and not is_packed
+
+
+def keeps_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
+    """Return whether the operand of `step` is live until the result is made: chunks of it that stay are views of it."""
+    return step.kind == "exchange" and mesh.group_size(step.axes) > 1 and _arriving(step, meta.shape, mesh)[1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _arriving(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, bool]:
+    """Return the elements that an exchange gives the rank that holds most as it joins them, and whether this rank
+    holds its operand beside them."""
+    assert step.spec.loads is not None  # an exchange
+    received: dict[int, int] = {}
+    for (_, receiver), numel in step.spec.loads(step.source, step.target, mesh, shape)[0].items():
+        received[receiver] = received.get(receiver, 0) + numel
+    fine = refinement(mesh, step.source, step.target)
+    source, target = step.source.refined(fine), step.target.refined(fine)
+    most = (0, 0, False)
+    for rank, numel in received.items():
+        own = grid_of(source, shape, fine, rank)
+        keeps = all(map(common, own, grid_of(target, shape, fine, rank)))
+        most = max(most, (numel + math.prod(map(length, own)) * keeps, numel, keeps))
+    return most[1:]
 
 
 def _leads(dim: int | None, step: Step, meta: TensorMeta, mesh: Mesh) -> bool:

@@ -10,7 +10,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import Placement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.buffers import BUFFERS, step_buffers
+from spmdir.reshard.buffers import BUFFERS, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
@@ -137,11 +137,13 @@ class _Walk:
         """Return the buffer of a value as a user needs it, after the steps to it that were not done before."""
         if (value, need) not in self.buffer:
             meta, step = self.problem.values[value], self._tree(value).get(need)
-            last = self.buffer[value, self.made[value]] if step is None else self._resharded(value, step.source)
+            last = first = self.buffer[value, self.made[value]] if step is None else self._resharded(value, step.source)
             sizes = [self.size(value, need)] if step is None else step_buffers(step, meta, self.planner.mesh)
+            is_kept = step is not None and keeps_operand(step, meta, self.planner.mesh)
             for size in sizes:
                 self.timeline.advance()
-                self.timeline.use(last)
+                for buffer in (first, last) if is_kept else (last,):
+                    self.timeline.use(buffer)
                 last = self._hold(value, True, size)
             self.buffer[value, need] = last
         return self.buffer[value, need]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.dialects import ir
@@ -66,11 +67,27 @@ def peak_of(graph: fx.GraphModule, arguments: Sequence[Tensor]) -> int:
 def modelled_and_measured(
     program: cases.Program, mesh: spmdir.Mesh, shardings: dict[str, str], passes: str = "propagate"
 ) -> tuple[float, int]:
-    """Return the peak of the first rank as `memory_report` says it, and as it is when the emitted graph runs."""
+    """Return the peak of a rank as `memory_report` says it, and as it is when the emitted graph runs.
+
+    Of all ranks the first and the last run: exchanges let them hold chunks of their own for longer or less long.
+    """
     module = spmdir.run_passes(spmdir.import_fx(program.traced, mesh, shardings), passes)
-    modelled = spmdir.memory_report(module).peak_bytes
+    last = mesh.group_size(mesh.axis_names) - 1
+    return spmdir.memory_report(module).peak_bytes, max(_peak(module, program.inputs, rank) for rank in (0, last))
+
+
+def of_text(text: str) -> tuple[float, int]:
+    """Return the peak of the rank that holds most in the decided program `text`, as modelled and as it is."""
+    module = spmdir.parse(text)
+    inputs = [torch.zeros(value.type.get_shape()) for value in ir.main_function(module).args]  # type: ignore  # a tensor
+    mesh = ir.mesh(module)
+    measured = max(_peak(module, inputs, rank) for rank in range(mesh.group_size(mesh.axis_names)))
+    return spmdir.memory_report(module).peak_bytes, measured
+
+
+def _peak(module: ModuleOp, inputs: Sequence[Tensor], rank: int) -> int:
     arguments = [
-        local_tensor(tensor, sharding_of(value) or spmdir.Sharding(), mesh, 0).clone()
-        for value, tensor in zip(ir.main_function(module).args, program.inputs, strict=True)
+        local_tensor(tensor, sharding_of(value) or spmdir.Sharding(), ir.mesh(module), rank).clone()
+        for value, tensor in zip(ir.main_function(module).args, inputs, strict=True)
     ]
-    return modelled, peak_of(spmdir.lower_to_fx(module), arguments)
+    return peak_of(spmdir.lower_to_fx(module, rank), arguments)

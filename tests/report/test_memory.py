@@ -7,7 +7,7 @@ import torch
 
 import spmdir
 from tests.models import cases
-from tests.report.live_bytes import modelled_and_measured
+from tests.report.live_bytes import modelled_and_measured, of_text
 
 MESH = "spmd.mesh @mesh <tp = 4>\n"
 REPLICATED = "{spmd.sharding = #spmd.sharding<@mesh>}"
@@ -77,6 +77,51 @@ func.func @f(%x: tensor<1x8xf32> {REPLICATED}, %w: tensor<8x8xf32> {columns}) ->
         "communication buffers": 256.0,
     }
     assert [(one.name, one.bytes) for one in found.top(1)] == [("%0", 256.0)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "before", "step", "after"),
+    [
+        ("64x32", "", "slice %0 on [tp] dim 0", "tp: S(0)"),
+        ("64x32", "", "slice %0 on [tp] dim 1", "tp: S(1)"),
+        ("4x32", "", "slice %0 on [tp] dim 1", "tp: S(1)"),
+        ("64x32", "tp: P(sum)", "all_reduce %0 on [tp] op sum", ""),
+        ("64x32", "tp: S(0)", "all_gather %0 on [tp] dim 1", ""),
+        ("64x32", "tp: S(1)", "all_gather %0 on [tp] dim 0", ""),
+        ("64x32", "tp: S(1)", "all_to_all %0 on [tp] from 0 to 1", "tp: S(1)"),
+    ],
+)
+def test_a_step_on_a_transposed_value_copies_what_a_run_of_it_copies(
+    shape: str, before: str, step: str, after: str
+) -> None:
+    """A slice of it is a view or one copy of the slice, and a collective first makes all of it contiguous."""
+    rows, columns = shape.split("x")
+    turned = f"{columns}x{rows}"
+    passed = before.translate(str.maketrans("01", "10"))
+    given, wanted = (f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if s else ''}{s}>}}" for s in (before, after))
+    modelled, measured = of_text(f"""{MESH}
+func.func @f(%x: tensor<{shape}xf32> {given}) -> (tensor<{turned}xf32> {wanted}) {{
+  %e = aten.neg(%x) : tensor<{shape}xf32> <{before}>
+  %0 = aten.t(%e) : tensor<{turned}xf32> <{passed}>
+  %1 = spmd.{step} : tensor<{turned}xf32> <{after}>
+  return %1 : tensor<{turned}xf32>
+}}""")
+    assert modelled == measured
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("a: S(0), b: S(1)", "a: S(1)"), ("b: S(0)", "a: S(0), b: S(1)"), ("b: S(0)", "a: S(0)")]
+)
+def test_an_exchange_holds_its_operand_on_ranks_that_keep_chunks_of_it(before: str, after: str) -> None:
+    modelled, measured = of_text(f"""
+spmd.mesh @mesh <a = 2, b = 4>
+func.func @f(%x: tensor<64x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, {before}>}})
+    -> (tensor<64x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, {after}>}}) {{
+  %0 = aten.neg(%x) : tensor<64x64xf32> <{before}>
+  %1 = spmd.exchange %0 : tensor<64x64xf32> <{after}>
+  return %1 : tensor<64x64xf32>
+}}""")
+    assert modelled == measured
 
 
 def test_results_are_classed_by_the_arguments_that_they_renew_or_are_gradients_of() -> None:
