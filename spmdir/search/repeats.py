@@ -13,6 +13,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
+from spmdir.search.colours import colours
 from spmdir.search.problem import Node, Problem
 
 FEWEST_LAYERS = 4
@@ -65,7 +66,11 @@ class Quotient:
 
 def quotient(problem: Problem, depth: int) -> Quotient:
     """Merge nodes that `depth` rounds of colour refinement cannot tell apart: their surroundings are equal that far."""
-    node_class, first = _classes(_colours(problem, depth))
+    _, node_class = colours(problem, depth)
+    first_node: dict[int, int] = {}
+    for node, part in enumerate(node_class):
+        first_node.setdefault(part, node)
+    first = list(first_node.values())
     value_class, values, producer = _merged_values(problem, node_class)
     users = _users(problem, node_class, value_class, len(values))
     uses: list[list[tuple[int, int]]] = [[] for _ in first]
@@ -133,15 +138,6 @@ def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> 
     return tuple(map(truediv, total, members))
 
 
-def _classes(colours: list[int]) -> tuple[list[int], list[int]]:
-    """Return the part of each node, numbered in program order, and the first node of each part."""
-    first: dict[int, int] = {}
-    for node, colour in enumerate(colours):
-        first.setdefault(colour, node)
-    part_of_colour = {colour: part for part, colour in enumerate(first)}
-    return [part_of_colour[colour] for colour in colours], list(first.values())
-
-
 def _merged_values(
     problem: Problem, node_class: list[int]
 ) -> tuple[list[int], list[TensorMeta], list[tuple[int, int]]]:
@@ -180,36 +176,3 @@ def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int
 def _merged_node(node: Node, value_class: list[int]) -> Node:
     operands, results = (tuple(value_class[value] for value in values) for values in (node.operands, node.results))
     return Node(node.source, operands, results)
-
-
-def _colours(problem: Problem, depth: int) -> list[int]:
-    """Return the colour of each node after `depth` rounds: equal sources, then equal colours of neighbours."""
-    maker = [0] * len(problem.values)
-    users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
-    for index, node in enumerate(problem.nodes):
-        for value in node.results:
-            maker[value] = index
-        for slot, value in enumerate(node.operands):
-            users[value].append((index, slot))
-    names: dict[object, int] = {}
-    colours = [
-        names.setdefault((node.source, len(node.operands), len(node.results)), len(names)) for node in problem.nodes
-    ]
-    kinds = len(names)
-    for _ in range(depth):
-        names = {}
-        refined = [
-            names.setdefault(
-                (
-                    colours[index],
-                    tuple([colours[maker[value]] for value in node.operands]),
-                    tuple([tuple(sorted([(colours[user], slot) for user, slot in users[v]])) for v in node.results]),
-                ),
-                len(names),
-            )
-            for index, node in enumerate(problem.nodes)
-        ]
-        if len(names) == kinds:
-            break
-        colours, kinds = refined, len(names)
-    return colours

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.tensor import TensorMeta
+from spmdir.search.colours import colours, makers_of
 from spmdir.search.problem import Node, Problem
 
 
@@ -55,11 +56,9 @@ class AlikeNodes:
 
 def alike(problem: Problem, depth: int) -> list[AlikeNodes]:
     """Return the classes of the nodes of a problem, by surroundings up to `depth` steps away, in program order."""
-    nodes, makers = problem.nodes, _makers(problem)
-    coarse, fine = _colours(problem, makers, depth)
-    number = {colour: index for index, colour in enumerate(dict.fromkeys(fine))}
-    classes = [number[colour] for colour in fine]
-    members: list[list[int]] = [[] for _ in number]
+    nodes, makers = problem.nodes, makers_of(problem)
+    coarse, classes = colours(problem, depth)
+    members: list[list[int]] = [[] for _ in {*classes}]
     for index, found in enumerate(classes):
         members[found].append(index)
     makes = {value: (classes[index], position) for value, (index, position) in enumerate(makers)}
@@ -84,38 +83,3 @@ def alike(problem: Problem, depth: int) -> list[AlikeNodes]:
         )
         for index, found in enumerate(members)
     ]
-
-
-def _makers(problem: Problem) -> list[tuple[int, int]]:
-    """Return the (node, result index) that makes each value."""
-    found = {value: (i, at) for i, node in enumerate(problem.nodes) for at, value in enumerate(node.results)}
-    return [found[value] for value in range(len(problem.values))]
-
-
-def _colours(problem: Problem, makers: list[tuple[int, int]], depth: int) -> tuple[list[int], list[int]]:
-    """Return the colours of nodes by surroundings of up to `depth` steps, at least 1; first those of one step less."""
-    users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
-    for index, node in enumerate(problem.nodes):
-        for slot, value in enumerate(node.operands):
-            users[value].append((index, slot))
-    coarse = fine = _numbered([(node.source, len(node.operands), len(node.results)) for node in problem.nodes])
-    for _ in range(depth):
-        coarse = fine
-        fine = _numbered(
-            [
-                (
-                    coarse[index],
-                    tuple([(coarse[makers[value][0]], makers[value][1]) for value in node.operands]),
-                    tuple([tuple(sorted([(coarse[user], slot) for user, slot in users[v]])) for v in node.results]),
-                )
-                for index, node in enumerate(problem.nodes)
-            ]
-        )
-        if max(fine, default=0) == max(coarse, default=0):
-            break
-    return coarse, fine
-
-
-def _numbered(keys: list[object]) -> list[int]:
-    numbers: dict[object, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
