@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     Signedness,
     TensorType,
 )
-from xdsl.ir import Attribute, Data
+from xdsl.ir import Attribute, Data, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -72,9 +72,30 @@ def type_of(meta: TensorMeta | None) -> Attribute:
     return TensorType(_ELEMENT_TYPES[meta.dtype], meta.shape, sizes)
 
 
+@irdl_attr_definition
+class PendingType(ParametrizedAttribute, TypeAttribute):
+    """`!spmd.pending<tensor<4x8xf32>>`: a tensor that a collective has started to make; `spmd.wait` gives it."""
+
+    name = "spmd.pending"
+    tensor: TensorType
+
+
+@lru_cache(maxsize=65536)
+def pending_type(meta: TensorMeta) -> PendingType:
+    """Return the IR type of a tensor that a collective has started to make."""
+    tensor = type_of(meta)
+    assert isinstance(tensor, TensorType)
+    return PendingType(tensor)
+
+
+def retyped(type_: Attribute, meta: TensorMeta) -> Attribute:
+    """Return the type of another tensor, pending if `type_` is."""
+    return pending_type(meta) if isinstance(type_, PendingType) else type_of(meta)
+
+
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """Return the inverse of `type_of`, with example sizes; None for anything that is not a tensor of a known element
-    type."""
+    """Return the inverse of `type_of`, with example sizes, of a pending tensor too; None for anything that is not a
+    tensor of a known element type."""
     known = type_.__dict__
     if "_meta" not in known:
         # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
@@ -83,6 +104,8 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
+    if isinstance(type_, PendingType):
+        return meta_of(type_.tensor)
     if not isinstance(type_, TensorType) or type_.element_type not in _DTYPES:
         return None
     if not isinstance(type_.encoding, (NoneAttr, DimsAttr)):
@@ -108,7 +131,8 @@ def global_meta(of: Of | None, local: TensorMeta) -> TensorMeta:
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
-    """Return the sizes of a tensor type, symbolic ones as they are written."""
+    """Return the sizes of a tensor type, pending or not, symbolic ones as they are written."""
+    type_ = type_.tensor if isinstance(type_, PendingType) else type_
     assert isinstance(type_, TensorType)
     return type_.encoding.data if isinstance(type_.encoding, DimsAttr) else type_.get_shape()
 
@@ -125,7 +149,8 @@ def print_type(type_: Attribute) -> str:
     if meta is None:
         return str(type_)
     sizes = ("?" if size == DYNAMIC else dims_text(size) for size in sizes_of(type_))
-    return "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
+    text = "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
+    return f"!spmd.pending<{text}>" if isinstance(type_, PendingType) else text
 
 
 def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:

@@ -6,11 +6,11 @@ of a plug-in when a text first names it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -18,11 +18,12 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.dialects.attributes import meta_of
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.attributes import PendingType, meta_of, pending_type, print_type, type_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
-from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, Clause, CollectiveSpec
+from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, START, Clause, CollectiveSpec
 from spmdir.reshard.collectives import SHIPPED, collective, collectives
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.steps import Step, make_step, transition
@@ -73,6 +74,8 @@ class Collective(SpmdOp):
     """
 
     SPEC: ClassVar[CollectiveSpec]
+    IS_START: ClassVar[bool] = False
+    """Whether the op only starts the collective: its result is pending, and `spmd.wait` gives the tensor."""
 
     @property
     def spec(self) -> CollectiveSpec:
@@ -99,11 +102,6 @@ class Collective(SpmdOp):
         """The reduction that is done (all_reduce, reduce_scatter) or left to be done (partition)."""
         return self._argument("reduction")
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether its result is there only after a `spmd.wait`."""
-        return bool(self._argument("asynchronous"))
-
     def _argument(self, name: str) -> Any:
         given: Any = self.properties.get("arguments")
         return next((value for key, value in given.data if key == name), None) if given is not None else None
@@ -114,7 +112,6 @@ class Collective(SpmdOp):
         value: SSAValue,
         *,
         sharding: Sharding | None = None,
-        asynchronous: bool = False,
         mesh: Mesh | None = None,
         location: Any = None,
         **given: Any,
@@ -141,7 +138,7 @@ class Collective(SpmdOp):
                 "with a mesh: run propagate before"
             )
         step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
-        return cls.of_step(step, value, location, asynchronous)
+        return cls.of_step(step, value, location)
 
     @classmethod
     def of_step(
@@ -149,10 +146,9 @@ class Collective(SpmdOp):
         step: Step,
         value: SSAValue,
         location: Any = None,
-        asynchronous: bool = False,
         states: Sequence[SSAValue] = (),
     ) -> Self:
-        """Return the op that does `step`, one of this collective, on `value`; its result has the type of `value`.
+        """Return the op that does or starts `step`, one of this collective, on `value`; its result is as long as that.
 
         Args:
             states: what the ranks keep for it, by `step_state`; the op gives the new one after its result.
@@ -162,13 +158,16 @@ class Collective(SpmdOp):
             "dim": step.dim,
             "to_dim": step.to_dim,
             "reduction": step.reduction,
-            "asynchronous": asynchronous or None,
             **dict(step.others),
         }
         arguments = tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
         shardings = [step.target, *map(sharding_of, states)]
         metas = [meta_of(held.type) for held in (value, *states)]
         return cls.build_op([value, *states], metas, arguments, shardings, location=location)  # type: ignore
+
+    @classmethod
+    def result_type(cls, meta: TensorMeta | None) -> Attribute:
+        return pending_type(meta) if cls.IS_START and meta else type_of(meta)
 
     def step(self, mesh: Mesh) -> Step:
         """Return the step that it does; the planner never plans those of some collectives, such as broadcast.
@@ -228,10 +227,7 @@ class Collective(SpmdOp):
                 raise VerifyException(f"expected {clause.expected}, found {argument[clause.argument]!r}")
         for axis in self.axes:
             mesh.require(axis)
-        if self.asynchronous and not all(isinstance(use.operation, WaitOp) for use in self.results[0].uses):
-            raise VerifyException(
-                "is async, so its result may only be given to spmd.wait; wait for it and use what spmd.wait gives"
-            )
+        self._check_pending()
         shape, given = global_shape(self.operands[0], mesh), self._given()
         legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
         if legal != self.target:
@@ -242,6 +238,16 @@ class Collective(SpmdOp):
             if clause.kind == "rank" and clause.argument in argument:
                 self._check_rank(clause, mesh)
 
+    def _check_pending(self) -> None:
+        """Raise VerifyException unless a result that is pending is waited for, once, and no other is pending."""
+        type_ = self.results[0].type
+        if isinstance(type_, PendingType) is not self.IS_START:
+            expected = type_.tensor if isinstance(type_, PendingType) else self.result_type(meta_of(type_))
+            raise VerifyException(f"gives {print_type(type_)}; expected {print_type(expected)}")
+        waits = sum(isinstance(use.operation, WaitOp) for use in self.results[0].uses)
+        if self.IS_START and waits != 1:
+            raise VerifyException(f"is waited for {waits} times; expected one `spmd.wait`")
+
     def _check_rank(self, clause: Clause, mesh: Mesh) -> None:
         rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
         if isinstance(rank, int) and rank >= ranks:
@@ -249,50 +255,60 @@ class Collective(SpmdOp):
 
 
 @cache
-def _class_of(spec: CollectiveSpec) -> type[Collective]:
-    """Return the class of the ops of a collective."""
-    name = "".join(map(str.capitalize, spec.name.split("_"))) + "Op"
-    made: Any = type(name, (Collective,), {"name": f"spmd.{spec.name}", "__doc__": spec.summary})
+def _class_of(spec: CollectiveSpec, starts: bool = False) -> type[Collective]:
+    """Return the class of the ops that do a collective, or of those that start it."""
+    name, summary = (spec.name + START, f"Starts: {spec.summary}") if starts else (spec.name, spec.summary)
+    title = "".join(map(str.capitalize, name.split("_"))) + "Op"
+    made: Any = type(title, (Collective,), {"name": f"spmd.{name}", "__doc__": summary})
     made = irdl_op_definition(made)
-    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in spec.texts)
+    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in spec.clauses)
+    made.IS_START = starts
     return made
 
 
-COLLECTIVES: dict[str, type[Collective]] = {spec.name: _class_of(spec) for spec in SHIPPED}
-"""Name of each collective that spmdir ships → the class of its op."""
+def _classes(specs: Iterable[CollectiveSpec]) -> dict[str, type[Collective]]:
+    every = [(spec, starts) for spec in specs for starts in (False, True)[: 1 + spec.may_be_async]]
+    return {spec.name + START * starts: _class_of(spec, starts) for spec, starts in every}
+
+
+COLLECTIVES: dict[str, type[Collective]] = _classes(SHIPPED)
+"""Name of each op that does or starts a collective of spmdir → its class."""
 
 
 @irdl_op_definition
 class WaitOp(SpmdOp):
-    """`wait %x`: the result of a collective started with `async`."""
+    """`wait %x`: the tensor that a collective has started to make."""
 
     name = "spmd.wait"
 
+    def check_operands(self) -> None:
+        if not isinstance(self.operands[0].type, PendingType):
+            raise VerifyException(
+                f"waits for {print_type(self.operands[0].type)}, which is there; "
+                "expected what a start of a collective gives, as `spmd.all_gather_start`"
+            )
+
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
-        owner = self.operands[0].owner
-        if not isinstance(owner, Collective) or not owner.asynchronous:
-            raise VerifyException(
-                "waits for a value that no `async` collective made; "
-                "expected the result of one, as of `spmd.all_gather … async`"
-            )
+        if isinstance(self.results[0].type, PendingType):
+            raise VerifyException(f"gives {print_type(self.results[0].type)}; expected a tensor, which is there")
         if self.source != self.target:
             raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
 
 
 def plugin_collective(name: str) -> type[Collective] | None:
     """Return the class of the op `name`, such as `spmd.scatter`, if it is a collective of a plug-in."""
-    known = (spec for spec in collectives() if name == f"spmd.{spec.name}")
-    return next((_class_of(spec) for spec in known if spec.name not in COLLECTIVES), None)
+    known = _classes(spec for spec in collectives() if spec.name not in COLLECTIVES)
+    return known.get(name.removeprefix("spmd."))
 
 
-def collective_class(name: str) -> type[Collective]:
-    """Return the class of the op of a collective, of spmdir or of a plug-in.
+def collective_class(name: str, starts: bool = False) -> type[Collective]:
+    """Return the class of the op that does or starts a collective, of spmdir or of a plug-in.
 
     Raises:
         ShardingError: there is no such collective.
     """
-    return _class_of(collective(name))
+    return _class_of(collective(name), starts)
 
 
 def build_collective(step: Step, value: SSAValue, location: Any, states: Sequence[SSAValue] = ()) -> Collective:

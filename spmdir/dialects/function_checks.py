@@ -13,6 +13,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.edge import INITIAL
 from spmdir.dialects.attributes import (
     DYNAMIC,
+    PendingType,
     ShapesAttr,
     ShardingAttr,
     global_meta,
@@ -50,6 +51,11 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
         for index, type_ in enumerate(types):
             if meta_of(type_) is None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
+            if isinstance(type_, PendingType):
+                raise VerifyException(
+                    f"{place} {index} is {print_type(type_)}; expected a tensor: "
+                    "wait for it in the function that starts it"
+                )
             given = function_attrs(function, which, index)
             for key, attribute in given.items():
                 meta, of = meta_of(type_), given.get("spmd.of")

@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import (
     ArgumentsAttr,
+    PendingType,
     ShapesAttr,
     ShardingAttr,
     ShardingsAttr,
@@ -70,5 +71,16 @@ Spmd = Dialect(
         PositionsOp,
         LocalIndexOp,
     ],
-    [MeshAttr, ShardingAttr, ShardingsAttr, ArgumentsAttr, StructureAttr, ShapesAttr, DimsAttr, SizeType, SizesAttr],
+    [
+        MeshAttr,
+        ShardingAttr,
+        ShardingsAttr,
+        ArgumentsAttr,
+        StructureAttr,
+        ShapesAttr,
+        DimsAttr,
+        SizeType,
+        SizesAttr,
+        PendingType,
+    ],
 )

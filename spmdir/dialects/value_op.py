@@ -29,6 +29,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
+    PendingType,
     ShapesAttr,
     ShardingsAttr,
     StructureAttr,
@@ -145,10 +146,15 @@ class ValueOp(IRDLOperation):
             properties["sharding"] = shardings_attr(tuple(shardings))
         return cls.create(
             operands=operands,
-            result_types=[type_of(meta) for meta in results],
+            result_types=list(map(cls.result_type, results)),
             properties=properties,
             location=location or UNKNOWN_LOC,
         )
+
+    @classmethod
+    def result_type(cls, meta: TensorMeta | None) -> Attribute:
+        """Return the type of a result, that of a missing one if `meta` is None."""
+        return type_of(meta)
 
     def verify(self, verify_nested_ops: bool = True) -> None:
         """Verify at once an op that has nothing which a tensor op never has; xDSL tells what is wrong with others."""
@@ -207,7 +213,8 @@ class ValueOp(IRDLOperation):
             return
         for index, operand in enumerate(self.tensors):
             if type(operand._type) is not TensorType:
-                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor")
+                wait = "; wait for it: `spmd.wait`" if type(operand._type) is PendingType else ""
+                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor{wait}")
         count = len(self.sizes)
         found = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
         if found != set(range(count)):

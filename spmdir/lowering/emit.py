@@ -219,7 +219,7 @@ class _Emitter:
 
     def node(self, value: SSAValue) -> fx.Node:
         node = self.values[value]
-        assert isinstance(node, fx.Node)  # the verifier lets the result of an async collective go to spmd.wait alone
+        assert isinstance(node, fx.Node)  # the verifier lets what is pending go to spmd.wait alone
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
@@ -281,15 +281,15 @@ class _Emitter:
     def emit_collective(self, op: Any) -> Sequence[Any]:
         x = self.node(op.operands[0])
         if self.ignore_shardings:
-            return [here(x) if op.asynchronous else x, *map(self.node, op.operands[1:])]
+            return [here(x) if op.IS_START else x, *map(self.node, op.operands[1:])]
         source, target = self.sharding(op.operands[0]), self.sharding(op.results[0])
         measured, state = self.measured and (is_inexact(source) or is_inexact(target)), sent_state(op, self.mesh)
-        if not measured and not op.asynchronous and state is None and len(op.operands) == 1:
+        if not measured and not op.IS_START and state is None and len(op.operands) == 1:
             return [self.emit_stateless(op, x, source, target)]
         emit = self.call if state is None else partial(self.call_once, state)
         started = start(op.spec, self.site(op, emit, source, target), x)
-        if not measured or op.asynchronous:
-            return [started if op.asynchronous else started.wait(self.call), *started.states]
+        if not measured or op.IS_START:
+            return [started if op.IS_START else started.wait(self.call), *started.states]
         group = self.group_name(self.mesh.axis_names)
         checked = self.call(measured_step, x, started.wait(self.call), self.number, group)
         return [self.call(WAIT, checked), *started.states]

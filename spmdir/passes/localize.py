@@ -30,7 +30,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
-from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, type_of
+from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, retyped
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
@@ -376,7 +376,7 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
     if meta is None or sharding is None:
         return None
     local, of = _local_type(meta, sharding, mesh)
-    _retype(value, type_of(local))
+    _retype(value, retyped(value.type, local))
     return of
 
 

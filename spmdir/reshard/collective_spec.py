@@ -56,15 +56,17 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """Kind of a clause → whether a value is of it, and how messages call these."""
 
-STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "reduction", "asynchronous")
+STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "reduction")
 """The arguments for which steps and ops have a field of their own."""
+
+START = "_start"
+"""What the name of the op ends in that starts a collective."""
 
 ON = Clause("on", "axes", "axes")
 DIM = Clause("dim", "dim", "dim")
 FROM = Clause("from", "dim", "dim")
 TO = Clause("to", "to_dim", "dim")
 OP = Clause("op", "reduction", "reduction")
-ASYNC = Clause("async", "asynchronous", "flag")
 
 
 @attrs.frozen
@@ -144,7 +146,7 @@ class CollectiveSpec:
     Attributes:
         name: the op's name without `spmd.`.
         summary: what it does, one sentence.
-        clauses: what its text says, in order; `async` is not listed.
+        clauses: what its text says, in order.
         before, after: the trait of its axes before and after, "replicated", "shard" or "partial". Axes join a
             dimension innermost, those of a "shard" before have to be its innermost ones, in nesting order.
         check: (source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
@@ -152,7 +154,7 @@ class CollectiveSpec:
         traffic: its cost; None for `convert`, whose cost is that of an edge.
         loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
             other one; for those that find that out rank by rank.
-        may_be_async: whether `async` may start it for a later `spmd.wait`.
+        may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
         may_be_bucketed: whether one of a `spmd.bucket` is one of each of its members.
         is_planned: of a collective that names axes, whether the planner may choose it wherever its traits fit. Those
             that name none it knows by itself: permute, exchange, two_round_exchange and convert, see `moves`.
@@ -197,8 +199,3 @@ class CollectiveSpec:
     def is_local(self) -> bool:
         """Whether it never sends anything."""
         return self.traffic is not None and self.traffic.crossing is None
-
-    @property
-    def texts(self) -> tuple[Clause, ...]:
-        """All clauses of its op, `async` included."""
-        return (*self.clauses, ASYNC) if self.may_be_async else self.clauses

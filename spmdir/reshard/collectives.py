@@ -24,6 +24,7 @@ from spmdir.reshard.collective_spec import (
     FROM,
     ON,
     OP,
+    START,
     TO,
     Clause,
     CollectiveSpec,
@@ -266,6 +267,9 @@ def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
             f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
             f"{', '.join(traits)}, or `check` and `axes`"
         )
+    if spec.name.endswith(START):
+        started = spec.name.removesuffix(START)
+        raise ShardingError(f"a collective is named '{spec.name}', as the op that starts '{started}' is; rename it")
     needed = _needed(spec)
     if not {clause.argument for clause in needed} <= {clause.argument for clause in spec.clauses}:
         raise ShardingError(

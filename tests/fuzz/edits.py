@@ -169,7 +169,7 @@ def removal(text: str, random: Random) -> str | None:
     """Something said of an op, an argument or a result is not said."""
     said = random.choice((
         r" of \[[^\n]*", r"spmd\.of = #spmd\.shapes<[^<>]*>", r"spmd\.sharding = #spmd\.sharding<[^<>]*>(?:, )?",
-        r" attributes \{[^\n]*\}\}", r" attributes \{spmd\.local\}", r" async", r" needs \([^()]*\)", r" fill lowest",
+        r" attributes \{[^\n]*\}\}", r" attributes \{spmd\.local\}", r"_start", r" needs \([^()]*\)", r" fill lowest",
         r" on \[[^\]]*\]", r" \{[^{}\n]*\}(?= :)",
     ))  # fmt: skip
     return _instead(re.compile(said), text, random, lambda old: "")

@@ -56,7 +56,7 @@ PROGRAMS = {
     "bucket": """
         <dp = 2, tp = 2> (%x: tensor<4x6xf64> <tp: S(1), dp: P(sum)>, %y: tensor<6xf64> <dp: P(sum)>)
         %0 = spmd.bucket %x, %y : tensor<36xf64> <tp: S(0), dp: P(sum)>
-        %1 = spmd.all_reduce %0 on [dp] op sum async : tensor<36xf64> <tp: S(0)>
+        %1 = spmd.all_reduce_start %0 on [dp] op sum : !spmd.pending<tensor<36xf64>> <tp: S(0)>
         %2 = spmd.wait %1 : tensor<36xf64> <tp: S(0)>
         %3, %4 = spmd.unbucket %2 : tensor<4x6xf64> <tp: S(1)>, tensor<6xf64> <>
         %5 = aten.mul.Tensor(%3, %4) : tensor<4x6xf64> <tp: S(1)>

@@ -56,7 +56,7 @@ WORDS = """
 dp tp S(0) S(9) P(sum) P(max) R ? Cyclic(0,2) Strided(0,2) Ragged(0,[1,2]) Masked Norm(2) Quantised tensor<4xf32> i1
 tensor<0xf64> none f32 complex<f32> aten.relu aten.mm spmd.all_gather spmd.reshard -> => loc(unknown) needs of on dim
 op // true size(4,dp) async module when sum linear and not rewrite return dp/2 s0 ... _ {{ }} func.func spmd.sharding
-(((((((( [[[[[[[[ -- = --propagate -p -
+!spmd.pending<tensor<4xf32>> _start (((((((( [[[[[[[[ -- = --propagate -p -
 """
 TOKENS = (*"<>(){}[]@%#:,=\"'?!^*&|\\/ \t\n\0é\u200b\ufeff", "\r\n", "", *NUMBERS, *WORDS.split())
 MUTATIONS = [

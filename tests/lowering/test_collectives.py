@@ -123,7 +123,7 @@ def test_the_wait_of_an_async_collective_stands_where_the_program_says():
     text = """
     spmd.mesh @mesh <a = 3>
     func.func @main(%x: tensor<7x5xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}) -> tensor<7x5xf64> {
-      %0 = spmd.all_gather %x on [a] dim 1 async : tensor<7x5xf64> <>
+      %0 = spmd.all_gather_start %x on [a] dim 1 : !spmd.pending<tensor<7x5xf64>> <>
       %1 = aten.neg(%x) : tensor<7x5xf64> <a: S(1)>
       %2 = spmd.wait %0 : tensor<7x5xf64> <>
       %3 = spmd.slice %2 on [a] dim 1 : tensor<7x5xf64> <a: S(1)>
@@ -151,7 +151,7 @@ REDUCE = {
   %1 = spmd.all_reduce %0 on [a] op OP : tensor<40xf64> <b: S(0)>
   %4, %5, %6 = spmd.unbucket %1 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
     "asynchronously": """
-  %1 = spmd.all_reduce %0 on [a] op OP async : tensor<40xf64> <b: S(0)>
+  %1 = spmd.all_reduce_start %0 on [a] op OP : !spmd.pending<tensor<40xf64>> <b: S(0)>
   %2 = spmd.wait %1 : tensor<40xf64> <b: S(0)>
   %4, %5, %6 = spmd.unbucket %2 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
     "one_by_one": """

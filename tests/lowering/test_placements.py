@@ -354,7 +354,7 @@ def test_a_gather_of_dealt_shards_may_be_async() -> None:
     text = """
     spmd.mesh @mesh <a = 3>
     func.func @main(%x: tensor<11x2xf64> {spmd.sharding = #spmd.sharding<@mesh, a: Dealt(0, 2)>}) -> tensor<11x2xf64> {
-      %0 = spmd.all_gather %x on [a] dim 0 async : tensor<11x2xf64> <>
+      %0 = spmd.all_gather_start %x on [a] dim 0 : !spmd.pending<tensor<11x2xf64>> <>
       %1 = aten.neg(%x) : tensor<11x2xf64> <a: Dealt(0, 2)>
       %2 = spmd.wait %0 : tensor<11x2xf64> <>
       %3 = spmd.slice %2 on [a] dim 0 : tensor<11x2xf64> <a: Dealt(0, 2)>

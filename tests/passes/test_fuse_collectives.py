@@ -265,10 +265,10 @@ def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) 
         ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: the left side does not bind B"),
         ("ab: x => x", "1:1: error: the left side is any tensor at all"),
         ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f stands 1 times on the left and 0 on the right"),
-        ("ab: permute x on A => x", "1:5: error: permute has the clauses on; expected async or not"),
-        ("ab: wait x => x", "1:1: error: wait takes the result of an async collective, and nothing else does"),
-        ("ab: slice (all_gather x on A dim d async) on A dim d => x", "1:1: error: wait takes the result of an async"),
-        ("ab: all_gather x on A dim d async => x", "1:1: error: one side is the result of an async collective"),
+        ("ab: permute x on A => x", "1:5: error: permute has the clauses on; expected none"),
+        ("ab: wait x => x", "1:1: error: wait takes what a start gives, and nothing else does"),
+        ("ab: slice (all_gather_start x on A dim d) on A dim d => x", "1:1: error: wait takes what a start gives"),
+        ("ab: all_gather_start x on A dim d => x", "1:1: error: one side starts a collective and the other does"),
         (
             "ab: permute x => exchange (permute x)",
             "1:1: error: nothing says in which sharding the result of permute is",
@@ -320,7 +320,7 @@ def test_axes_may_stand_last_in_f() -> None:
     assert rewrite.right.operand == Collective("broadcast", Value(), (("A", False),))
 
 
-def test_an_async_collective_over_nothing_needs_no_wait() -> None:
+def test_a_collective_that_is_started_over_nothing_needs_no_wait() -> None:
     text = """spmd.mesh @mesh <tp = 2>
 func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4xf32> {
   %0 = spmd.broadcast %x on [tp] : tensor<4xf32> <>
@@ -328,7 +328,7 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> te
 }
 """
     context, module = ir.context(), ir.parse(text)
-    context.rewrites += parse_rewrites("ab: broadcast x on A => wait (permute x async)")
+    context.rewrites += parse_rewrites("ab: broadcast x on A => wait (permute_start x)")
     FuseCollectivesPass(only=("ab",)).run(context, module)
     ir.verify(module)
     assert "spmd.wait" not in ir.print_ir(module)

@@ -17,6 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import TRAITS
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import COLLECTIVES, collective_class
 from spmdir.dialects.spmd import Spmd
 from spmdir.lowering.collectives import EMITTERS
@@ -43,14 +44,17 @@ def module_of(*specs: CollectiveSpec, name: str = "mine") -> ModuleType:
 
 def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitter() -> None:
     names = {spec.name for spec in table.SHIPPED}
-    assert names == set(COLLECTIVES) == set(EMITTERS)
-    assert {f"spmd.{name}" for name in names} <= {op.name for op in Spmd.operations}
+    starts = {f"{spec.name}_start" for spec in table.SHIPPED if spec.may_be_async}
+    assert names == set(EMITTERS)
+    assert names | starts == set(COLLECTIVES)
+    assert {f"spmd.{name}" for name in COLLECTIVES} <= {op.name for op in Spmd.operations}
     for spec in table.SHIPPED:
         assert spec.names_axes == (ON in spec.clauses) == (spec.before in TRAITS and spec.after in TRAITS)
 
 
 WRONG = [
     (attrs.evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
+    (attrs.evolve(SCATTER, name="scatter_start"), "is named 'scatter_start', as the op that starts 'scatter' is"),
     (attrs.evolve(SCATTER, name="my scatter"), "is named 'my scatter'; expected an identifier"),
     (attrs.evolve(SCATTER, before="pending"), "goes from 'pending' to 'shard'; expected two of replicated, shard"),
     (attrs.evolve(SCATTER, clauses=(DIM,)), "from replicated to shard has the clauses DIM; it needs ON, DIM"),
@@ -154,7 +158,10 @@ def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments()
     gather: Any = next(op for op in module.walk() if isinstance(op, COLLECTIVES["all_gather"]))
     assert (gather.axes, gather.dim, gather.to_dim, gather.reduction) == (("tp",), 0, None, None)
     made = COLLECTIVES["all_gather"].build(gather.operands[0], axes=("tp",), dim=0)
-    assert (str(made.target), made.argument, made.asynchronous) == ("", {"axes": ("tp",), "dim": 0}, False)
+    assert (str(made.target), made.argument, made.IS_START) == ("", {"axes": ("tp",), "dim": 0}, False)
+    started = collective_class("all_gather", starts=True).build(gather.operands[0], axes=("tp",), dim=0)
+    assert (str(started.target), started.argument, started.IS_START) == ("", {"axes": ("tp",), "dim": 0}, True)
+    assert print_type(started.results[0].type) == "!spmd.pending<tensor<7x4xf32>>"
     scattered = collective_class("slice").build(gather.results[0], axes=("tp", "dp"), dim=1)
     assert str(scattered.target) == "tp: S(1), dp: S(1)"
     reduced = collective_class("partition").build(gather.results[0], axes=("tp",), reduction="sum")
@@ -201,11 +208,11 @@ def test_a_collective_with_a_clause_and_a_torch_op_of_its_own_runs_in_the_simula
     (tmp_path / "from_root.py").write_text(OWN_OP)
     load_plugin(str(tmp_path / "from_root.py"))
     text = PROGRAM.replace(
-        "  return %0", "  %1 = spmd.from_root %0 on [tp] root 2 async : tensor<7x4xf32> <>\n"
+        "  return %0", "  %1 = spmd.from_root_start %0 on [tp] root 2 : !spmd.pending<tensor<7x4xf32>> <>\n"
         "  %2 = spmd.wait %1 : tensor<7x4xf32> <>\n  return %2"
     )  # fmt: skip
     module = ir.parse(text)
-    assert "spmd.from_root %0 on [tp] root 2 async :" in ir.print_ir(module)
+    assert "spmd.from_root_start %0 on [tp] root 2 :" in ir.print_ir(module)
     x = torch.randn(7, 4)
     (y,) = spmdir.simulate(module, [x])
     torch.testing.assert_close(y, x)

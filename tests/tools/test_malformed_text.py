@@ -17,7 +17,7 @@ TEXTS = [
 FRAGMENTS = [
     *"<>(){}[]@%#:,=\"?!^\n\0é", "0", "-1", "1e400", "dp", "S(0)", "P(sum)", "tensor<4xf32>", "none", "f32",
     "aten.relu", "spmd.all_gather", "->", "loc(unknown)", "needs", "of", "on", "dim", "//", "true", "size(4, dp)",
-    "async", "module",
+    "!spmd.pending<tensor<2xf32>>", "module",
 ]  # fmt: skip
 
 cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *FRAGMENTS]))

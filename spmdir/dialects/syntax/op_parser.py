@@ -6,6 +6,7 @@ import re
 from functools import cache, lru_cache
 from typing import Any
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.parser import Parser
 
@@ -22,6 +23,7 @@ from spmdir.core.tensor import sized_meta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
+    PendingType,
     ShapesAttr,
     ShardingsAttr,
     print_type,
@@ -43,7 +45,10 @@ BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
 _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
 
 
-_TYPE = re.compile(r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b|!spmd\.size<[^<>]*>)")
+_TYPE = re.compile(
+    r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b|!spmd\.size<[^<>]*>|!spmd\.pending<\s*tensor<(?:[^<>]|<[^<>]*>)*>\s*>)"
+)
+_PENDING = re.compile(r"!spmd\.pending<\s*(.*?)\s*>", re.DOTALL)
 
 
 _SHAPE = re.compile(r"tensor<((?:(?:\d+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
@@ -319,6 +324,10 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     """Return the type that `text` spells; LiteralError at `offset` if there is none."""
     if text == "none":
         return type_of(None)
+    if pending := _PENDING.fullmatch(text):
+        tensor = parse_type(pending[1], offset + pending.start(1), hints)
+        assert isinstance(tensor, TensorType)  # no other text begins so
+        return PendingType(tensor)
     if text.startswith("!"):
         try:
             return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))

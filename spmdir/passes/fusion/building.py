@@ -85,8 +85,8 @@ class Builder:
             self.reject("the result of {} has no sharding", root.name)
         elif not isinstance(root, UnbucketOp):
             for node in self._fitting(self.right, self.found.value, targets[0]):
-                if isinstance(root, CollectiveOp) and root.asynchronous and not _is_async(node):
-                    self.reject("the result would not be that of an async collective, for which its users wait")
+                if isinstance(root, CollectiveOp) and root.IS_START and not _is_start(node):
+                    self.reject("the result would not be pending, but its user waits for it")
                 else:
                     yield (node,)
         elif isinstance(self.right, Collective) and self.right.kind == "unbucket":
@@ -122,7 +122,7 @@ class Builder:
             yield from self._buckets(term.operand)
         elif term.kind == "wait":
             for node in self._build(term.operand, value, target):
-                yield NewWait(node) if _is_async(node) else node  # where nothing moves there is nothing to wait for
+                yield NewWait(node) if _is_start(node) else node  # where nothing moves there is nothing to wait for
         elif not names_axes(term.kind):
             yield from self._to_target(term, value, target)
         else:
@@ -143,7 +143,7 @@ class Builder:
             else:
                 step = self._step(term.kind, sharding_at(operand), meta_at(operand).shape, (("target", target),))
                 if step is not None:
-                    yield NewCollective(operand, step, term.asynchronous)
+                    yield NewCollective(operand, step, term.is_start)
 
     def _forward(self, term: Collective, axes: tuple[str, ...], value: SSAValue | None) -> Iterator[Node]:
         for operand in self._build(term.operand, value, None):
@@ -151,7 +151,7 @@ class Builder:
             for given in self._arguments(term, axes, meta.rank):
                 step = self._step(term.kind, sharding_at(operand), meta.shape, given)
                 if step is not None:
-                    yield NewCollective(operand, step, term.asynchronous)
+                    yield NewCollective(operand, step, term.is_start)
 
     def _backward(
         self, term: Collective, axes: tuple[str, ...], value: SSAValue | None, target: Sharding
@@ -166,7 +166,7 @@ class Builder:
             if step is not None and step.target == target:
                 for operand in self._build(term.operand, value, before):
                     if sharding_at(operand) == step.source:
-                        yield NewCollective(operand, step, term.asynchronous)
+                        yield NewCollective(operand, step, term.is_start)
 
     def _functions(self, form: Term, target: Sharding | None) -> Iterator[Node]:
         """Return f on operands of which some have the right side's form, as each strategy of its rule wants them."""
@@ -307,8 +307,8 @@ class Builder:
         return None
 
 
-def _is_async(node: Node) -> bool:
-    return isinstance(node, NewCollective) and node.asynchronous
+def _is_start(node: Node) -> bool:
+    return isinstance(node, NewCollective) and node.is_start
 
 
 def _sharding(entries: Iterable[tuple[str, Placement]], mesh: str) -> Sharding | None:

@@ -1,8 +1,9 @@
-"""What rewrites may speak of: every collective, those of plug-ins too, `wait` and `unbucket`; and their clauses."""
+"""What rewrites may speak of: every collective and its start, those of plug-ins too, `wait` and `unbucket`; and their
+clauses."""
 
 from __future__ import annotations
 
-from spmdir.reshard.collective_spec import Clause, CollectiveSpec
+from spmdir.reshard.collective_spec import START, Clause, CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 
 OTHERS = ("wait", "unbucket")
@@ -11,18 +12,19 @@ OTHERS = ("wait", "unbucket")
 
 def kinds() -> tuple[str, ...]:
     """Return the names, without `spmd.`, of the ops that a term may be."""
-    return (*(spec.name for spec in collectives()), *OTHERS)
+    starts = (spec.name + START for spec in collectives() if spec.may_be_async)
+    return (*(spec.name for spec in collectives()), *starts, *OTHERS)
 
 
 def spec_of(kind: str) -> CollectiveSpec | None:
-    """Return what a collective declares; None for the other ops."""
-    return None if kind in OTHERS else collective(kind)
+    """Return what a collective, or the one that is started, declares; None for the other ops."""
+    return None if kind in OTHERS else collective(kind.removesuffix(START))
 
 
 def clauses_of(kind: str) -> dict[str, Clause]:
     """Return the clauses of the text of an op by keyword."""
     spec = spec_of(kind)
-    return {clause.keyword: clause for clause in spec.texts} if spec else {}
+    return {clause.keyword: clause for clause in spec.clauses} if spec else {}
 
 
 def names_axes(kind: str) -> bool:

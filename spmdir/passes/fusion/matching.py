@@ -44,7 +44,7 @@ def matches(term: Term, op: Operation) -> Iterator[Match]:
 
 
 def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
-    if isinstance(term, Collective) and op.name == f"spmd.{term.kind}" and len(op.operands) == 1:
+    if isinstance(term, Collective) and op.name == term.op_name and len(op.operands) == 1:
         assert isinstance(op, ValueOp)
         for bound in _bind(term, op, bindings):
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
@@ -65,7 +65,7 @@ def _is_local_function(form: Term, op: AtenOp) -> bool:
 
 
 def _may_match(term: Term, value: SSAValue) -> bool:
-    return not isinstance(term, Collective) or getattr(value.owner, "name", None) == f"spmd.{term.kind}"
+    return not isinstance(term, Collective) or getattr(value.owner, "name", None) == term.op_name
 
 
 def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:

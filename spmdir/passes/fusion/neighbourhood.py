@@ -22,7 +22,7 @@ def term_kind(term: Term) -> str:
     """Return the kind of the ops that a term other than `x` may be."""
     if isinstance(term, Function | Value):
         return LOCAL
-    return "spmd.bucket" if isinstance(term, Bucket) else f"spmd.{term.kind}"
+    return "spmd.bucket" if isinstance(term, Bucket) else term.op_name
 
 
 @cache

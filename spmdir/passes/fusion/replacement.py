@@ -22,11 +22,11 @@ from spmdir.reshard.steps import Step
 
 @attrs.frozen
 class NewCollective:
-    """A collective to be made on a value or on another node."""
+    """A collective to be done, or started, on a value or on another node."""
 
     operand: Node
     step: Step
-    asynchronous: bool = False
+    is_start: bool = False
 
     @property
     def operands(self) -> tuple[Node, ...]:
@@ -39,7 +39,7 @@ class NewCollective:
 
 @attrs.frozen
 class NewWait:
-    """A wait for the result of an async collective."""
+    """A wait for a collective that has been started."""
 
     operand: Node
 
@@ -196,7 +196,7 @@ def replace(root: ValueOp, replacement: Replacement, dying: list[ValueOp], names
 def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
     operands = [_value(made, operand) for operand in new.operands]
     if isinstance(new, NewCollective):
-        return collective_class(new.step.kind).of_step(new.step, operands[0], root.location, new.asynchronous)
+        return collective_class(new.step.kind, new.is_start).of_step(new.step, operands[0], root.location)
     if isinstance(new, NewWait):
         return WaitOp.build_op(operands, [meta_of(operands[0].type)], (), [new.sharding], location=root.location)
     properties = dict(new.op.properties)

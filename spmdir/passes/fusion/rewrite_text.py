@@ -12,7 +12,7 @@ from lark.exceptions import VisitError
 
 from spmdir.core.errors import Location, ParseError, did_you_mean, raise_all
 from spmdir.core.limits import check_nesting
-from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes
+from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes, spec_of
 from spmdir.passes.fusion.terms import (
     Bucket,
     Collective,
@@ -24,6 +24,7 @@ from spmdir.passes.fusion.terms import (
     subterms,
     variables,
 )
+from spmdir.reshard.collective_spec import START
 from spmdir.rules.language.grammar import load_grammar
 
 FRIENDLY = {
@@ -85,12 +86,14 @@ class _Builder(Transformer[Token, Any]):
             said = ", ".join(keyword for keyword, _ in given) or "none"
             known = ", ".join(keyword if keyword in needed else f"{keyword} or not" for keyword in clauses) or "none"
             raise ParseError(f"{kind} has the clauses {said}; expected {known}", self.at(kind))
+        spec = spec_of(kind)
         return Collective(
-            str(kind),
+            str(kind) if spec is None else spec.name,
             operand,
             found.pop("on", ()),
             tuple((clauses[keyword].argument, value) for keyword, value in found.items() if value is not None),
             frozenset(clauses[keyword].argument for keyword, value in found.items() if value is None),
+            kind.endswith(START),
         )
 
     def function(self, items: list[Any]) -> Function:
@@ -149,17 +152,17 @@ def _check_variables(rewrite: Rewrite) -> str | None:
     return f"the left side does not bind {', '.join(unbound)}, which is used later" if unbound else None
 
 
-def _check_async(rewrite: Rewrite) -> str | None:
-    """Return what is wrong with the use of an async result: only wait may take it, or an async root; None if
+def _check_pending(rewrite: Rewrite) -> str | None:
+    """Return what is wrong with the use of what a start gives: only wait may take it, or it is the root; None if
     nothing."""
-    outermost = [getattr(side, "asynchronous", False) for side in (rewrite.left, rewrite.right)]
+    outermost = [getattr(side, "is_start", False) for side in (rewrite.left, rewrite.right)]
     if outermost[0] != outermost[1]:
-        return "one side is the result of an async collective and the other is not; only wait takes such a result"
+        return "one side starts a collective and the other does not; only wait takes what a start gives"
     for term in (*subterms(rewrite.left), *subterms(rewrite.right)):
         operand = None if isinstance(term, Value) else term.operand
         waits = isinstance(term, Collective) and term.kind == "wait"
-        if waits != getattr(operand, "asynchronous", False):
-            return "wait takes the result of an async collective, and nothing else does: wait (all_reduce x … async)"
+        if waits != getattr(operand, "is_start", False):
+            return "wait takes what a start gives, and nothing else does: wait (all_reduce_start x …)"
     return None
 
 
@@ -174,7 +177,7 @@ def _check_targets(rewrite: Rewrite) -> str | None:
     return None
 
 
-_CHECKS = (_check_form, _check_variables, _check_async, _check_targets)
+_CHECKS = (_check_form, _check_variables, _check_pending, _check_targets)
 """Each returns what is wrong with a rewrite, or None."""
 
 

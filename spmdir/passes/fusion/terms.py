@@ -10,6 +10,7 @@ import attrs
 
 from spmdir.core.errors import Location, ParseError
 from spmdir.passes.fusion.clauses import clauses_of, names_axes
+from spmdir.reshard.collective_spec import START
 
 
 @attrs.frozen
@@ -29,10 +30,11 @@ class Collective:
     """`all_reduce T on A, B? op r`, `permute T`, `wait T`: an op of the `spmd` dialect on one operand.
 
     Attributes:
-        kind: the name of the op without `spmd.`.
+        kind: the name of the op without `spmd.`; that of the collective if it starts one.
         axes: (variable, whether it may stand for no axes) pairs, joined in order; empty for ops that name no axes.
         variables: (argument of the op, variable) pairs, such as `("dim", "d")`.
-        flags: the arguments that are true, such as `asynchronous`.
+        flags: the arguments that are true.
+        is_start: whether it only starts the collective, so that its result goes to `wait`.
     """
 
     kind: str
@@ -40,11 +42,12 @@ class Collective:
     axes: tuple[tuple[str, bool], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     flags: frozenset[str] = frozenset()
+    is_start: bool = False
 
     @property
-    def asynchronous(self) -> bool:
-        """Return whether it is `async`, so that its result goes to `wait`."""
-        return "asynchronous" in self.flags
+    def op_name(self) -> str:
+        """Return the name of the op."""
+        return f"spmd.{self.kind}{START * self.is_start}"
 
     @property
     def dims(self) -> set[str]:

@@ -17,7 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sharding_attr, shardings_attr, type_of
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
 from spmdir.dialects.syntax.context import IRContext, keep_name, location_of
 from spmdir.dialects.values import function_attrs, global_type
 from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
@@ -148,4 +148,4 @@ class _Globalizer:
 
     def type(self, value: SSAValue) -> Attribute:
         meta = global_type(value, self.mesh)
-        return value.type if meta is None else type_of(meta)
+        return value.type if meta is None else retyped(value.type, meta)

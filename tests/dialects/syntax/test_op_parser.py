@@ -10,7 +10,7 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.syntax.op_parser import parse_tail, tail_end
 
 MESH = Mesh({"dp": 2, "tp": 4})
-CLAUSES = (("on", "axes"), ("dim", "dim"), ("op", "op"), ("async", "asynchronous"))
+CLAUSES = (("on", "axes"), ("dim", "dim"), ("op", "op"), ("whole", "whole"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_op_ends_where_another_thing_begins(text: str, rest: str) -> None:
         (": tensor<f64>, none", ["tensor<f64>", "none"], {}),
         ("{k = 1} : none", ["none"], {"arguments": "arguments<{k = 1}>"}),
         ("on [dp, tp] dim 0 : none", ["none"], {"arguments": 'arguments<{axes = ["dp", "tp"], dim = 0}>'}),
-        ("op sum async : none", ["none"], {"arguments": 'arguments<{asynchronous = true, op = "sum"}>'}),
+        ("op sum whole : none", ["none"], {"arguments": 'arguments<{op = "sum", whole = true}>'}),
         ("dim -1 {k = 1} : none", ["none"], {"arguments": "arguments<{dim = -1, k = 1}>"}),
         (": tensor<4xf32> <dp: S(0)>", ["tensor<4xf32>"], {"sharding": "shardings<@mesh, <dp: S(0)>>"}),
         (": none needs (<dp: R>, _)", ["none"], {"needs": "shardings<@mesh, <>, none>"}),

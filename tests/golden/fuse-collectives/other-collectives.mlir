@@ -107,7 +107,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Nothing runs between the start of the reduction and the wait.
 func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x8xf32> {
-  %a = spmd.all_reduce %x on [tp] op sum async : tensor<8x8xf32> <>
+  %a = spmd.all_reduce_start %x on [tp] op sum : !spmd.pending<tensor<8x8xf32>> <>
   %y = spmd.wait %a : tensor<8x8xf32> <>
   return %y : tensor<8x8xf32>
 }
@@ -124,7 +124,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Gathered asynchronously for a shard that was there.
 func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8x8xf32> {
-  %a = spmd.all_gather %x on [tp] dim 0 async : tensor<8x8xf32> <>
+  %a = spmd.all_gather_start %x on [tp] dim 0 : !spmd.pending<tensor<8x8xf32>> <>
   %b = spmd.wait %a : tensor<8x8xf32> <>
   %y = spmd.slice %b on [tp] dim 0 : tensor<8x8xf32> <tp: S(0)>
   return %y : tensor<8x8xf32>

@@ -6,7 +6,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
     -> (tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>, spmd.name = "out"}) {
   %a = spmd.slice %x on [tp] dim 1 : tensor<16x8xf32> <dp: S(0), tp: S(1)>
   %b = aten.mm(%a, %w) : tensor<16x8xf32> <dp: S(0), tp: P(sum)>
-  %c = spmd.all_reduce %b on [tp] op sum async : tensor<16x8xf32> <dp: S(0)>
+  %c = spmd.all_reduce_start %b on [tp] op sum : !spmd.pending<tensor<16x8xf32>> <dp: S(0)>
   %d = spmd.wait %c : tensor<16x8xf32> <dp: S(0)>
   %e = aten.relu(%d) : tensor<16x8xf32> <dp: S(0)> needs (<>)
   %f = spmd.reshard %e : tensor<16x8xf32> <>

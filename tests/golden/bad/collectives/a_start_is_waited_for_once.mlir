@@ -1,0 +1,103 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+
+// What is there needs no wait.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0 = spmd.all_gather %x on [dp] dim 0 : tensor<16x8xf32> <>
+  // expected-error@+1 {{waits for tensor<16x8xf32>, which is there; expected what a start of a collective gives, as `spmd.all_gather_start`}}
+  %1 = spmd.wait %0 : tensor<16x8xf32> <>
+  return
+}
+
+// -----
+
+// What is pending is no tensor yet.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
+  %1 = spmd.wait %0 : tensor<16x8xf32> <>
+  // expected-error@+1 {{operand 0 is !spmd.pending<tensor<16x8xf32>>; expected a tensor; wait for it: `spmd.wait`}}
+  %2 = aten.relu(%0) : tensor<16x8xf32> <>
+  return
+}
+
+// -----
+
+// A collective that nobody waits for.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{is waited for 0 times; expected one `spmd.wait`}}
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
+  return
+}
+
+// -----
+
+// Two waits for one.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{is waited for 2 times; expected one `spmd.wait`}}
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
+  %1 = spmd.wait %0 : tensor<16x8xf32> <>
+  %2 = spmd.wait %0 : tensor<16x8xf32> <>
+  return
+}
+
+// -----
+
+// A start says that its result is pending.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{gives tensor<16x8xf32>; expected !spmd.pending<tensor<16x8xf32>>}}
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : tensor<16x8xf32> <>
+  return
+}
+
+// -----
+
+// A collective that is done at once gives a tensor.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{gives !spmd.pending<tensor<16x8xf32>>; expected tensor<16x8xf32>}}
+  %0 = spmd.all_gather %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
+  return
+}
+
+// -----
+
+// A wait gives a tensor.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
+  // expected-error@+1 {{gives !spmd.pending<tensor<16x8xf32>>; expected a tensor, which is there}}
+  %1 = spmd.wait %0 : !spmd.pending<tensor<16x8xf32>> <>
+  return
+}
+
+// -----
+
+// Nothing pending enters or leaves a function.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// expected-error@+1 {{argument 0 is !spmd.pending<tensor<16x8xf32>>; expected a tensor: wait for it in the function that starts it}}
+func.func @f(%x: !spmd.pending<tensor<16x8xf32>> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  return
+}
+
+// -----
+
+// An op that does nothing but locally has no start.
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  // expected-error@+1 {{spmd.slice_start}}
+  %0 = spmd.slice_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <dp: S(0)>
+  return
+}
