@@ -39,8 +39,13 @@ def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh:
 
 def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
     """Return the shape of the most that a rank holds of a tensor of global `shape`."""
+    return _local_shape(sharding, tuple(shape), mesh)
+
+
+@functools.lru_cache(maxsize=65536)
+def _local_shape(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
     if sharding.has_own_type:
-        return max(sharding.local_types(TensorMeta(tuple(shape), F32), mesh), key=lambda local: local.numel).shape
+        return max(sharding.local_types(TensorMeta(shape, F32), mesh), key=lambda local: local.numel).shape
     return tuple(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
 
 

@@ -19,11 +19,15 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
 from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
+from spmdir.reshard.quick_bound import least_seconds, quick_bound
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
 _TICK = 1e-12
 """Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
+
+_ROUNDED = 8
+"""Ticks by which the steps of a plan together may be rounded down; a lower bound is as much less."""
 
 _TWO_ROUND_GAIN = 4
 """Ticks that a two-round exchange must save: more than rounding errors, so that collectives win ties."""
@@ -72,7 +76,7 @@ class PlanSearch:
     """The search of one plan.
 
     The exact cost of an exchange is expensive, so exchanges are queued at a lower bound of their cost and priced when
-    they come first in the queue.
+    they come first in the queue. So are shardings, whose bound on what remains is a quick one until they come first.
 
     Attributes:
         best: sharding → the least cost at which it has been reached.
@@ -99,6 +103,7 @@ class PlanSearch:
         self._queue: list[tuple[tuple[float, ...], int, PlanCost, Sharding, Step | None]] = []
         self._order = itertools.count()
         self._remaining: dict[Sharding, PlanCost] = {}
+        self._bounded: set[Sharding] = set()
 
     def run(self) -> tuple[Step, ...]:
         """Return the steps of the best plan found.
@@ -107,15 +112,17 @@ class PlanSearch:
             ShardingError: no steps lead to the target.
         """
         source, target = self.reshard.source, self.reshard.target
-        self._push(self._to_go(source), source, self.best[source])
+        self._push(self._to_go(source), source, self.best[source], next(self._order))
         while self._queue and (self.seen < self.effort or target not in self.best):
             if self.many and self.seen >= self.effort and not self.hurried:
                 self._hurry()
-            _, _, reached, here, exchange = heapq.heappop(self._queue)
+            _, order, reached, here, exchange = heapq.heappop(self._queue)
             if exchange is not None:
                 self._reach(reached, exchange)
             elif here == target:
                 break
+            elif self._bound_closer(here):
+                self._push(_sum(reached, self._to_go(here)), here, reached, order)
             else:
                 say("planning {} -> {}: {} shardings reached", source, target, len(self.best))
                 if reached <= self.best[here]:
@@ -132,9 +139,11 @@ class PlanSearch:
             here = steps[-1].source
         return tuple(reversed(steps))
 
-    def _push(self, priority: PlanCost, sharding: Sharding, reached: PlanCost, exchange: Step | None = None) -> None:
+    def _push(
+        self, priority: PlanCost, sharding: Sharding, reached: PlanCost, order: int, exchange: Step | None = None
+    ) -> None:
         first = (_distance(sharding, self.reshard.target), *priority) if self.hurried else priority
-        heapq.heappush(self._queue, (first, next(self._order), reached, sharding, exchange))
+        heapq.heappush(self._queue, (first, order, reached, sharding, exchange))
 
     def _hurry(self) -> None:
         """Reorder the queue so that the first plan found is taken: shardings nearest to the target come first."""
@@ -157,7 +166,7 @@ class PlanSearch:
             least = _sum(reached, _charged(step, cost))
             priority = _sum(least, self._to_go(step.target))
             if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
-                self._push(priority, step.target, reached, step)
+                self._push(priority, step.target, reached, next(self._order), step)
 
     def _legal(self, here: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
         """Yield those of `steps` that are legal on this shape and do not lead to a plan worse than one known."""
@@ -176,8 +185,6 @@ class PlanSearch:
                 continue
             if mesh.root is not None and not splits_evenly(target, mesh, shape):
                 continue
-            if step.kind == "permute" and not permutes(step.source, target, shape, mesh):
-                continue
             yield step
 
     def _reach(self, reached: PlanCost, step: Step) -> None:
@@ -187,18 +194,37 @@ class PlanSearch:
         if step.spec.if_local is not None and not cost.wire_bytes:
             step = attrs.evolve(step, kind=step.spec.if_local)
         total = _sum(reached, _charged(step, cost))
-        if total < self.best.get(step.target, _INFINITE):
+        if total >= self.best.get(step.target, _INFINITE):
+            return
+        if step.kind != "permute" or permutes(step.source, step.target, reshard.shape, reshard.mesh):
             self.best[step.target], self.last_step[step.target] = total, step
-            self._push(_sum(total, self._to_go(step.target)), step.target, total)
+            self._push(_sum(total, self._to_go(step.target)), step.target, total, next(self._order))
 
     def _to_go(self, here: Sharding) -> PlanCost:
-        """Return the least that remains from `here` to the target."""
+        """Return the least that remains from `here` to the target, as far as it is known."""
         found = self._remaining.get(here)
         if found is None:
-            ticks, wire, steps = _lower_bound(self.reshard, here)
-            found = (ticks, wire, _distance(here, self.reshard.target) if self.many else steps)
-            self._remaining[here] = found
+            reshard = self.reshard
+            bound = quick_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh, reshard.topology)
+            found = self._remaining[here] = self._at_least(here, *bound)
         return found
+
+    def _bound_closer(self, here: Sharding) -> bool:
+        """Bound what remains from `here` by the bytes that any algorithm moves; return whether that was not done."""
+        if here in self._bounded:
+            return False
+        self._bounded.add(here)
+        reshard = self.reshard
+        wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh)
+        if wire:
+            seconds = least_seconds(wire, reshard.shape, here, reshard.target, reshard.mesh, reshard.topology)
+            self._remaining[here] = self._at_least(here, seconds, wire)
+        return True
+
+    def _at_least(self, here: Sharding, seconds: float, wire: float) -> PlanCost:
+        """Return the cost from `here` to the target that these bounds prove, whatever is rounded."""
+        steps = _distance(here, self.reshard.target) if self.many else float(here != self.reshard.target)
+        return (max(math.floor(seconds / _TICK) - _ROUNDED, 0), wire * (1 - 1e-12), steps)
 
 
 @functools.cache
@@ -235,14 +261,3 @@ def _distance(here: Sharding, target: Sharding) -> int:
         alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, wanted, strict=False)))
         distance += len(own) + len(wanted) - 2 * alike
     return distance
-
-
-def _lower_bound(reshard: Reshard, here: Sharding) -> PlanCost:
-    """Return the least cost from `here` to the target: the lower bound in one step over the fastest links."""
-    wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh) or 0.0
-    if not wire:
-        return (0, 0.0, float(here != reshard.target))
-    topology = reshard.topology
-    # The times of steps are rounded to ticks, so one tick less keeps this a lower bound.
-    seconds = topology.base_latency + wire / max(topology.intra_bandwidth, topology.inter_bandwidth)
-    return (math.floor(seconds / _TICK) - 1, wire * (1 - 1e-12), 1)

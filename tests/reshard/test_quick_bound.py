@@ -1,0 +1,53 @@
+"""The quick bound of a reshard's time: never above what a plan takes, and near enough to find plans on four axes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.plan_search import PlanSearch, Reshard
+from spmdir.reshard.quick_bound import quick_bound
+from spmdir.reshard.topology import TOPOLOGIES
+
+FOUR_AXES = Mesh({"a": 8, "b": 8, "c": 8, "d": 4})
+
+
+@pytest.mark.parametrize("topology", ["flat", "h100x8"])
+@pytest.mark.parametrize("intra_node", [None, ("b",)])
+@pytest.mark.parametrize("shape", [(64, 64), (6, 10), (3, 0)])
+def test_no_plan_takes_less(shape: tuple[int, ...], intra_node: tuple[str, ...] | None, topology: str):
+    mesh = Mesh({"a": 2, "b": 4}, intra_node=intra_node)
+    placements = ("R", "S(0)", "S(1)", "P(sum)")
+    sides = [parse_sharding(f"a: {a}, b: {b}") for a, b in itertools.product(placements, repeat=2)]
+    sides += [parse_sharding("b: S(0), a: S(0)"), parse_sharding("b: S(1), a: S(1)")]
+    for source, target in itertools.permutations(sides, 2):
+        seconds, wire = quick_bound(shape, 4, source, target, mesh, TOPOLOGIES[topology])
+        plan = plan_reshard(shape, "f32", source, target, mesh, topology)
+        assert seconds <= plan.seconds * (1 + 1e-9), f"<{source}> -> <{target}>: {plan}"
+        assert wire <= plan.wire_bytes, f"<{source}> -> <{target}>: {plan}"
+
+
+def test_latency_is_of_the_cheapest_groups_that_reach_all_ranks():
+    machine = TOPOLOGIES["h100x8"]
+    source, target = parse_sharding("a: S(0), d: S(1)"), Sharding()
+    seconds, wire = quick_bound((8, 8), 4, source, target, FOUR_AXES, machine)
+    assert wire == 4 * (64 - 2)
+    expected = 2 * machine.base_latency + (7 + 3) * machine.intra_latency + wire / machine.intra_bandwidth
+    assert seconds == pytest.approx(expected)
+
+
+def test_a_gather_over_one_of_four_axes_is_found_at_once():
+    source, target = parse_sharding("a: S(0)"), Sharding()
+    search = PlanSearch(Reshard((8, 128, 256), 4, source, target, FOUR_AXES, TOPOLOGIES["h100x8"], PLANNED))
+    assert [step.kind for step in search.run()] == ["all_gather"]
+    assert search.seen < 300
+
+
+def test_gathers_along_three_dimensions_go_one_axis_at_a_time():
+    plan = plan_reshard((8, 128, 256), "f32", "a: S(0), b: S(2), c: S(1), d: S(1)", "", FOUR_AXES, "h100x8")
+    assert [step.axes for step in plan.steps] == [("d",), ("c",), ("b",), ("a",)]
