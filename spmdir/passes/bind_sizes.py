@@ -31,7 +31,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expansion_of
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import global_functions
-from spmdir.passes.propagation.noted_options import taken_note
+from spmdir.passes.propagation.noted_options import deciding_pass, note_options
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def _bound_output(value: Literal, given: Mapping[str, int]) -> Literal:
 
 def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
     """Keep the decisions that the ops have if the rules accept them all, else decide again with the same options."""
-    mesh, decided_by = ir.mesh(module), taken_note(function, as_pipeline(ctx.pipeline))
+    mesh, decided_by = ir.mesh(module), deciding_pass(function, as_pipeline(ctx.pipeline))
+    note_options(function, decided_by, has_open_sizes=False)
     try:
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):

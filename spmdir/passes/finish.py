@@ -22,7 +22,7 @@ from spmdir.passes.bind_sizes import BindSizesPass
 from spmdir.passes.executed import executed, note_all
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
-from spmdir.passes.propagation.objective import certificate_of, note_certificate, note_objective, objective_of
+from spmdir.passes.propagation.objective import copy_notes
 
 _COMPLETING = ("insert-reshard", "lower-reshard")
 """The passes that run always: they leave alone what is done, and complete what was written by hand."""
@@ -145,8 +145,5 @@ def copied(module: ModuleOp) -> ModuleOp:
     for old, new in mapping.items():
         take_name(new, old)
     for old, new in zip(ir.functions(module), ir.functions(copy), strict=True):
-        if (cost := objective_of(old)) is not None:
-            note_objective(new, cost)
-        if (certificate := certificate_of(old)) is not None:
-            note_certificate(new, certificate)
+        copy_notes(old, new)
     return copy

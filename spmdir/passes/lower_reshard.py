@@ -19,11 +19,12 @@ from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
+from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import FunctionPass
+from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
 from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
-from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,21 @@ class LowerReshardPass(FunctionPass):
 
     name = "lower-reshard"
 
-    topology: str = DEFAULT.name
-    """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes."""
+    topology: str = "auto"
+    """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes. `auto` is what propagate
+    decided for."""
 
     costs: str = ""
-    """A file of measured times, which come before those of the topology."""
+    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        topology = with_costs(find_topology(self.topology), self.costs)
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs)
+        remark_other_machine(function, machine, self.name)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow on other ops
                 reshards.setdefault(_origin(reshard), []).append(reshard)
-        names, planner = Names(function.body.block), Planner(ir.mesh(module), topology, ctx.collectives)
+        names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         for of_value in reshards.values():
             _lower(_origin(of_value[0]), of_value, planner, names)
 

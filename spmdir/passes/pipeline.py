@@ -146,7 +146,7 @@ class Pipeline:
     def __attrs_post_init__(self) -> None:
         if self.costs is not None:
             require_type("costs", self.costs, (str, os.PathLike), "the path of a file of measured times")
-        self.machine(None)
+        with_costs(self.find_topology(self.topology), os.fspath(self.costs or ""))  # which raises if there is no such
         if any(step.name not in self.passes for step in self.steps):
             self._add_installed()
         _ = self._plugin_rewrites  # reads them
@@ -202,11 +202,6 @@ class Pipeline:
         """
         known = self._topologies.get(topology) if isinstance(topology, str) else None
         return known or find_topology(topology)
-
-    def machine(self, topology: Topology | str | None) -> Topology:
-        """Return a topology, else that of the pipeline, else the default, with the costs of the pipeline."""
-        chosen = self.topology if topology is None else topology
-        return with_costs(self.find_topology(chosen), "" if self.costs is None else os.fspath(self.costs))
 
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.byte_size import Size, size_text
+from spmdir.core.byte_size import size_text
 from spmdir.core.errors import RuleError, ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
@@ -30,8 +29,8 @@ from spmdir.passes.options import Count
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker, annotate
 from spmdir.passes.propagation.build_problem import build_problem
-from spmdir.passes.propagation.noted_options import note_options
-from spmdir.passes.propagation.objective import note_certificate, note_objective
+from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options
+from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.shared_memory import views_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, fits, split_weights, wanted_splits
@@ -59,7 +58,7 @@ class PropagatePass(FunctionPass):
     """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
     costs: str = ""
     """A file of measured times, which come before those of the topology."""
-    memory: Literal["auto", "least"] | Size | None = "auto"
+    memory: Memory = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
     effort: Count = 100
     """Moves of local improvement tried on each two axes."""
@@ -79,13 +78,13 @@ class PropagatePass(FunctionPass):
             makers, problem, solution = self._decide(function, mesh, ctx, topology)
             objective = annotate(function, problem, makers, rules_of(problem), solution)
             note_objective(function, objective)
+            note_machine(function, Machine(topology, memory_limit(self.memory, topology)))
             if self.certify:
                 _certify(function, problem, objective)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
-            if sizes_op(module) is not None:
-                note_options(function, self)
+            note_options(function, self, sizes_op(module) is not None)
 
     def _decide(
         self, function: FuncOp, mesh: Mesh, ctx: IRContext, topology: Topology
@@ -98,7 +97,7 @@ class PropagatePass(FunctionPass):
         annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, topology)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
-        budget = _budget(self.memory, topology)
+        budget = memory_limit(self.memory, topology)
         views = cache(lambda: views_of(problem, rules_of(problem)))
 
         def solved(problem: Problem) -> Solution:
@@ -161,12 +160,6 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
         raise ShardingError(error.message, location_of(function)) from None
 
 
-def _budget(memory: float | str | None, topology: Topology) -> float:
-    """Return the bytes that a rank may hold at once, by the option `memory`."""
-    named = {"auto": topology.memory, "least": 0.0}
-    return math.inf if memory is None else named[memory] if isinstance(memory, str) else memory
-
-
 def _over_budget(
     error: OverBudget, budget: float, makers: Sequence[Maker], problem: Problem, function: FuncOp
 ) -> ShardingError:
@@ -182,7 +175,7 @@ def _over_budget(
         for value, is_copy, size in error.held.live[:5]
     ]
     return ShardingError(
-        f"a rank holds {size_text(error.held.peak_bytes)} at once under the decision that needs least, of these "
+        f"a rank holds {size_text(error.held.peak_bytes)} at once under the decision found that needs least, of these "
         f"{', '.join(largest)}; expected at most {size_text(budget)}, the option `memory` of propagate or the memory "
         "of its topology: give the program more ranks, shard its inputs, or raise the limit",
         location_of(function),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,7 @@ def comm_report(
     Args:
         module: at any stage after insert-reshard; reshards that are not lowered yet are counted by number only.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; if None the topology of the
-            pipeline, else h100x8.
+            pipeline, else that which propagate decided for, else h100x8.
         pipeline: how a program with symbolic sizes gets its collectives; the standard one if None.
 
     Raises:
@@ -146,12 +147,13 @@ def comm_report(
     from spmdir.dialects.ring import RotateOp
     from spmdir.dialects.sent_states import sent_state
     from spmdir.dialects.values import global_type
+    from spmdir.passes.propagation.noted_options import machine_of
     from spmdir.passes.propagation.objective import certificate_of, objective_of
     from spmdir.report.output_errors import output_errors
 
     pipeline = as_pipeline(pipeline)
     module = _at_examples(module, pipeline)
-    machine, mesh = pipeline.machine(topology), ir.mesh(module)
+    mesh, chosen = ir.mesh(module), pipeline.topology if topology is None else topology
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, reshards, objective, certificate = Share(), 0, None, None
@@ -159,6 +161,7 @@ def comm_report(
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in ir.functions(module):
+        machine = machine_of(function, pipeline, chosen or "auto", os.fspath(pipeline.costs or "")).topology
         objective = objective if objective is not None else objective_of(function)
         certificate = certificate or certificate_of(function)
         for op in function.body.block.ops:

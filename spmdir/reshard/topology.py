@@ -50,6 +50,9 @@ class Topology:
     peak_flops: tuple[tuple[str, float], ...] = attrs.field(default=(), converter=_pairs)
     costs: Costs | None = None
 
+    def __str__(self) -> str:
+        return self.name
+
     @cached_property
     def _peaks(self) -> dict[str, float]:
         return dict(self.peak_flops)

@@ -73,12 +73,14 @@ def _run(
     from spmdir.tools.reproducer import pipeline_in
 
     steps = tuple(step for text in texts for step in parse_steps(text))
-    pipeline = Pipeline(steps, plugins=plugins, costs=options.costs)
+    pipeline = Pipeline(steps, plugins=plugins, topology=options.topology, costs=options.costs)
     for name in (name for names in (*options.print_ir_before, *options.print_ir_after) for name in names.split(",")):
         load_pass(name, pipeline.passes)
     text, file = read(options.input)
     if options.run_reproducer:
-        pipeline = Pipeline(parse_steps(pipeline_in(text, file)), plugins=plugins, costs=options.costs)
+        pipeline = Pipeline(
+            parse_steps(pipeline_in(text, file)), plugins=plugins, topology=options.topology, costs=options.costs
+        )
     if options.dump_pass_pipeline:
         print(f"builtin.module({pipeline})", file=sys.stderr)
     return process(text, file, pipeline, options)
@@ -157,6 +159,8 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
         group.add_argument(*options, action="append", default=[], metavar="PASS", help=explained)
     _add_flag(group, "print-ir-after-change", "print the IR after each pass that changes it, to stderr")
     _add_flag(group, "timing", "print the seconds of each stage, to stderr")
+    explained = "the machine, for passes that price and for --cost-report: a name or a .toml file"
+    group.add_argument("--topology", metavar="NAME", help=explained)
     group.add_argument("--costs", metavar="FILE", help="measured times, for passes that price and for --cost-report")
     group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")

@@ -1,37 +1,64 @@
-"""The options of propagate, kept with a program of symbolic sizes: bind-sizes may have to decide again by them."""
+"""The options of propagate that its function is noted with, as `spmd.decided_by`, and the machine that they say.
+
+The note has the options that later passes and reports go by, topology, costs and memory, where they are not the default
+ones. With symbolic sizes it has all of them, since bind-sizes may have to decide again by them.
+"""
 
 from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Collection
+from typing import Any, Literal
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
+from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError
 from spmdir.dialects.syntax.context import location_of
+from spmdir.passes.fusion.trace import remark
 from spmdir.passes.options import changed_options
 from spmdir.passes.pipeline import Pipeline, Step, parse_steps
+from spmdir.passes.propagation.objective import Machine, noted_machine
+from spmdir.reshard.topology import Topology, with_costs
 
 NOTE = "spmd.decided_by"
 """The attribute of a function that holds the step of the pipeline that decided it, if that had options."""
 
+MACHINE = ("topology", "costs", "memory")
+"""The options that say what a function is decided for."""
 
-def note_options(function: FuncOp, decided_by: ModulePass) -> None:
-    """Note on `function` the pass that decided it, as text; nothing if all of its options have their defaults."""
+Memory = Literal["auto", "least"] | Size | None
+"""The type of an option that is what a rank may hold: `auto`, the memory of the topology, `least`, a size or None."""
+
+
+def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
+    """Note on `function` the pass that decided it, as text; nothing if what is noted has the defaults."""
     function.attributes.pop(NOTE, None)
-    if options := changed_options(decided_by):
-        function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, options)))
+    options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in MACHINE]
+    if options:
+        function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, tuple(options))))
 
 
-def taken_note(function: FuncOp, pipeline: Pipeline) -> ModulePass:
-    """Return the pass that decided `function`, as noted, else propagate with its defaults; the note is removed.
+def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
+    """Return the pass that decided `function`, as noted, else propagate with its defaults.
 
     Args:
-        pipeline: whose passes and topologies the note speaks of.
+        pipeline: whose passes and topologies the note speaks of, and whose files it may name.
 
     Raises:
-        ParseError: the note is not the text of a step of propagate; located.
+        ParseError: the note is not the text of a step of propagate, or names another file; located.
     """
-    note = function.attributes.pop(NOTE, StringAttr("propagate"))
+    decided_by = _noted_pass(function, pipeline)
+    _check_files(function, decided_by, MACHINE, pipeline)
+    return decided_by
+
+
+def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
+    note = function.attributes.get(NOTE, StringAttr("propagate"))
     try:
         steps = pipeline.with_steps(parse_steps(note.data)).made() if isinstance(note, StringAttr) else []
     except ParseError as error:
@@ -39,3 +66,85 @@ def taken_note(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     if [step.name for step in steps] != ["propagate"]:
         raise ParseError(f"{NOTE} is {note}; expected the text of propagate and its options", location_of(function))
     return steps[0]
+
+
+def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[str], pipeline: Pipeline) -> None:
+    """Raise unless `pipeline` names the files in `options` of a noted pass, or propagate has read them in this process:
+    no text of a program has files read."""
+    for option in options if noted_machine(function) is None else ():
+        value = getattr(decided_by, option)
+        if _is_file(option, value) and value not in _files(pipeline):
+            raise ParseError(
+                f"{NOTE} names the file '{value}', which is not read for a program alone; give it as the option "
+                f"`{option}` of this pass, or as --{option}",
+                location_of(function),
+            )
+
+
+def _is_file(option: str, value: Any) -> bool:
+    return (
+        value.endswith(".toml")
+        if option == "topology" and isinstance(value, str)
+        else option == "costs" and value != ""
+    )
+
+
+def _files(pipeline: Pipeline) -> set[str]:
+    """Return the files that `pipeline` names."""
+    named = [value for step in pipeline.steps for option, value in step.options if _is_file(option, value)]
+    named += [
+        os.fspath(given) for given in (pipeline.costs, pipeline.topology) if isinstance(given, (str, os.PathLike))
+    ]
+    return set(named)
+
+
+def memory_limit(memory: Literal["auto", "least"] | float | None, topology: Topology) -> float:
+    """Return the bytes that a rank may hold at once, by an option `memory`."""
+    named = {"auto": topology.memory, "least": 0.0}
+    return math.inf if memory is None else named[memory] if isinstance(memory, str) else memory
+
+
+def machine_of(
+    function: FuncOp,
+    pipeline: Pipeline,
+    topology: Topology | str = "auto",
+    costs: str = "",
+    memory: Literal["auto", "least"] | float | None = "auto",
+) -> Machine:
+    """Return the machine that options name, else the one that `function` is decided for.
+
+    Args:
+        topology: `auto`, or a machine that takes the place of the noted one, its measured times and its memory.
+        costs: a file of measured times, which takes the place of the noted one.
+        memory: `auto`, or what takes the place of the noted limit.
+
+    Raises:
+        SpmdirError: there is no such machine, or a file cannot be read.
+    """
+    if topology != "auto":
+        chosen = with_costs(pipeline.find_topology(topology), costs)
+        return Machine(chosen, memory_limit(memory, chosen))
+    noted = noted_machine(function) or _machine_in_text(function, pipeline, not costs)
+    chosen = with_costs(noted.topology, costs)
+    return Machine(chosen, noted.memory if memory == "auto" else memory_limit(memory, chosen))
+
+
+def remark_other_machine(function: FuncOp, found: Machine, name: str) -> None:
+    """Print a remark to stderr if the pass `name` goes by another topology than propagate did in this process."""
+    noted = noted_machine(function)
+    if noted is not None and noted.topology != found.topology:
+        text = f"{name} prices by {_shown(found.topology)}, and propagate decided by {_shown(noted.topology)}"
+        print(remark(text, location_of(function)), file=sys.stderr)
+
+
+def _shown(topology: Topology) -> str:
+    return topology.name if topology.costs is None else f"{topology.name} and {topology.costs.file}"
+
+
+def _machine_in_text(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
+    """Return the machine that the text of `function` says, the default one if it says none."""
+    decided_by: Any = _noted_pass(function, pipeline)
+    _check_files(function, decided_by, MACHINE if with_noted_costs else ("topology",), pipeline)
+    topology = pipeline.find_topology(decided_by.topology)
+    topology = with_costs(topology, decided_by.costs if with_noted_costs else "")
+    return Machine(topology, memory_limit(decided_by.memory, topology))

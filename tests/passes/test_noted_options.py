@@ -1,0 +1,76 @@
+"""What propagate decided for is what later passes and reports go by, in one process and through text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+import spmdir
+from spmdir.core.errors import ParseError
+from spmdir.reshard.topology import FLAT
+
+TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>})
+    -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+  return %x : tensor<64x64xf32>
+}
+"""
+LOWERED = "insert-reshard,lower-reshard"
+COSTS = "exchange 8 ranks 1792 bytes = 1e-9\n"
+
+
+def test_the_note_is_written_only_where_the_machine_is_not_the_default_one() -> None:
+    def noted(options: str) -> bool:
+        return "decided_by" in spmdir.print_ir(spmdir.run_passes(spmdir.parse(TEXT), f"propagate{options}"))
+
+    assert [noted(o) for o in ("", "{effort=1}", "{topology=h100x8}", "{memory=auto}")] == [False] * 4
+    assert [noted(o) for o in ("{topology=flat}", "{memory=1GB}", "{effort=1 topology=flat}")] == [True] * 3
+
+
+@pytest.mark.parametrize("through_text", [False, True])
+def test_later_passes_and_reports_go_by_the_machine_of_propagate(through_text: bool) -> None:
+    module = spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat}")
+    module = spmdir.parse(spmdir.print_ir(module)) if through_text else module
+    module = spmdir.run_passes(module, LOWERED)
+    assert "spmd.exchange" in spmdir.print_ir(module)  # on h100x8, a gather and a slice
+    report = spmdir.comm_report(module)
+    assert report == spmdir.comm_report(module, "flat")
+    assert report.by_kind["exchange"].prices == ("flat",)
+    localized = spmdir.run_passes(module, "localize")
+    assert spmdir.comm_report(localized).by_kind["exchange"].prices == ("flat",)
+
+
+def test_a_machine_that_is_a_value_is_known_in_the_process_that_decided_for_it() -> None:
+    own = attrs.evolve(FLAT, name="own")
+    pipeline = spmdir.Pipeline("propagate", topology=own)
+    module = spmdir.run_passes(spmdir.parse(TEXT), pipeline)
+    assert 'spmd.decided_by = "propagate{topology=own}"' in spmdir.print_ir(module)
+    report = spmdir.comm_report(spmdir.run_passes(module, LOWERED))
+    assert report.by_kind["exchange"].prices == ("own",)
+
+
+def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "own.costs"
+    path.write_text(COSTS)
+    decided = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{costs={path}}}")
+    text = spmdir.print_ir(decided)
+    with pytest.raises(
+        ParseError, match=r"spmd.decided_by names the file '.*own.costs', which is not read .*; give it"
+    ):
+        spmdir.run_passes(spmdir.parse(text), LOWERED)
+    given = spmdir.Pipeline(LOWERED, costs=path)
+    for module in (spmdir.run_passes(spmdir.parse(text), given), spmdir.run_passes(decided, LOWERED)):
+        assert spmdir.comm_report(module, pipeline=given).by_kind["exchange"].prices == (f"{path}:1",)
+    with pytest.raises(ParseError, match=r"names the file 'm.toml'"):
+        spmdir.run_passes(spmdir.parse(text.replace("costs=", "topology=m.toml costs=")), LOWERED)
+
+
+def test_own_options_come_before_what_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    module = spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat},insert-reshard")
+    assert not capsys.readouterr().err
+    module = spmdir.run_passes(module, "lower-reshard{topology=h100x8}")
+    assert "remark: lower-reshard prices by h100x8, and propagate decided by flat" in capsys.readouterr().err
+    assert "spmd.all_gather" in spmdir.print_ir(module)
