@@ -13,11 +13,15 @@ from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline, run_passes
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.report.shares import Share, table
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
 from spmdir.reshard.topology import Topology
+
+KINDS = 12
+"""How many kinds of ops the table of compute names."""
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -27,31 +31,6 @@ if TYPE_CHECKING:
     from spmdir.core.sharding import Sharding
     from spmdir.report.output_errors import OutputError
     from spmdir.search.certificate.certificate import Certificate
-
-
-LISTED = 3
-"""How many lines of a table of costs the report names for one kind of collective."""
-
-
-@attrs.frozen
-class Share:
-    """What some of the collectives of a program add up to.
-
-    Attributes:
-        count: how many there are.
-        wire_bytes: bytes a rank sends, ring model.
-        seconds: their time, one after the other.
-        prices: where the time is from: the topology that models it, or lines of a table of costs.
-    """
-
-    count: int = 0
-    wire_bytes: float = 0.0
-    seconds: float = 0.0
-    prices: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
-
-    def __add__(self, other: Share) -> Share:
-        prices = tuple(dict.fromkeys((*self.prices, *other.prices)))
-        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds, prices)
 
 
 @attrs.frozen
@@ -69,7 +48,10 @@ class CommReport:
         lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
             resharded several ways counts once, with the way that needs most. None if that of one is not known.
         seconds: modelled time, one collective after the other.
-        reshards: still in the program, so not counted; run lower-reshard.
+        compute: kind of op → how long those of it compute, longest first: torch ops, the reading of inputs, and steps
+            that send nothing. Empty for the program of one rank, and where something is not decided.
+        lowered: the passes that were run on a copy, since reshards had no collectives yet.
+        decided: whether every value has a sharding; if not, nothing is counted: run propagate.
         objective: modelled seconds of one step of a rank, which propagate minimised; where they are known.
         certificate: what any decision costs at the least; where propagate was asked to certify.
         errors: how far results may be off by inexact steps; of results without any there is nothing.
@@ -81,44 +63,50 @@ class CommReport:
     by_axis: dict[tuple[str, ...], Share]
     lower_bound: float | None
     seconds: float
-    reshards: int = 0
+    compute: dict[str, Share] = attrs.field(factory=dict, eq=False)
+    lowered: tuple[str, ...] = attrs.field(default=(), eq=False)
+    decided: bool = True
     objective: float | None = attrs.field(default=None, eq=False)
     errors: tuple[OutputError, ...] = ()
     certificate: Certificate | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms", "price of")]
-        rows += [_row(kind, "", share) for kind, share in self.by_kind.items()]
-        rows += [_row("", ", ".join(axes), share) for axes, share in self.by_axis.items()]
+        rows += [(kind, "", *share.cells) for kind, share in self.by_kind.items()]
+        rows += [("", ", ".join(axes), *share.cells) for axes, share in self.by_axis.items()]
         prices = dict.fromkeys(price for share in self.by_kind.values() for price in share.prices)
-        rows.append(_row("total", "", Share(self.count, self.wire_bytes, self.seconds, tuple(prices))))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
+        rows.append(("total", "", *Share(self.count, self.wire_bytes, self.seconds, tuple(prices)).cells))
         ratio = f", {self.wire_bytes / self.lower_bound:.2f}x" if self.lower_bound else ""
-        lines.append(f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}")
+        lines = [*table(rows, range(2, 5)), f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}"]
+        lines += self._compute_lines()
         if self.objective is not None:
             lines.append(f"objective of propagate {self.objective * 1e3:.4g} ms")
         if self.certificate is not None:
             lines.append(self.certificate.bound_text)
-        if self.reshards:
-            lines.append(f"not counted: {self.reshards} spmd.reshard; run lower-reshard")
+        if self.lowered:
+            lines.append(f"as {', '.join(self.lowered)} would leave the program")
+        if not self.decided:
+            lines.append("not counted: values without a sharding; run propagate")
         lines += map(str, self.errors)
         return "\n".join(lines)
 
-
-def _row(kind: str, axes: str, share: Share) -> tuple[str, ...]:
-    prices = ", ".join(share.prices[:LISTED]) + (", …" if len(share.prices) > LISTED else "")
-    return kind, axes, str(share.count), size_text(share.wire_bytes), f"{share.seconds * 1e3:.4g}", prices
+    def _compute_lines(self) -> list[str]:
+        """Return a table of what computing takes, with its share of all that is counted."""
+        if not self.compute:
+            return []
+        total = sum(self.compute.values(), Share())
+        shown = dict(list(self.compute.items())[:KINDS])
+        others = sum(list(self.compute.values())[KINDS:], Share())
+        rows = [("compute", "count", "ms", "share", "price of")]
+        for kind, share in (*shown.items(), *([("others", others)] if others.count else []), ("total", total)):
+            count, _, ms, prices = share.cells
+            rows.append((kind, count, ms, f"{share.seconds / (total.seconds + self.seconds):.1%}", prices))
+        return table(rows, range(1, 4))
 
 
 def bound_text(bound: float | None) -> str:
     """Return a lower bound with its unit, or that there is none."""
     return "unknown" if bound is None else size_text(bound)
-
-
-def _cells(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
-    for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        yield cell.rjust(width) if 2 <= index <= 4 else cell.ljust(width)
 
 
 @accepts(module=MODULE, pipeline=PIPELINE)
@@ -128,7 +116,7 @@ def comm_report(
     """Return what `module` communicates, before or after localize; with symbolic sizes, at the examples of these.
 
     Args:
-        module: at any stage after insert-reshard; reshards that are not lowered yet are counted by number only.
+        module: at any stage after propagate; what has no collectives yet gets them on a copy.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; if None the topology of the
             pipeline, else that which propagate decided for, else h100x8.
         pipeline: how a program with symbolic sizes gets its collectives; the standard one if None.
@@ -143,20 +131,24 @@ def comm_report(
     from spmdir.dialects import ir
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.halo import HaloExchangeOp
-    from spmdir.dialects.reshard_ops import ReshardOp
     from spmdir.dialects.ring import RotateOp
     from spmdir.dialects.sent_states import sent_state
     from spmdir.dialects.values import global_type
+    from spmdir.dialects.verification import is_local
+    from spmdir.passes.finish import is_undecided
     from spmdir.passes.propagation.noted_options import machine_of
     from spmdir.passes.propagation.objective import certificate_of, objective_of
+    from spmdir.report.compute import compute_shares
     from spmdir.report.output_errors import output_errors
+    from spmdir.report.with_collectives import with_collectives
 
     pipeline = as_pipeline(pipeline)
-    module = _at_examples(module, pipeline)
+    module, lowered = with_collectives(module, pipeline)
     mesh, chosen = ir.mesh(module), pipeline.topology if topology is None else topology
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
-    total, reshards, objective, certificate = Share(), 0, None, None
+    total, objective, certificate, decided = Share(), None, None, True
+    compute: dict[str, Share] = {}
     sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
@@ -165,7 +157,6 @@ def comm_report(
         objective = objective if objective is not None else objective_of(function)
         certificate = certificate or certificate_of(function)
         for op in function.body.block.ops:
-            reshards += isinstance(op, ReshardOp)
             if isinstance(op, (HaloExchangeOp, RotateOp)):
                 if not op.sent(mesh):
                     continue
@@ -192,7 +183,10 @@ def comm_report(
             by_axis[axes] = by_axis.get(axes, Share()) + share
             total += share
         bounds += _bounds(function, mesh)
+        decided = decided and not is_undecided(function)
         with pipeline.rules:
+            if decided and not is_local(function):
+                compute |= compute_shares(function, mesh, pipeline.rules, machine)
             errors += output_errors(function, mesh, pipeline.rules)
     order = {axis: index for index, axis in enumerate(mesh.axis_names)}
     return CommReport(
@@ -202,23 +196,13 @@ def comm_report(
         dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
         None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
         total.seconds,
-        reshards,
+        compute,
+        lowered,
+        decided,
         objective,
         tuple(errors),
         certificate,
     )
-
-
-def _at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module`, or if its sizes are symbolic the program with collectives at the examples of these."""
-    from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound, rest
-
-    examples = open_sizes(module).hints
-    if not examples:
-        return module
-    sized = bound(module, examples, pipeline)
-    return run_passes(sized, rest(pipeline, sized).before("localize"))
 
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:

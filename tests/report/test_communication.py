@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
-from spmdir.report.communication import Share, comm_report
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.report.communication import comm_report
+from spmdir.report.shares import Share
 from spmdir.reshard.plan import plan_reshard
 
 PROGRAM = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -71,6 +74,10 @@ def test_the_text_is_a_table() -> None:
         "            tp        1     384 B  0.4005  cpu-gloo",
         "total                 3  1.024 kB  0.9065  cpu-gloo",
         "lower bound for these reshards 640 B, 1.60x",
+        "compute    count        ms  share  price of",
+        "aten.relu      1  0.005102   0.6%  cpu-gloo",
+        "inputs         1  2.56e-05   0.0%  cpu-gloo",
+        "total          2  0.005128   0.6%  cpu-gloo",
     ]
 
 
@@ -82,6 +89,45 @@ def test_a_topology_by_name_changes_seconds_only() -> None:
         comm_report(ir.parse(PROGRAM), "h100")
 
 
-def test_what_is_not_lowered_yet_is_said() -> None:
-    text = PROGRAM.replace("spmd.all_to_all %d on [dp] from 0 to 1", "spmd.reshard %d")
-    assert str(comm_report(ir.parse(text))).endswith("not counted: 1 spmd.reshard; run lower-reshard")
+@pytest.mark.parametrize("topology", ["h100x8", "cpu-gloo", "flat"])
+@pytest.mark.parametrize("product", ["", " <tp: P(sum)>"])
+def test_compute_and_communication_are_what_propagate_minimised_at_every_stage(topology: str, product: str) -> None:
+    module = ir.parse(f"""spmd.mesh @mesh <tp = 4>
+func.func @f(%a: tensor<512x512xbf16> {{spmd.sharding = #spmd.sharding<@mesh>}},
+             %b: tensor<512x512xbf16> {{spmd.sharding = #spmd.sharding<@mesh>}})
+    -> (tensor<512x512xbf16> {{spmd.sharding = #spmd.sharding<@mesh>}}) {{
+  %0 = aten.mm(%a, %b) : tensor<512x512xbf16>{product}
+  %1 = aten.mul.Tensor(%0, %0) : tensor<512x512xbf16>
+  %2 = aten.exp(%1) : tensor<512x512xbf16>
+  return %2 : tensor<512x512xbf16>
+}}""")
+    decided = comm_report(run_passes(module, f"propagate{{topology={topology} effort=1}}"))
+    lowered = comm_report(run_passes(module, "expand,insert-reshard,lower-reshard"))
+    for report in (decided, lowered):
+        computed = sum(share.seconds for share in report.compute.values())
+        assert report.objective == pytest.approx(computed + report.seconds)
+    assert decided == lowered and decided.compute == lowered.compute
+    says = str(decided).endswith("as expand, insert-reshard, lower-reshard would leave the program")
+    assert (says, lowered.lowered) == (lowered.count > 0, ())
+
+
+def test_a_measured_op_is_priced_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "own.costs").write_text("\naten.mm f32[4,8] f32[8,8] = 0.5\n")
+    module = ir.parse("""spmd.mesh @mesh <tp = 4>
+func.func @f(%a: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
+             %b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+  %0 = aten.mm(%a, %b) : tensor<16x8xf32> <tp: S(0)>
+  return %0 : tensor<16x8xf32>
+}""")
+    report = comm_report(module, pipeline=Pipeline(costs=tmp_path / "own.costs"))
+    assert list(report.compute) == ["aten.mm", "inputs"]
+    assert (report.compute["aten.mm"].seconds, report.compute["aten.mm"].prices) == (0.5, (f"{tmp_path}/own.costs:2",))
+    assert report.compute["inputs"].prices == ("h100x8",)
+
+
+def test_what_is_not_decided_is_said() -> None:
+    text = """spmd.mesh @mesh <tp = 4>
+func.func @f(%a: tensor<16x8xf32>) -> tensor<16x8xf32> {
+  return %a : tensor<16x8xf32>
+}"""
+    assert str(comm_report(ir.parse(text))).endswith("not counted: values without a sharding; run propagate")
