@@ -127,6 +127,8 @@ def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, s
     counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in middle]
     if math.prod(counts[0]) != math.prod(counts[1]):
         return False
+    if size % math.prod(count for _, (_, count) in sides[0]) == 0:
+        return True
     starts: dict[str, set[int]] = {axis: {0} for cuts in sides for axis, _ in cuts}
     for cuts in sides:
         mark_runs(size, cuts, starts)

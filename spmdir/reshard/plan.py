@@ -21,6 +21,7 @@ from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan_search import PlanSearch, Reshard
+from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology, find_topology
 
@@ -87,6 +88,25 @@ def plan_reshard(
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
     return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology), collectives))
+
+
+@functools.lru_cache(maxsize=65536)
+def least_seconds(
+    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+) -> float:
+    """Return what no plan from `source` to `target` takes less than; 0 where nothing is known.
+
+    Raises:
+        ShardingError: as `plan_reshard` does.
+    """
+    _check(shape, source, target, mesh)
+    fine = _common_mesh(shape, source, target, mesh)
+    if source == target or fine is None or topology.costs is not None:
+        return 0.0
+    before, after = (side if fine is mesh else side.refined(fine) for side in (source, target))
+    bound = QuickBound(shape, itemsize, after, fine, topology)
+    wire = lower_bound(shape, itemsize, before, after, fine)
+    return bound.seconds(before, wire) if wire else bound.of(before)[0]
 
 
 @functools.lru_cache(maxsize=65536)

@@ -19,7 +19,7 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
 from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
-from spmdir.reshard.quick_bound import least_seconds, quick_bound
+from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
@@ -104,6 +104,7 @@ class PlanSearch:
         self._order = itertools.count()
         self._remaining: dict[Sharding, PlanCost] = {}
         self._bounded: set[Sharding] = set()
+        self._quick = QuickBound(reshard.shape, reshard.itemsize, target, mesh, reshard.topology)
 
     def run(self) -> tuple[Step, ...]:
         """Return the steps of the best plan found.
@@ -204,9 +205,7 @@ class PlanSearch:
         """Return the least that remains from `here` to the target, as far as it is known."""
         found = self._remaining.get(here)
         if found is None:
-            reshard = self.reshard
-            bound = quick_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh, reshard.topology)
-            found = self._remaining[here] = self._at_least(here, *bound)
+            found = self._remaining[here] = self._at_least(here, *self._quick.of(here))
         return found
 
     def _bound_closer(self, here: Sharding) -> bool:
@@ -217,8 +216,7 @@ class PlanSearch:
         reshard = self.reshard
         wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh)
         if wire:
-            seconds = least_seconds(wire, reshard.shape, here, reshard.target, reshard.mesh, reshard.topology)
-            self._remaining[here] = self._at_least(here, seconds, wire)
+            self._remaining[here] = self._at_least(here, self._quick.seconds(here, wire), wire)
         return True
 
     def _at_least(self, here: Sharding, seconds: float, wire: float) -> PlanCost:

@@ -14,60 +14,71 @@ import math
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Shard
 from spmdir.core.sharding import Sharding
-from spmdir.reshard.cost import local_shape, node_count
+from spmdir.reshard.cost import node_count
 from spmdir.reshard.topology import Topology
 
 
-def quick_bound(
-    shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
-) -> tuple[float, float]:
-    """Return the least seconds and the least bytes that a rank sends from `source` to `target`.
+class QuickBound:
+    """The least that remains from any sharding of a tensor to one target.
+
+    For placements of plug-ins, whose steps may take any number of hops, and with measured times, latency is that of no
+    hop.
 
     Args:
         shape: the global shape.
+        itemsize: bytes of an element.
     """
-    if not _is_standard(source, target):
-        return 0.0, 0.0
-    own, need = (math.prod(local_shape(side, shape, mesh)) for side in (source, target))
-    left = [axis for axis, _ in target.partial]
-    together, reduces = mesh.group_size(left), any(axis not in left for axis, _ in source.partial)
-    wire = itemsize * (need / together if reduces else max(need / together - own, 0.0))
-    if not wire and _ranks_needed(shape, source, target, mesh) <= 1:
-        return 0.0, 0.0
-    return least_seconds(wire, shape, source, target, mesh, topology), wire
 
-
-def least_seconds(
-    wire: float, shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
-) -> float:
-    """Return the least time of steps from `source` to `target` that send something, `wire` bytes at the least.
-
-    For placements of plug-ins, whose steps may take any number of hops, and with measured times, latency is that of
-    no hop.
-    """
-    latency = topology.base_latency
-    if topology.costs is None and _is_standard(source, target):
+    def __init__(self, shape: tuple[int, ...], itemsize: float, target: Sharding, mesh: Mesh, topology: Topology):
+        self._shape, self._itemsize, self._sizes = shape, itemsize, mesh.sizes
+        self._is_known = topology.costs is None and _is_standard(target)
+        self._left = [axis for axis, _ in target.partial]
+        self._together = mesh.group_size(self._left)
+        self._need = self._lengths(target) if self._is_known else ()
+        self._groups = _group_sizes(mesh)
+        self._start = topology.base_latency
         is_within_node = node_count(mesh.axis_names, mesh) == 1
-        hop = topology.intra_latency if is_within_node else min(topology.intra_latency, topology.inter_latency)
-        ranks = _ranks_needed(shape, source, target, mesh)
-        latency = max(_least_latency(ranks, _group_sizes(mesh), latency, hop), latency + hop)
-    return latency + wire / max(topology.intra_bandwidth, topology.inter_bandwidth)
+        self._hop = topology.intra_latency if is_within_node else min(topology.intra_latency, topology.inter_latency)
+        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
+
+    def of(self, source: Sharding) -> tuple[float, float]:
+        """Return the least seconds and the least bytes that a rank sends from `source` to the target."""
+        if not self._is_known or not _is_standard(source):
+            return 0.0, 0.0
+        need, own = math.prod(self._need) / self._together, math.prod(self._lengths(source))
+        reduces = any(axis not in self._left for axis, _ in source.partial)
+        wire = self._itemsize * (need if reduces else max(need - own, 0.0))
+        return (self.seconds(source, wire), wire) if wire or self._ranks(source) > 1 else (0.0, 0.0)
+
+    def seconds(self, source: Sharding, wire: float) -> float:
+        """Return the least time of steps from `source` to the target that send something, `wire` bytes at the least."""
+        latency = self._start
+        if self._is_known and _is_standard(source):
+            latency = max(_latency(self._ranks(source), self._groups, self._start, self._hop), self._start + self._hop)
+        return latency + wire / self._bandwidth
+
+    def _ranks(self, source: Sharding) -> int:
+        """Return how many ranks have a part in what the rank with most ends up with, at the least.
+
+        Ranks that differ along axes on which the target is partial have a sum together.
+        """
+        overlapped = math.prod(
+            [-(-need // max(own, 1)) for own, need in zip(self._lengths(source), self._need, strict=True)]
+        )
+        classes = math.prod([self._sizes[axis] for axis, _ in source.partial])
+        return -(-overlapped * classes // self._together)
+
+    def _lengths(self, sharding: Sharding) -> list[int]:
+        """Return the most that a rank has of each dimension."""
+        lengths = list(self._shape)
+        for axis, placement in sharding.entries:
+            if placement.dim is not None:
+                lengths[placement.dim] = -(-lengths[placement.dim] // self._sizes[axis])
+        return lengths
 
 
-def _is_standard(*sides: Sharding) -> bool:
-    return all(isinstance(placement, (Shard, Partial)) for side in sides for _, placement in side.entries)
-
-
-def _ranks_needed(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> int:
-    """Return how many ranks have a part in what the rank with most ends up with, at the least.
-
-    Ranks that differ along axes on which the target is partial have a sum together.
-    """
-    lengths = zip(local_shape(source, shape, mesh), local_shape(target, shape, mesh), strict=True)
-    overlapped = math.prod(-(-need // max(own, 1)) for own, need in lengths)
-    classes = mesh.group_size(axis for axis, _ in source.partial)
-    together = mesh.group_size(axis for axis, _ in target.partial)
-    return -(-overlapped * classes // together)
+def _is_standard(sharding: Sharding) -> bool:
+    return all(type(placement) in (Shard, Partial) for _, placement in sharding.entries)
 
 
 @functools.cache
@@ -80,8 +91,8 @@ def _group_sizes(mesh: Mesh) -> tuple[int, ...]:
 
 
 @functools.cache
-def _least_latency(ranks: int, sizes: tuple[int, ...], start: float, hop: float) -> float:
+def _latency(ranks: int, sizes: tuple[int, ...], start: float, hop: float) -> float:
     """Return the least latency of collectives over groups of some of `sizes` that multiply to `ranks` or more."""
     if ranks <= 1:
         return 0.0
-    return min(start + (size - 1) * hop + _least_latency(-(-ranks // size), sizes, start, hop) for size in sizes)
+    return min(start + (size - 1) * hop + _latency(-(-ranks // size), sizes, start, hop) for size in sizes)

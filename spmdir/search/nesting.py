@@ -15,6 +15,7 @@ import attrs
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules import OpRule
 from spmdir.search.nesting_orders import Key, Orders
@@ -108,7 +109,7 @@ def _improve(orders: Orders, planner: Planner) -> bool:
         best, least = first, _seconds(orders, around[key], planner)
         for order in itertools.permutations(first) if least else ():
             orders.chosen[key] = order
-            if (seconds := _seconds(orders, around[key], planner)) < least * (1 - _EQUAL):
+            if (seconds := _seconds(orders, around[key], planner, least * (1 - _EQUAL))) < least:
                 best, least = order, seconds
         orders.chosen[key] = best
         if best != first:
@@ -139,18 +140,40 @@ def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
     return {key: list(values) for key, values in found.items()}, [key for key in found if key in doubtful]
 
 
-def _seconds(orders: Orders, values: Sequence[int], planner: Planner) -> float:
-    """Return the time that all reshards of `values` take."""
-    return math.fsum(_reshard_seconds(orders, value, planner) for value in values)
+def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
+    """Return the time that all reshards of `values` take; infinity if that is `limit` or more."""
+    reshards = [_reshard(orders, value) for value in values]
+    least = [_least_seconds(*reshard, planner) if limit < math.inf else 0.0 for reshard in reshards]
+    total, times = math.fsum(least), []
+    for reshard, at_least in zip(reshards, least, strict=True):
+        if total >= limit:
+            return math.inf
+        times.append(_reshard_seconds(*reshard, planner))
+        total += times[-1] - at_least
+    total = math.fsum(times)
+    return total if total < limit else math.inf
 
 
-def _reshard_seconds(orders: Orders, value: int, planner: Planner) -> float:
+def _reshard(orders: Orders, value: int) -> tuple[TensorMeta, Sharding, tuple[Sharding, ...]]:
+    """Return what is resharded, as it is made and as it is needed elsewhere."""
     source = orders.made(value)
     targets = dict.fromkeys(orders.sharding(value, wanted, node) for node, wanted in orders.uses[value])
     targets.pop(source, None)
+    return orders.problem.values[value], source, tuple(targets)
+
+
+def _least_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
+    """Return what the reshards of a value take at the least: the one that takes longest by itself."""
+    try:
+        return max((planner.least_seconds(meta, source, target) for target in targets), default=0.0)
+    except SpmdirError:  # lower-reshard locates it
+        return math.inf
+
+
+def _reshard_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
     if not targets:
         return 0.0
     try:
-        return plan_tree(orders.problem.values[value], source, tuple(targets), planner).seconds
+        return plan_tree(meta, source, targets, planner).seconds
     except SpmdirError:  # lower-reshard locates it
         return math.inf

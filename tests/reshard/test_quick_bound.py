@@ -9,9 +9,9 @@ import pytest
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.reshard.plan_search import PlanSearch, Reshard
-from spmdir.reshard.quick_bound import quick_bound
+from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.topology import TOPOLOGIES
 
 FOUR_AXES = Mesh({"a": 8, "b": 8, "c": 8, "d": 4})
@@ -26,16 +26,27 @@ def test_no_plan_takes_less(shape: tuple[int, ...], intra_node: tuple[str, ...] 
     sides = [parse_sharding(f"a: {a}, b: {b}") for a, b in itertools.product(placements, repeat=2)]
     sides += [parse_sharding("b: S(0), a: S(0)"), parse_sharding("b: S(1), a: S(1)")]
     for source, target in itertools.permutations(sides, 2):
-        seconds, wire = quick_bound(shape, 4, source, target, mesh, TOPOLOGIES[topology])
+        seconds, wire = QuickBound(shape, 4, target, mesh, TOPOLOGIES[topology]).of(source)
         plan = plan_reshard(shape, "f32", source, target, mesh, topology)
         assert seconds <= plan.seconds * (1 + 1e-9), f"<{source}> -> <{target}>: {plan}"
         assert wire <= plan.wire_bytes, f"<{source}> -> <{target}>: {plan}"
+        least = least_seconds(shape, 4, source, target, mesh, TOPOLOGIES[topology])
+        assert seconds * (1 - 1e-9) <= least <= plan.seconds * (1 + 1e-9), f"<{source}> -> <{target}>: {plan}"
+
+
+def test_no_plan_over_sub_axes_takes_less():
+    mesh, sides = Mesh({"a": 8, "b": 4}), ("a(1)2: S(0)", "a(2)4: S(0), b: S(1)", "a(1)4: S(1)", "b: S(0), a(4)2: P")
+    for before, after in itertools.permutations(sides, 2):
+        source, target = parse_sharding(before), parse_sharding(after)
+        plan = plan_reshard((64, 64), "f32", source, target, mesh, "h100x8")
+        least = least_seconds((64, 64), 4, source, target, mesh, TOPOLOGIES["h100x8"])
+        assert 0 < least <= plan.seconds * (1 + 1e-9), f"<{source}> -> <{target}>: {plan}"
 
 
 def test_latency_is_of_the_cheapest_groups_that_reach_all_ranks():
     machine = TOPOLOGIES["h100x8"]
     source, target = parse_sharding("a: S(0), d: S(1)"), Sharding()
-    seconds, wire = quick_bound((8, 8), 4, source, target, FOUR_AXES, machine)
+    seconds, wire = QuickBound((8, 8), 4, target, FOUR_AXES, machine).of(source)
     assert wire == 4 * (64 - 2)
     expected = 2 * machine.base_latency + (7 + 3) * machine.intra_latency + wire / machine.intra_bandwidth
     assert seconds == pytest.approx(expected)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.propagation import annotate
 from spmdir.passes.propagation.objective import objective_of
 from spmdir.report.communication import comm_report
+from spmdir.reshard import plan_tree
 from spmdir.search import nesting
 
 PIPELINE = "propagate{topology=flat},insert-reshard,lower-reshard{topology=flat}"
@@ -34,6 +38,22 @@ def test_orders_that_requests_leave_open_are_those_of_least_time(monkeypatch: py
     assert _wire_bytes(PROGRAM) == 5120
     monkeypatch.setattr(nesting, "TRIES", 0)
     assert _wire_bytes(PROGRAM) == 7680
+
+
+def test_orders_that_bounds_rule_out_are_not_planned_and_would_not_have_been_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[object] = []
+
+    def counted(meta: TensorMeta, *reshards: Any) -> plan_tree.PlanTree:
+        planned.append(reshards)
+        return plan_tree.plan_tree(meta, *reshards)
+
+    monkeypatch.setattr(nesting, "plan_tree", counted)
+    pruned, count = ir.print_ir(run_passes(ir.parse(PROGRAM), PIPELINE)), len(planned)
+    monkeypatch.setattr(nesting, "_least_seconds", lambda *reshards: 0.0)
+    assert ir.print_ir(run_passes(ir.parse(PROGRAM), PIPELINE)) == pruned
+    assert 0 < count < len(planned) - count
 
 
 def test_annotated_orders_stay_although_others_would_take_less_time() -> None:
