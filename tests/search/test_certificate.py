@@ -8,10 +8,15 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import R, Shard
+from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.costs import parse_costs
+from spmdir.reshard.plan import plan_reshard
 from spmdir.search.certificate.certificate import Certificate, certify
+from spmdir.search.certificate.reshard_bounds import ReshardBounds
 from spmdir.search.problem import Problem
 from spmdir.search.solve import solve
 from tests.search.exhaustive import optimum
@@ -67,6 +72,18 @@ def test_a_copy_that_serves_several_users_is_bounded_once(wanted: tuple[str, ...
     best = best_of(problem)
     assert best is not None
     assert 0.45 * best <= certify(problem, 2 * best).lower_bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (4096, 64)])
+def test_before_plans_a_gather_is_bounded_by_its_hops_and_its_bytes(size: tuple[int, int]) -> None:
+    kind = "tensor<64x64xf32>"
+    problem = problem_of(
+        f"spmd.mesh @mesh <a = 64>\nfunc.func @main(%x: {kind}) -> ({kind}) {{\n  return %x : {kind}\n}}\n"
+    )
+    table = ReshardBounds(problem).table(TensorMeta(size, F32), ((Shard(0),),), ((R,),))
+    plan = plan_reshard(size, F32, "a: S(0)", "", problem.mesh, problem.topology)
+    assert not table.is_planned[0, 0]
+    assert table.seconds[0, 0] == pytest.approx(plan.seconds)
 
 
 def test_a_gap_is_relative_to_all_of_the_cost_and_to_what_is_above_the_least_compute() -> None:

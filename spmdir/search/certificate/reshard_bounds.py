@@ -21,7 +21,7 @@ from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.plan import plan_reshard
+from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.search.certificate.all_states import Placed
 from spmdir.search.problem import Problem
 
@@ -58,12 +58,14 @@ class _Pattern:
     Attributes:
         meta: the smallest value.
         orders: both sides, in each nesting order of axes.
+        latency: the least seconds to start what any plan sends.
         fraction: the fraction of the bytes of a value that any algorithm sends.
         planned: bytes of a value → seconds, as far as they are known.
     """
 
     meta: TensorMeta
     orders: list[tuple[Sharding, Sharding]]
+    latency: float
     fraction: float
     planned: dict[int, float]
 
@@ -77,8 +79,8 @@ class _Pattern:
 class ReshardBounds:
     """The least that reshards of the values of a problem cost, in the nesting order of axes in which they cost least.
 
-    At first that is the time of the bytes that any algorithm sends. `plan` replaces it by that of the planner's plan,
-    which takes longer to find.
+    At first that is the time of the bytes that any algorithm sends and of the fewest hops. `plan` replaces it by that
+    of the planner's plan, which takes longer to find.
     """
 
     def __init__(self, problem: Problem):
@@ -87,9 +89,7 @@ class ReshardBounds:
         self._patterns: list[_Pattern] = []
         self._number_of_key: dict[object, int] = {}
         self._number_of_pair: dict[tuple[Placed, Placed], int] = {}
-        topology = problem.topology
-        self._latency = topology.base_latency + min(topology.intra_latency, topology.inter_latency)
-        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
+        self._bandwidth = max(problem.topology.intra_bandwidth, problem.topology.inter_bandwidth)
 
     def table(self, meta: TensorMeta, before: tuple[Placed, ...], after: tuple[Placed, ...]) -> ReshardTable:
         """Return the table of a value; equal values have one."""
@@ -103,8 +103,8 @@ class ReshardBounds:
                 meta, before, after, np.array(pattern, int).reshape(shape), np.zeros(shape), np.zeros(shape, bool)
             )
             for row, column in np.argwhere(table.pattern == UNEVEN):
-                made, needed = before[row], after[column]
-                table.seconds[row, column] = self._least(self._least_bytes(meta, self._nested(meta, made, needed)))
+                orders = self._nested(meta, before[row], after[column])
+                table.seconds[row, column] = min((self._least(meta, *order) for order in orders), default=math.inf)
             self._tables[key] = table
             self._follow_patterns(table)
         return self._tables[key]
@@ -139,16 +139,18 @@ class ReshardBounds:
 
     def _seconds(self, pattern: _Pattern, size: float) -> float:
         """Return the least time of reshards of a value of `size` bytes."""
-        least = self._least(pattern.fraction * size)
+        latency = pattern.latency if size else 0.0
+        least = latency + pattern.fraction * size / self._bandwidth
         if not pattern.planned or not size:
             return least
         sizes = sorted(pattern.planned)
-        times = [self._latency if pattern.fraction else 0.0, *(pattern.planned[known] for known in sizes)]
+        times = [latency, *(pattern.planned[known] for known in sizes)]
         return max(least, float(np.interp(size, [0.0, *sizes], times)))
 
-    def _least(self, sent: float) -> float:
-        """Return the least time in which `sent` bytes can be sent: that of one hop, and of the fastest links."""
-        return self._latency + sent / self._bandwidth if sent else 0.0
+    def _least(self, meta: TensorMeta, source: Sharding, target: Sharding) -> float:
+        """Return the least time of a reshard: that of the bytes that any algorithm sends, and of the fewest hops."""
+        mesh, itemsize = self.mesh.root or self.mesh, meta.dtype.itemsize
+        return least_seconds(meta.shape, itemsize, source, target, mesh, self.topology)
 
     def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
         """Return whether shards are equally long, and no plug-in says what a reshard sends."""
@@ -171,7 +173,9 @@ class ReshardBounds:
         """Return a pattern. Its values have one dimension more, and so as many ways to be resharded as any have."""
         meta = TensorMeta((self.mesh.world_size,) * (rank + 1), F32)
         orders = list(self._nested(meta, made, needed)) if made != needed else []
-        return _Pattern(meta, orders, self._least_bytes(meta, orders) / meta.bytes if orders else 0.0, {})
+        sent = [self._least_bytes(meta, *order) for order in orders]
+        starts = [self._least(meta, *order) - size / self._bandwidth for order, size in zip(orders, sent, strict=True)]
+        return _Pattern(meta, orders, min(starts, default=0.0), min(sent, default=0.0) / meta.bytes, {})
 
     def _planned(self, meta: TensorMeta, orders: list[tuple[Sharding, Sharding]]) -> float:
         """Return the least time of a plan; infinity if no plan leads from one side to the other."""
@@ -182,11 +186,9 @@ class ReshardBounds:
                 least = min(least, plan.seconds)
         return least
 
-    def _least_bytes(self, meta: TensorMeta, orders: Iterable[tuple[Sharding, Sharding]]) -> float:
-        """Return the bytes that any algorithm sends; infinity if no order fits the shape."""
-        mesh, itemsize = self.mesh.root or self.mesh, meta.dtype.itemsize
-        found = (lower_bound(meta.shape, itemsize, source, target, mesh) or 0.0 for source, target in orders)
-        return min(found, default=math.inf)
+    def _least_bytes(self, meta: TensorMeta, source: Sharding, target: Sharding) -> float:
+        """Return the bytes that any algorithm sends."""
+        return lower_bound(meta.shape, meta.dtype.itemsize, source, target, self.mesh.root or self.mesh) or 0.0
 
     def _nested(self, meta: TensorMeta, made: Placed, needed: Placed) -> Iterator[tuple[Sharding, Sharding]]:
         """Yield both sides in every nesting order of axes that fits the shape."""
