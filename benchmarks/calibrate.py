@@ -1,7 +1,8 @@
 """A topology and a table of measured times of the machine at hand: `python -m benchmarks.calibrate -o machine`.
 
 Ranks are processes on this host: one for each GPU over NCCL, or some on CPU over gloo. Writes `machine.toml`, a
-topology, and `machine.costs`, the measured times, and prints both. Takes about as long as `--seconds` says.
+topology, and `machine.costs`, the measured times, and prints both. Takes about as long as `--seconds` says. A time is
+the median of several runs; beside it, as a comment, is how far the middle half of them spreads.
 
 With one host, what is between nodes is taken to be as what is within one.
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import torch.distributed as dist
 
 from spmdir.core.dtype import DType
 from spmdir.core.tensor import TensorMeta
-from spmdir.reshard.costs import CostLine, Costs, op_text
+from spmdir.reshard.costs import CostLine, op_text
 from spmdir.reshard.topology import VECTOR, Topology
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
@@ -41,7 +42,32 @@ SENT = tuple(4**power for power in range(5, 14))
 USABLE = 0.9
 """The part of a GPU's memory that is left to programs."""
 
+RUNS = (7, 101)
+"""The fewest and the most runs of which a time is the median."""
+
+MOST_RANKS = 8
+"""The most processes on CPU unless more are asked for; as many as there are cores, if these are fewer."""
+
 PATIENCE = timedelta(seconds=60)
+
+
+@attrs.frozen
+class Timing:
+    """The times of several runs.
+
+    Attributes:
+        seconds: their median.
+        spread: between the first and the third quartile, as a fraction of the median.
+    """
+
+    seconds: float
+    spread: float
+
+    @staticmethod
+    def of(times: Sequence[float]) -> Timing:
+        """Return the timing of runs, at least two, that took `times`."""
+        first, middle, third = statistics.quantiles(times, n=4, method="inclusive")
+        return Timing(middle, (third - first) / middle if middle else 0.0)
 
 
 @attrs.frozen
@@ -65,51 +91,52 @@ def machine_here(ranks: int) -> Machine:
     return Machine("cpu", "gloo", ranks)
 
 
-def median_seconds(run: Callable[[], object], machine: Machine, seconds: float, rounds: int = 0) -> float:
-    """Return the median time of `run`: of as many runs as take `seconds`, at least three, or of `rounds`."""
+def timed(run: Callable[[], object], machine: Machine, seconds: float, runs: int = 0) -> Timing:
+    """Return the times of `run`: of as many runs as take `seconds`, within RUNS, or of `runs`."""
     run()
     machine.wait()
     times: list[float] = []
-    while len(times) < (rounds or 3) or (not rounds and sum(times) < seconds and len(times) < 1000):
+    while len(times) < (runs or RUNS[0]) or (not runs and sum(times) < seconds and len(times) < RUNS[1]):
         start = time.perf_counter()
         run()
         machine.wait()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return Timing.of(times)
 
 
-def compute(machine: Machine, seconds: float) -> tuple[dict[str, float], float, float, list[CostLine]]:
-    """Return peaks by unit, bytes a second of memory, seconds of a launch, and the times of products."""
+def compute(machine: Machine, seconds: float) -> tuple[dict[str, float], float, float, dict[str, Timing]]:
+    """Return peaks by unit, bytes a second of memory, seconds of a launch, and the times of products by their lines."""
     share = seconds / (len(TYPES) + 2)
-    peaks, lines = {}, []
+    peaks: dict[str, float] = {}
+    lines: dict[str, Timing] = {}
     for dtype in TYPES:
         found = list(products(machine, dtype, share))
         if found:
-            peaks[DTYPES_OF_TORCH[dtype].name] = max(2 * size**3 / spent for size, spent in found)
-            lines += [CostLine(_product(size, DTYPES_OF_TORCH[dtype]), spent) for size, spent in found]
+            peaks[DTYPES_OF_TORCH[dtype].name] = max(2 * size**3 / spent.seconds for size, spent in found)
+            lines |= {_product(size, DTYPES_OF_TORCH[dtype]): spent for size, spent in found}
     few = torch.zeros(16, device=machine.device)
-    launch = median_seconds(lambda: few.add_(1), machine, share / 2)
+    launch = timed(lambda: few.add_(1), machine, share / 2).seconds
     peaks[VECTOR] = peaks["f32"]  # which the same units compute, without TF32
     source = torch.zeros(2**26 if machine.device == "cpu" else 2**30, dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
-    copied = median_seconds(lambda: target.copy_(source), machine, share)
+    copied = timed(lambda: target.copy_(source), machine, share).seconds
     return peaks, 2 * source.numel() / copied, launch, lines
 
 
-def products(machine: Machine, dtype: torch.dtype, seconds: float) -> list[tuple[int, float]]:
-    """Return (size, seconds) of products of matrices, larger ones as long as there is time."""
-    found: list[tuple[int, float]] = []
-    left = seconds
+def products(machine: Machine, dtype: torch.dtype, seconds: float) -> list[tuple[int, Timing]]:
+    """Return (size, times) of products of matrices, larger ones as long as there is time."""
+    found: list[tuple[int, Timing]] = []
+    left, takes = seconds, RUNS[0] + 1
     for size in PRODUCTS:
-        if found and 4 * 8 * found[-1][1] > left:
+        if found and takes * 8 * found[-1][1].seconds > left:
             break
         try:
             matrix = torch.ones(size, size, dtype=dtype, device=machine.device)
-            spent = median_seconds(lambda matrix=matrix: matrix @ matrix, machine, 0, rounds=3)
+            spent = timed(lambda matrix=matrix: matrix @ matrix, machine, left / 8)
         except RuntimeError:
             break  # a type that the device does not multiply, or its memory is full
         found.append((size, spent))
-        left -= 4 * spent
+        left -= max(takes * spent.seconds, left / 8)
     return found
 
 
@@ -142,7 +169,7 @@ def collective_runs(chunk: int, machine: Machine) -> dict[str, Callable[[], obje
 
 
 def rank_main(rank: int, machine: Machine, store: str, seconds: float, results: Any) -> None:
-    """Measure the collectives on one rank; rank 0 puts (collective, bytes, seconds) into `results`."""
+    """Measure the collectives on one rank; rank 0 puts (collective, bytes, times) into `results`."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # newer versions have other names for the same collectives
     if machine.device == "cuda":
@@ -153,7 +180,11 @@ def rank_main(rank: int, machine: Machine, store: str, seconds: float, results: 
     begin = time.perf_counter()
     for chunk, sent in sizes(machine.ranks):
         for name, run in collective_runs(chunk, machine).items():
-            spent = slowest(median_seconds(run, machine, 0, rounds=5), machine)
+            # All ranks have to run it as often, so that the slowest says how often.
+            once = slowest(timed(run, machine, 0, runs=2).seconds, machine)
+            runs = min(max(int(seconds / (8 * len(SENT) * once)), RUNS[0]), RUNS[1])
+            spent = timed(run, machine, 0, runs=runs)
+            spent = Timing(slowest(spent.seconds, machine), slowest(spent.spread, machine))
             if rank == 0:
                 results.put((name, sent, spent))
         late = slowest(time.perf_counter() - begin, machine)
@@ -172,8 +203,8 @@ def slowest(seconds: float, machine: Machine) -> float:
     return float(number)
 
 
-def communicate(machine: Machine, seconds: float) -> list[tuple[str, int, float]]:
-    """Return (collective, bytes that a rank sends, seconds) of all that were measured."""
+def communicate(machine: Machine, seconds: float) -> list[tuple[str, int, Timing]]:
+    """Return (collective, bytes that a rank sends, times) of all that were measured."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +221,7 @@ def communicate(machine: Machine, seconds: float) -> list[tuple[str, int, float]
 def topology_of(
     name: str,
     machine: Machine,
-    computed: tuple[dict[str, float], float, float, list[CostLine]],
+    computed: tuple[dict[str, float], float, float, dict[str, Timing]],
     sent: Sequence[tuple[str, int, float]],
 ) -> Topology:
     """Return the constants that fit what was measured: all-gathers go round the ranks, all-to-alls do not."""
@@ -219,26 +250,33 @@ def toml_of(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def calibrate(name: str, machine: Machine, seconds: float) -> tuple[Topology, Costs]:
-    """Return the topology and the measured times of a machine, in about so many seconds."""
+def calibrate(name: str, machine: Machine, seconds: float) -> tuple[Topology, dict[str, Timing]]:
+    """Return the topology and the times, by their lines, of a machine, in about so many seconds."""
     torch.set_num_threads(1)
     computed = compute(machine, seconds / 3)
-    sent = communicate(machine, seconds / 3) if machine.ranks > 1 else []
-    lines = [CostLine(f"{collective} {machine.ranks} ranks {size} bytes", spent) for collective, size, spent in sent]
+    found = communicate(machine, seconds / 3) if machine.ranks > 1 else []
+    lines = {f"{collective} {machine.ranks} ranks {size} bytes": spent for collective, size, spent in found}
+    sent = [(collective, size, spent.seconds) for collective, size, spent in found]
     if not sent:
         sent = [("all_gather", 0, 0.0), ("all_to_all", 0, 0.0), ("all_gather", 2**30, 2**30 / computed[1])]
-    return topology_of(name, machine, computed, sent), Costs(f"{name}.costs", (*computed[3], *lines))
+    return topology_of(name, machine, computed, sent), {**computed[3], **lines}
+
+
+def costs_of(timings: Mapping[str, Timing]) -> str:
+    """Return the text of a table of costs."""
+    lines = (f"{CostLine(what, spent.seconds)}  # spread {spent.spread:.0%}" for what, spent in timings.items())
+    return "\n".join(["# measured by benchmarks.calibrate; seconds", *lines]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibrate", description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", default="machine", help="the files' name without its ending (machine)")
-    parser.add_argument("--ranks", type=int, default=min(4, os.cpu_count() or 1), help="processes, on CPU")
+    parser.add_argument("--ranks", type=int, default=min(MOST_RANKS, os.cpu_count() or 1), help="processes, on CPU")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it may take, about (60)")
     options = parser.parse_args(arguments)
     output = Path(options.output)
-    topology, costs = calibrate(output.name, machine_here(options.ranks), options.seconds)
-    for ending, text in ((".toml", toml_of(topology)), (".costs", str(costs))):
+    topology, timings = calibrate(output.name, machine_here(options.ranks), options.seconds)
+    for ending, text in ((".toml", toml_of(topology)), (".costs", costs_of(timings))):
         output.with_suffix(ending).write_text(text)
         print(f"{output.with_suffix(ending)}:\n{text}")
     return 0

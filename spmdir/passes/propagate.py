@@ -10,12 +10,13 @@ from functools import cache, partial
 from typing import ClassVar, Literal
 
 import attrs
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import RuleError, ShardingError, UnsupportedError
+from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
@@ -35,6 +36,8 @@ from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.shared_memory import views_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, fits, split_weights, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
+from spmdir.reshard.cost import node_count
+from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, Topology, find_topology, with_costs
 from spmdir.rules import RuleSet
 from spmdir.search.budget import OverBudget, solve_within
@@ -44,6 +47,9 @@ from spmdir.search.problem import (
     StrategySource,
 )
 from spmdir.search.solve import Solution, solve
+
+LISTED = 8
+"""How many lines of a table of costs a remark names."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,12 @@ class PropagatePass(FunctionPass):
     """Whether an op without a rule runs replicated with a warning, or is an error."""
     certify: bool = False
     """Whether to print what any decision costs at the least, beside what was decided."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        super().apply(ctx, op)
+        costs = with_costs(find_topology(self.topology), self.costs).costs
+        if costs is not None:
+            _remark_unused(costs, op)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
@@ -142,6 +154,17 @@ def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
         raise UnsupportedError(error.message, location_of(function)) from None
     note_certificate(function, certificate)
     print(remark(str(certificate), location_of(function)), file=sys.stderr)
+
+
+def _remark_unused(costs: Costs, module: ModuleOp) -> None:
+    """Print a remark to stderr if lines of `costs` can price nothing of the program, as those with a wrong size."""
+    ops = [op for function in ir.functions(module) for op in function.body.block.ops if isinstance(op, AtenOp)]
+    mesh, calls = ir.mesh(module), {(op.name, op.call().operands) for op in ops}
+    unused = costs.unused(calls, mesh.group_size(mesh.axis_names), node_count(mesh.axis_names, mesh))
+    if unused:
+        listed = ", ".join(str(line.number) for line in unused[:LISTED]) + (", …" if len(unused) > LISTED else "")
+        text = f"{len(unused)} of {len(costs.lines)} lines price nothing of this program: {listed}"
+        print(remark(text, Location(costs.file, unused[0].number, 1)), file=sys.stderr)
 
 
 def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 
 import attrs
 
+from spmdir.core.admission import why_not
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
 from spmdir.core.tensor import TensorMeta
@@ -90,6 +91,26 @@ class Costs:
         line = self._ops.get(op_text(name, operands)) if self._ops else None
         return Measured(line.seconds, f"{self.file}:{line.number}") if line is not None else None
 
+    def unused(self, calls: Collection[tuple[str, Sequence[TensorMeta]]], ranks: int, nodes: int) -> list[CostLine]:
+        """Return the lines that can price nothing of a program, in any sharding.
+
+        Those of an op need one of the same name, with as many operands of the same element types, and as large or
+        larger in each dimension.
+
+        Args:
+            calls: name and global operands of each op.
+            ranks, nodes: of the mesh.
+        """
+        found = []
+        for line in self.lines:
+            if of := _COLLECTIVE.fullmatch(line.what):
+                is_used = ranks % int(of[2]) == 0 and int(of[3] or 1) <= nodes
+            else:
+                name, *types = line.what.split(" ")
+                is_used = any(name == other and _are_shards(types, operands) for other, operands in calls)
+            found += [] if is_used else [line]
+        return found
+
     def collective(
         self, name: str, ranks: int, nodes: int, sent: float, model: Callable[[float], float]
     ) -> Measured | None:
@@ -116,6 +137,18 @@ class Costs:
         size, line = sizes[min(at, len(sizes) - 1)]
         scale = model(sent) / model(size) if model(size) else 1.0
         return Measured(line.seconds * scale, f"{self.file}:{line.number}")
+
+
+def _are_shards(types: Sequence[str], operands: Sequence[TensorMeta]) -> bool:
+    """Return whether tensors of `types`, as a line has them, could be shards of `operands`."""
+    return len(types) == len(operands) and all(map(_is_shard, types, operands))
+
+
+def _is_shard(type: str, operand: TensorMeta) -> bool:
+    dtype, _, sizes = type.removesuffix("]").partition("[")
+    shape = tuple(map(int, filter(None, sizes.split(","))))
+    fits = len(shape) == operand.rank and all(own <= size for own, size in zip(shape, operand.shape, strict=True))
+    return dtype == operand.dtype.name and fits
 
 
 def op_text(name: str, operands: Iterable[TensorMeta]) -> str:
@@ -177,6 +210,8 @@ def _problem(what: str, seconds: str) -> str | None:
         if not int(of[3] or 1) or int(of[2]) <= 1 or int(of[2]) % int(of[3] or 1):
             return f"found {of[2]} ranks on {of[3] or 1} nodes; expected several ranks, as many on each node"
     elif op := _OP.fullmatch(what):
+        if (reason := why_not(op[1])) is not None:
+            return f"'{op[1]}' {reason}"
         types = [type.partition("[")[0] for type in op[2].split()]
         if unknown := [type for type in types if type not in DTYPES]:
             hint = did_you_mean(unknown[0], DTYPES)

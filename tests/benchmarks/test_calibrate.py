@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from benchmarks.calibrate import Machine, main, toml_of, topology_of
+from benchmarks.calibrate import Machine, main, timed, toml_of, topology_of
 from spmdir.reshard.costs import read_costs
 from spmdir.reshard.topology import H100X8, find_topology
 
@@ -19,7 +22,7 @@ def test_the_constants_of_a_model_are_found_in_its_times() -> None:
         for name, hops in (("all_gather", 7), ("all_to_all", 1))
     ]
     machine = Machine("cpu", "gloo", 8)
-    found = topology_of("mine", machine, ({"f32": 1e12, "vector": 1e11}, 5e10, 3e-6, []), times)
+    found = topology_of("mine", machine, ({"f32": 1e12, "vector": 1e11}, 5e10, 3e-6, {}), times)
     assert (found.base_latency, found.intra_latency) == (pytest.approx(base), pytest.approx(hop))
     assert (found.intra_bandwidth, found.memory_bandwidth) == (pytest.approx(bandwidth), 5e10)
     assert (found.peak("f32"), found.peak("i32"), found.launch_latency) == (1e12, 1e11, 3e-6)
@@ -40,4 +43,13 @@ def test_the_machine_at_hand_is_measured(tmp_path: Path, capsys: pytest.CaptureF
     assert machine.intra_bandwidth > 0 and machine.peak("f32") > 0 and machine.memory_bandwidth > 0
     kinds = {line.what.split()[0] for line in costs.lines}
     assert kinds == {"aten.mm", "all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
-    assert str(costs) in capsys.readouterr().out
+    text = (tmp_path / "mine.costs").read_text()
+    assert text in capsys.readouterr().out
+    assert all(re.search(r"  # spread \d+%$", line) for line in text.splitlines()[1:])
+
+
+def test_a_time_is_the_median_of_runs_and_tells_how_far_these_spread() -> None:
+    clock = itertools.accumulate(itertools.chain.from_iterable((0.0, spent) for spent in (1.0, 2.0, 3.0, 4.0, 50.0)))
+    with mock.patch("time.perf_counter", side_effect=clock):
+        found = timed(lambda: None, Machine("cpu", "gloo", 1), 0, runs=5)
+    assert (found.seconds, found.spread) == (3.0, pytest.approx(2 / 3))

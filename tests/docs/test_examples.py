@@ -151,6 +151,12 @@ def run_session(page: Path, line: int, text: str, names: dict[str, Any]) -> None
     assert not runner.failures, report.getvalue()
 
 
+def test_every_shell_session_has_commands() -> None:
+    for page in PAGES:
+        for kind, line, text in blocks(page):
+            assert kind != "console" or text.startswith("$ "), f"{page.name}:{line}"
+
+
 def test_a_wrong_example_is_found_out() -> None:
     assert same("a 1.5\nb\n", "a ...\nb\n")
     assert not same("a\nb\n", "a\n")

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 import spmdir
+from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
@@ -79,6 +80,9 @@ def test_groups_of_other_sizes_or_on_more_nodes_are_other_measurements() -> None
         "all_gather \u0664 ranks 1 bytes = 1": "found 'all_gather \u0664 ranks 1 bytes'; expected",
         "aten.mm f32[2,2] = -1": "found '-1' for the time",
         "aten.mm f32[2,2] = inf": "found 'inf' for the time",
+        "aten.mmm f32[2,2] = 1": "'aten.mmm' is not an op of torch .*did you mean 'aten.mm'",
+        "aten.sum.dim f32[2,2] = 1": "'aten.sum.dim' is not an op of torch",
+        "aten.add_.Tensor f32[2] f32[2] = 1": "'aten.add_.Tensor' writes its operand 'self'",
         "aten.mm f3[2,2] = 1": "unknown element type 'f3'; expected one of .*did you mean 'f32'",
         "all_gathr 8 ranks 1 bytes = 1": "unknown collective 'all_gathr'; .*did you mean 'all_gather'",
         "all_gather 9 ranks on 2 nodes 1 bytes = 1": "found 9 ranks on 2 nodes; expected several",
@@ -106,6 +110,28 @@ def test_a_line_that_is_there_twice_is_an_error() -> None:
 def test_spellings_of_one_measurement_are_one(one: str, other: str) -> None:
     with pytest.raises(SpmdirError, match=re.escape(f"costs.txt:2:1: error: `{one}` has a time in line 1")):
         parse_costs(f"{one} = 1\n{other} = 2\n", "costs.txt")
+
+
+def test_lines_that_price_nothing_of_a_program_are_told() -> None:
+    lines = """aten.mm f32[2,4] f32[4,8] = 1
+aten.mm f32[2,16] f32[16,8] = 1
+aten.mm bf16[2,4] bf16[4,8] = 1
+aten.bmm f32[1,2,4] f32[1,4,8] = 1
+aten.mm f32[2,4] = 1
+all_gather 4 ranks 8 bytes = 1
+all_gather 3 ranks 8 bytes = 1
+all_gather 4 ranks on 2 nodes 8 bytes = 1
+"""
+    call = ("aten.mm", (TensorMeta((8, 8), F32), TensorMeta((8, 8), F32)))
+    assert [line.number for line in parse_costs(lines, "c").unused([call], 8, 1)] == [2, 3, 4, 5, 7, 8]
+
+
+def test_propagate_remarks_on_lines_that_price_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.txt").write_text("aten.exp f32[2] = 1\n\naten.exp f32[20] = 1\n")
+    text = "spmd.mesh @mesh <a = 2>\nfunc.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+    text += "  %0 = aten.exp(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"
+    spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline("propagate", costs=tmp_path / "c.txt"))
+    assert f"{tmp_path}/c.txt:3:1: remark: 1 of 2 lines price nothing of this program: 3" in capsys.readouterr().err
 
 
 def test_a_plan_takes_the_measured_times() -> None:

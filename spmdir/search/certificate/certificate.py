@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
 from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import Joint, states_of
 from spmdir.search.certificate.dual_bound import DualBound
@@ -40,11 +41,14 @@ class Certificate:
         objective: what it costs, in seconds.
         lower_bound: no decision costs less.
         floor: the part of the bound that no reshard can change: the least time of each node by itself, added up.
+        mesh: the mesh of the decisions, if it splits axes of the program's in sub-axes: those on another mesh may cost
+            less.
     """
 
     objective: float
     lower_bound: float
     floor: float
+    mesh: Mesh | None = None
 
     @property
     def gap(self) -> float:
@@ -62,9 +66,10 @@ class Certificate:
     @property
     def bound_text(self) -> str:
         """Return the lower bound and the gap as text."""
+        on = f"on {self.mesh} " if self.mesh is not None else ""
         return (
-            f"no decision costs less than {_ms(self.lower_bound)}: gap {self.gap:.2%}, or {self.gap_above_floor:.1%} "
-            f"of what is above the least compute of {_ms(self.floor)}"
+            f"no decision {on}costs less than {_ms(self.lower_bound)}: gap {self.gap:.2%}, "
+            f"or {self.gap_above_floor:.1%} of what is above the least compute of {_ms(self.floor)}"
         )
 
     def __str__(self) -> str:
@@ -103,7 +108,8 @@ def certify(problem: Problem, objective: float) -> Certificate:
             f"no decision should cost less than {_ms(found)}, but one costs {_ms(objective)}; the bound is wrong, "
             "please report the program"
         )
-    return Certificate(objective, min(found, objective), floor)
+    mesh = problem.mesh if problem.mesh.root is not None else None
+    return Certificate(objective, min(found, objective), floor, mesh)
 
 
 def _rise(dual: DualBound, objective: float) -> float:
