@@ -26,7 +26,6 @@ class Assignment:
         makes: part → {value: the placement that each state makes}.
         makers: value → the placements that it may be made in, and by state of its part, the index of one of them.
         price: value → what a reshard of it costs, [before, after].
-        scale: value → what its `rows`, which are those of `price` as they are, count times.
         choice: part → its state.
         made: value → the placement that it is made in.
         wanted: value → {placement: how many operands need it}.
@@ -43,35 +42,36 @@ class Assignment:
             for value, column in zip(node.results, results, strict=True):
                 columns[value].append(column)
         self.numbers: list[Numbers] = []
-        place: list[Numbers] = []
+        self._place = place = []
         for found in columns:
             occurs = np.zeros(len(prices.placements.all), dtype=bool)
             occurs[prices.placements.replicated] = True
             for column in found:
                 occurs[column] = True
             self.numbers.append(occurs.nonzero()[0])
-            place.append(occurs.cumsum() - 1)
+            place.append(np.where(occurs, occurs.cumsum() - 1, -1))
         self.price: list[Numbers] = []
         known: dict[object, Numbers] = {}
+        self._prices = prices
+        self._alike: dict[object, list[int]] = {}
+        self._key: list[object] = []
+        self._exact: set[tuple[int, int, int]] = set()
         holding, copy_holding = shared.holding, shared.copy_holding
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
-            key = (
-                numbers.tobytes(),
-                meta if prices.shaped else meta.bytes,
-                weight,
-                copy_holding and copy_holding[value],
-            )
+            alike = meta, copy_holding and copy_holding[value]
+            key = numbers.tobytes(), weight, alike
             if key not in known:
                 known[key] = prices.table(numbers, value)
             self.price.append(known[key])
+            self._alike.setdefault(alike, []).append(value)
+            self._key.append(alike)
         rows: dict[int, list[list[float]]] = {}
         self.rows: list[list[list[float]]] = []
         for price in self.price:
             if id(price) not in rows:
                 rows[id(price)] = price.tolist()
             self.rows.append(rows[id(price)])
-        self.scale = [1.0] * len(shared.values)
         self.needs: list[dict[int, list[Numbers]]] = []
         self.makes: list[dict[int, Numbers]] = []
         for part, node in enumerate(shared.nodes):
@@ -131,13 +131,13 @@ class Assignment:
 
     def value_cost(self, value: int) -> float:
         """Return what the reshards of a value cost as decided now."""
-        rows, wanted, scale = self.rows[value], self.wanted[value], self.scale[value]
+        rows, wanted = self.rows[value], self.wanted[value]
         row = rows[self.made[value]]
         direct = 0.0
         for placement in wanted:
             direct += row[placement]
         if not direct or len(wanted) == 1:
-            return direct * scale
+            return direct
         for copy in wanted:
             if row[copy]:
                 through = row[copy]
@@ -145,7 +145,7 @@ class Assignment:
                     through += rows[copy][placement]
                 if through < direct:
                     direct = through
-        return direct * scale
+        return direct
 
     def total(self) -> float:
         """Return the cost of the program as decided now."""
@@ -153,6 +153,34 @@ class Assignment:
         for costs, state in zip(self.cost_rows, self.choice, strict=True):
             cost += costs[state]
         return cost + sum(map(self.value_cost, range(len(self.made))))
+
+    def learn(self) -> list[int]:
+        """Take the planner's prices for the reshards of the decision, and return the values of which prices changed."""
+        changed: dict[int, None] = {}
+        for value, wanted in enumerate(self.wanted):
+            made = self.made[value]
+            sources = [made, *wanted] if len(wanted) > 1 else [made]
+            for before in dict.fromkeys(sources):
+                for after in wanted:
+                    if before != after:
+                        changed.update(dict.fromkeys(self._learn(value, before, after)))
+        return list(changed)
+
+    def _learn(self, value: int, before: int, after: int) -> list[int]:
+        """Take the planner's price for one reshard of a value and of those like it; return which have another price."""
+        alike, (source, target) = self._alike[self._key[value]], self.numbers[value][[before, after]]
+        if (alike[0], source, target) in self._exact:
+            return []
+        self._exact.add((alike[0], source, target))
+        exact = self._prices.exact(source, target, value) / self.shared.value_weight[value]
+        changed = []
+        for other in alike:
+            row, column = self._place[other][[source, target]]
+            seconds = exact * self.shared.value_weight[other]
+            if row >= 0 and column >= 0 and abs(seconds - self.price[other][row, column]) > 1e-9 * seconds:
+                self.price[other][row, column] = self.rows[other][row][column] = seconds
+                changed.append(other)
+        return changed
 
     def gain(self, moves: dict[int, int]) -> float:
         """Move parts to states, and return what that saves; they stay there."""

@@ -165,7 +165,7 @@ class _Forest:
             if made is None and len(self.members[value]) == 1:
                 made = now.made[value]
             if made is not None:
-                cost = cost + _needed(partial(_at, self.price[value], made), needs)
+                cost = cost + needed_beside(self.price[value], made, needs)
         return cost
 
 
@@ -184,11 +184,16 @@ def _needed(price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) ->
     return cost
 
 
+def needed_beside(price: Numbers, made: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
+    """Return, by state, what the operands of one part that are one value cost, made as the state or a part says."""
+    return _needed(partial(_at, price, made), needs)
+
+
 def _at(price: Numbers, made: Numbers | int, needs: Numbers) -> Numbers:
     return price[made, needs]
 
 
-def _from_each(price: Numbers, needs: Sequence[Numbers]) -> Numbers:
+def from_each(price: Numbers, needs: Sequence[Numbers]) -> Numbers:
     """Return what it costs each state of a part, in the last dimension, to have its operands that are one value."""
     return _needed(partial(price.take, axis=-1), needs)
 
@@ -230,11 +235,11 @@ class _Star:
         self.direct = self.held
         if not self.copies:
             for user, needs in zip(self.users, self.needs, strict=True):
-                self.direct = self.direct + (_from_each(self.price_made, needs) + messages[user]).min(1)
+                self.direct = self.direct + (from_each(self.price_made, needs) + messages[user]).min(1)
         else:
             copied = self.held[:, None] + self.price_made
             below = [
-                (_from_each(price, needs) + messages[user]).min(1)
+                (from_each(price, needs) + messages[user]).min(1)
                 for user, needs in zip(self.users, self.needs, strict=True)
             ]
             self.below = below
@@ -254,7 +259,7 @@ class _Star:
         needs = self.needs_above
         if len(needs) == 1:
             return (cost[:, None] + price).min(0)[needs[0]]
-        return (cost[:, None] + _from_each(price, needs)).min(0)
+        return (cost[:, None] + from_each(price, needs)).min(0)
 
     def down(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given that of the part above."""
@@ -262,7 +267,7 @@ class _Star:
             at = int(self.makes[state])
             copy = self._copy_of(at)
         else:
-            own = _from_each(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
+            own = from_each(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
             direct = self.direct + own[self.made]
             at = int(direct.argmin())
             copy = self._copy_of(at)
@@ -275,7 +280,7 @@ class _Star:
         found, made = {}, self.made[at]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
             holder = copy if copy is not None and self.below[index][copy] < self.below[index][made] else made
-            found[user] = int((self.forest.message[user] + _from_each(self.price[holder], needs)).argmin())
+            found[user] = int((self.forest.message[user] + from_each(self.price[holder], needs)).argmin())
         if not self.is_above and self.is_free:
             found[self.producer] = int(np.where(self.makes == at, self.forest.message[self.producer], np.inf).argmin())
         return found

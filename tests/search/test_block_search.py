@@ -1,8 +1,6 @@
-"""What the search keeps up to date as it moves equals what it would find anew."""
+"""What the search on a block of axes says that decisions cost is what they cost."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -10,11 +8,10 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import FLAT, H100X8
-from spmdir.search.block_search import BlockSearch, Kicks
-from spmdir.search.joint_cost import node_seconds
+from spmdir.search.block_search import BlockSearch
+from spmdir.search.joint_cost import joint_cost, node_seconds
 from spmdir.search.problem import Problem
 from spmdir.search.repeats import quotient
-from spmdir.search.sweeps import sweep
 
 PERCEPTRON = """
 spmd.mesh @mesh <a = 2, b = 4>
@@ -41,7 +38,7 @@ def search_of(topology) -> tuple[Problem, BlockSearch]:
 @TOPOLOGIES
 def test_states_take_as_long_as_their_strategies_one_by_one(topology) -> None:
     problem, search = search_of(topology)
-    for node, states in zip(search.shared.nodes, search.now.states, strict=True):
+    for node, states in zip(search.now.shared.nodes, search.now.states, strict=True):
         one_by_one = [
             node_seconds(node.source.work, states.strategies(state), ("a", "b"), problem.mesh, problem)
             for state in range(len(states.joints))
@@ -50,13 +47,25 @@ def test_states_take_as_long_as_their_strategies_one_by_one(topology) -> None:
 
 
 @TOPOLOGIES
-def test_the_cost_after_moves_is_that_of_the_whole_program(topology) -> None:
-    _, search = search_of(topology)
-    now, chance = search.now, random.Random(0)
-    now.assume(sweep(now))
-    for _ in range(20):
-        kicks = Kicks(search)
-        moved = {part: now.choice[part] for part in chance.sample(range(len(now.choice)), 3)}
-        for part in moved:
-            now.choose(part, chance.randrange(len(now.cost_rows[part])))
-        assert kicks._total(moved) == pytest.approx(now.total(), rel=1e-12)
+def test_the_reshards_of_the_decision_are_priced_as_the_planner_does(topology) -> None:
+    problem, search = search_of(topology)
+    chosen = dict(zip("ab", zip(*search.run(100), strict=True), strict=True))
+    assert search.least == pytest.approx(joint_cost(problem.mesh, search.now.shared, chosen, search.orders), rel=1e-9)
+
+
+@TOPOLOGIES
+def test_a_start_is_not_made_worse(topology) -> None:
+    problem, search = search_of(topology)
+    joints = search.run(100)
+    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), joints)
+    again.run(1)
+    assert again.least <= search.least * (1 + 1e-9)
+
+
+def test_nodes_without_a_start_do_not_discard_that_of_others() -> None:
+    problem, search = search_of(H100X8)
+    joints = list(search.run(100))
+    with_gap = [(None, None), *joints[1:]]
+    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), with_gap)
+    assert again.start is not None
+    assert again.start[1:] == search.best[1:]

@@ -21,9 +21,9 @@ func.func @block(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, t
 // |   %0 = aten.mm(%x, %a) : tensor<64x64xf32> <tp: P(sum)>
 // |   %1 = aten.mm(%x, %b) : tensor<64x64xf32> <tp: P(sum)>
 // |   %2 = aten.add.Tensor(%0, %1) : tensor<64x64xf32> <tp: P(sum)>
-// |   %3 = aten.neg(%2) : tensor<64x64xf32> <tp: P(sum)>
-// |   %_3.reshard = spmd.reshard %3 : tensor<64x64xf32> <>
-// |   %4 = aten.view(%_3.reshard) {size = [4096]} : tensor<4096xf32> <>
+// |   %_2.reshard = spmd.reshard %2 : tensor<64x64xf32> <>
+// |   %3 = aten.neg(%_2.reshard) : tensor<64x64xf32> <>
+// |   %4 = aten.view(%3) {size = [4096]} : tensor<4096xf32> <>
 // |   %5 = aten.view(%4) {size = [64, 64]} : tensor<64x64xf32> <>
 // |   return %5 : tensor<64x64xf32>
 // | }

@@ -1,0 +1,79 @@
+"""Messages between parts: no decision costs less than their bound, which rises and finds the best one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from spmdir.reshard.topology import H100X8
+from spmdir.search import messages
+from spmdir.search.assignment import Assignment
+from spmdir.search.messages import Messages
+from tests.search.test_block_search import TOPOLOGIES, search_of
+
+ROUNDING = 1e-9
+
+
+@TOPOLOGIES
+def test_no_decision_costs_less_than_the_bound(topology) -> None:
+    now, chance = search_of(topology)[1].now, random.Random(0)
+    found = Messages(now)
+    for _ in range(20):
+        found.improve()
+        now.assume([chance.randrange(len(costs)) for costs in now.cost_rows])
+        _descend(now)
+        assert found.bound <= now.total() * (1 + ROUNDING)
+
+
+@TOPOLOGIES
+def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
+    now = search_of(topology)[1].now
+    found = Messages(now)
+    for _ in range(20):
+        found.improve()
+    now.assume(found.decide())
+    assert now.total() == pytest.approx(found.bound, rel=1e-6)
+
+
+@TOPOLOGIES
+def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MOMENTUM", 0.0)
+    found, bound = Messages(search_of(topology)[1].now), 0.0
+    for _ in range(10):
+        found.improve()
+        assert found.bound >= bound * (1 - ROUNDING)
+        bound = found.bound
+
+
+def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bound(momentum: float) -> float:
+        monkeypatch.setattr(messages, "MOMENTUM", momentum)
+        found = Messages(search_of(H100X8)[1].now)
+        for _ in range(4):
+            found.improve()
+        return found.bound
+
+    assert bound(0.8) >= bound(0.0)
+
+
+def test_prices_that_are_read_again_count() -> None:
+    now = search_of(H100X8)[1].now
+    found = Messages(now)
+    for price in now.price:
+        price *= 0.5
+    found.read(range(len(now.price)))
+    other = Messages(now)
+    found.improve()
+    other.improve()
+    assert found.bound == pytest.approx(other.bound)
+
+
+def _descend(now: Assignment) -> None:
+    """Let each part take the state that is cheapest beside the others."""
+    for part, costs in enumerate(now.cost_rows):
+        totals = []
+        for state in range(len(costs)):
+            now.choose(part, state)
+            totals.append(now.total())
+        now.choose(part, totals.index(min(totals)))
