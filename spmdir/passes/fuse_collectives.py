@@ -20,6 +20,7 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.fusion.benefit import Pricing
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_files import read_rewrites
@@ -27,14 +28,16 @@ from spmdir.passes.fusion.rewriting import Rewriting
 from spmdir.passes.fusion.terms import Rewrite, duplicates
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
+from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import global_functions, reject_open_sizes
+from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
 
 @dataclass(frozen=True)
 class FuseCollectivesPass(ModulePass):
-    """Drops and merges collectives by rewrites that keep the program well typed and never send more bytes.
+    """Drops and merges collectives by rewrites that keep the program well typed and never send more or take longer.
 
     Rewrites of plug-ins are those of the context: `context.rewrites += read_rewrites(Path("mine.rewrites"))`.
 
@@ -42,6 +45,8 @@ class FuseCollectivesPass(ModulePass):
         rewrites: files of rewrites to use beside the built-in ones.
         only: the names of the rewrites to use; all when empty.
         max-sweeps: how often to go over the program while something changes.
+        topology: what the mesh runs on, a preset or a TOML file; `auto` is what propagate decided for.
+        costs: a file of measured times, which come before those of the topology; those of propagate if none is given.
         trace: print a remark to stderr for each match of a rewrite: that it was applied, or why not.
     """
 
@@ -49,6 +54,8 @@ class FuseCollectivesPass(ModulePass):
     rewrites: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     max_sweeps: Count = 64
+    topology: str = "auto"
+    costs: str = ""
     trace: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -77,7 +84,10 @@ class FuseCollectivesPass(ModulePass):
         reject_open_sizes(module, self.name)
         for function in global_functions(module, self.name):
             block = function.body.block
-            engine = Engine(ir.mesh(module), context.rules, conditions, on_attempt)
+            machine = machine_of(function, as_pipeline(context.pipeline), self.topology, self.costs)
+            remark_other_machine(function, machine, self.name)
+            pricing = Pricing(ir.mesh(module), context.rules, machine.topology)
+            engine = Engine(pricing, conditions, on_attempt)
             rewriting = Rewriting(rewrites, engine, Names(block))
             waiting: set[Operation] | None = None
             for _ in range(self.max_sweeps):

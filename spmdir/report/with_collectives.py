@@ -18,6 +18,10 @@ from spmdir.passes.finish import bound, copied, is_undecided, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 
 
+_LOWERED = frozenset(("lower-reshard", "fuse-collectives"))
+"""The passes after which reshards have their collectives, if they needed some."""
+
+
 def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tuple[str, ...]]:
     """Return `module` with collectives, and the passes that put them in: on a copy, if there are reshards to lower.
 
@@ -30,7 +34,7 @@ def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tu
         sized = bound(module, examples, pipeline)
         return run_passes(sized, rest(pipeline, sized).before("localize")), ()
     functions = ir.functions(module)
-    is_done = _has_collectives(functions) or "lower-reshard" in executed(module)
+    is_done = _has_collectives(functions) or not _LOWERED.isdisjoint(executed(module))
     if (is_done and not _has_reshards(functions)) or any(is_undecided(one) or is_local(one) for one in functions):
         return module, ()
     needed = rest(pipeline, module).through("lower-reshard")

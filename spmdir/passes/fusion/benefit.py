@@ -2,94 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at
-from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_sizes
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at, sharding_at
+from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_cost, step_sizes
 from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import Topology
+from spmdir.rules import RuleSet
 
 
 class RewriteCost(NamedTuple):
-    """What rewrites are compared by, in this order.
+    """What rewrites are compared by: in the order of all but the time, which may not grow.
 
     Attributes:
         wire_bytes: bytes that a rank sends.
         collectives: collectives that send.
         touched_bytes: bytes that local ops, and the packing of collectives, touch.
         ops: the number of ops.
+        seconds: the modelled time, of local ops as kernels by themselves.
     """
 
     wire_bytes: float
     collectives: int
     touched_bytes: float
     ops: int
+    seconds: float
+
+    @property
+    def pays(self) -> bool:
+        """Return whether a rewrite pays that changes the cost by this."""
+        return self[:-1] < FREE[:-1] and self.seconds <= 0.0
 
 
-FREE = RewriteCost(0.0, 0, 0.0, 0)
+FREE = RewriteCost(0.0, 0, 0.0, 0, 0.0)
 
 
-def cost_of_op(op: ValueOp, mesh: Mesh) -> RewriteCost:
-    """Return the cost of an op of the program, all of whose results have shardings."""
-    if isinstance(op, WaitOp):
-        return RewriteCost(0.0, 0, 0.0, 1)
-    if isinstance(op, Collective):
-        meta = op.metas[0]
-        assert meta is not None
-        return _step_cost(op.step(mesh), meta, mesh)
-    touched = 0.0
-    for meta, sharding in zip(op.metas, op.shardings, strict=True):
-        assert meta is not None and sharding is not None
-        touched += _touched(sharding, meta, mesh)
-    return RewriteCost(0.0, 0, touched, 1)
+@attrs.frozen
+class Pricing:
+    """What ops of a program cost.
 
+    Attributes:
+        mesh: of the program, whose types are global.
+        rules: of its ops.
+        topology: what it runs on.
+    """
 
-def cost_of_node(node: New, mesh: Mesh) -> RewriteCost:
-    """Return the cost of an op that is to be made."""
-    if isinstance(node, NewWait):
-        return RewriteCost(0.0, 0, 0.0, 1)
-    if isinstance(node, NewCollective):
-        return _step_cost(node.step, meta_at(node), mesh)
-    # All results of an unbucket are one op.
-    count = int(not isinstance(node, Unbucketed) or node.index == 0)
-    return RewriteCost(0.0, 0, _touched(node.sharding, meta_at(node), mesh), count)
+    mesh: Mesh
+    rules: RuleSet
+    topology: Topology
+
+    def of_op(self, op: ValueOp) -> RewriteCost:
+        """Return the cost of an op of the program, all of whose results have shardings."""
+        if isinstance(op, WaitOp):
+            return RewriteCost(0.0, 0, 0.0, 1, 0.0)
+        if isinstance(op, Collective):
+            meta = op.metas[0]
+            assert meta is not None
+            return _step_cost(op.step(self.mesh), meta, self.mesh, self.topology)
+        results = tuple((meta, sharding) for meta, sharding in zip(op.metas, op.shardings, strict=True))
+        return self._local(op, [sharding_of(value) for value in op.tensors], results)
+
+    def of_node(self, node: New) -> RewriteCost:
+        """Return the cost of an op that is to be made."""
+        if isinstance(node, NewWait):
+            return RewriteCost(0.0, 0, 0.0, 1, 0.0)
+        if isinstance(node, NewCollective):
+            return _step_cost(node.step, meta_at(node), self.mesh, self.topology)
+        result = (meta_at(node), node.sharding)
+        if isinstance(node, Unbucketed):  # all results of an unbucket are one op
+            return RewriteCost(0.0, 0, _touched(*result, self.mesh), int(node.index == 0), 0.0)
+        return self._local(node.op, [sharding_at(operand) for operand in node.operands], (result,))
+
+    def _local(self, op: ValueOp, operands: Sequence[Sharding | None], results: Sequence[Any]) -> RewriteCost:
+        touched = sum(_touched(meta, sharding, self.mesh) for meta, sharding in results)
+        if not isinstance(op, AtenOp) or None in operands:
+            return RewriteCost(0.0, 0, touched, 1, 0.0)
+        call = op.call()
+        work = work_alone(self.rules.instantiate(call), op.name, call.operands, tuple(meta for meta, _ in results))
+        laid = tuple(zip(call.operands, operands, strict=True))
+        spent = op_seconds(work, laid, tuple(results), self.mesh, self.topology)  # type: ignore  # None is not there
+        return RewriteCost(0.0, 0, touched, 1, spent.seconds)
 
 
 def total(costs: Iterable[RewriteCost]) -> RewriteCost:
     """Return the sum of `costs`."""
-    wire, collectives, touched, ops = zip(FREE, *costs, strict=True)
-    return RewriteCost(sum(wire), sum(collectives), sum(touched), sum(ops))
+    wire, collectives, touched, ops, seconds = zip(FREE, *costs, strict=True)
+    return RewriteCost(sum(wire), sum(collectives), sum(touched), sum(ops), sum(seconds))
 
 
 def change(before: RewriteCost, after: RewriteCost) -> RewriteCost:
-    """Return after − before, less than FREE if the rewrite pays; wire bytes that differ by rounding alone are equal."""
-    wire = after.wire_bytes - before.wire_bytes
-    wire = wire if abs(wire) > 1e-9 * before.wire_bytes else 0.0
+    """Return after − before; bytes and times that differ by rounding alone are equal."""
     return RewriteCost(
-        wire,
+        _change(before.wire_bytes, after.wire_bytes),
         after.collectives - before.collectives,
         after.touched_bytes - before.touched_bytes,
         after.ops - before.ops,
+        _change(before.seconds, after.seconds),
     )
 
 
+def _change(before: float, after: float) -> float:
+    return after - before if abs(after - before) > 1e-9 * before else 0.0
+
+
 @lru_cache(maxsize=65536)
-def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh) -> RewriteCost:
+def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> RewriteCost:
     """Return the cost of a collective: shards along a dimension other than the first have to be packed."""
     sizes = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
     if sizes.group == 1:
-        return RewriteCost(0.0, 0, 0.0, 1)
+        return RewriteCost(0.0, 0, 0.0, 1, 0.0)
     wire = sum(t.wire(s) for t, s in step_collectives(step, meta.shape, meta.dtype.itemsize, mesh))
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
-    return RewriteCost(wire, int(sends_anything(step, meta.shape, mesh)), packed, 1)
+    seconds = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology).seconds
+    return RewriteCost(wire, int(sends_anything(step, meta.shape, mesh)), packed, 1, seconds)
 
 
 @lru_cache(maxsize=65536)
-def _touched(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> float:
+def _touched(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> float:
     return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh)

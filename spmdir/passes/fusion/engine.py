@@ -11,17 +11,15 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from spmdir.core.mesh import Mesh
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.fusion.benefit import FREE, RewriteCost, change, cost_of_node, cost_of_op, total
+from spmdir.passes.fusion.benefit import Pricing, RewriteCost, change, total
 from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
 from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes
 from spmdir.passes.fusion.rewrite_conditions import Test
 from spmdir.passes.fusion.terms import Rewrite
 from spmdir.passes.fusion.trace import Attempt, attempt_of
-from spmdir.rules import RuleSet
 
 
 @attrs.frozen
@@ -32,7 +30,7 @@ class Candidate:
         dying: the ops that go with the root.
         before: the cost of `dying`.
         after: the cost of what is made.
-        change: how `after` differs from `before`; less than FREE if the rewrite pays.
+        change: how `after` differs from `before`.
     """
 
     replacement: Replacement
@@ -47,26 +45,24 @@ class Engine:
     """Finds what rewrites make of the ops of one function.
 
     Attributes:
-        mesh: the mesh of the module, whose types are global.
-        rules: the rules of its ops.
+        pricing: what ops cost; with the mesh of the module, and the rules of its ops.
         conditions: the tests of the conditions by name.
         on_attempt: called with each match of a rewrite and what became of it; None if matches are not traced.
     """
 
-    mesh: Mesh
-    rules: RuleSet
+    pricing: Pricing
     conditions: Mapping[str, Test]
     on_attempt: Callable[[Attempt], None] | None = None
 
     def cheaper(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
-        """Return the cheapest form that `rewrite` gives `root`; None if that is not cheaper than `root`."""
+        """Return the cheapest form that `rewrite` gives `root`; None if that does not pay."""
         best: Candidate | None = None
         reasons: list[str] = []
         for found in matches(rewrite.left, root):
             for candidate in self._candidates(rewrite, found, root, reasons):
-                if best is None or candidate.change < best.change:
+                if best is None or (not candidate.change.pays, candidate.change) < (not best.change.pays, best.change):
                     best = candidate
-        pays = best is not None and best.change < FREE
+        pays = best is not None and best.change.pays
         if self.on_attempt is not None and (best is not None or reasons):
             costs = (best.before, best.after) if best else None
             self.on_attempt(attempt_of(rewrite.name, root, pays, costs, reasons))
@@ -74,7 +70,7 @@ class Engine:
 
     def _candidates(self, rewrite: Rewrite, found: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
         """Return the well-typed right sides of a match; `reasons` gets why there are none, where somebody asks."""
-        builder = Builder(self.mesh, rewrite.right, found, self.rules)
+        builder = Builder(self.pricing.mesh, rewrite.right, found, self.pricing.rules)
         if failed := self._failed_condition(rewrite, builder):
             reasons.append(failed)
             return []
@@ -84,8 +80,8 @@ class Engine:
             if isinstance(found.function, AtenOp) and found.function not in dying:
                 reasons.append(f"f = {found.function.name} has other users, so it would run twice")
                 continue
-            before = total(cost_of_op(op, self.mesh) for op in dying)
-            after = total(cost_of_node(node, self.mesh) for node in new_nodes(replacement))
+            before = total(self.pricing.of_op(op) for op in dying)
+            after = total(self.pricing.of_node(node) for node in new_nodes(replacement))
             candidates.append(Candidate(replacement, dying, before, after, change(before, after)))
         if self.on_attempt is not None:
             reasons += [f"does not type-check: {rejection}" for rejection in builder.rejections]

@@ -16,7 +16,7 @@ from spmdir.passes.fusion.benefit import RewriteCost
 REASONS_SHOWN = 3
 """How many reasons a remark lists."""
 
-_LABELS = ("wire bytes", "collectives", "bytes touched", "ops")
+_LABELS = ("wire bytes", "collectives", "bytes touched", "ops", "microseconds")
 
 
 @attrs.frozen
@@ -76,5 +76,6 @@ def _name(value: SSAValue) -> str:
 
 
 def _costs(before: RewriteCost, after: RewriteCost) -> str:
-    """Return the four costs before and after, the one that decides first told by its place: they compare in order."""
-    return ", ".join(f"{label} {a:g} → {b:g}" for label, a, b in zip(_LABELS, before, after, strict=True))
+    """Return the costs before and after, the one that decides first told by its place: they compare in order."""
+    sides = ((*cost[:-1], cost.seconds * 1e6) for cost in (before, after))
+    return ", ".join(f"{label} {a:g} → {b:g}" for label, a, b in zip(_LABELS, *sides, strict=True))

@@ -19,6 +19,26 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
 
 // Axes that are not cut are reduced after, on less; axes cut beside are cut at once.
+func.func @main(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<1024x1024xf32> attributes {spmd.decided_by = "propagate{topology=flat}"} {
+  %r = spmd.all_reduce %x on [a, b] op max : tensor<1024x1024xf32> <>
+  %y = spmd.slice %r on [c, a, d] dim 1 : tensor<1024x1024xf32> <c: S(1), a: S(1), d: S(1)>
+  return %y : tensor<1024x1024xf32>
+}
+
+// | spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
+// |
+// | func.func @main(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<1024x1024xf32> attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |   %x.slice = spmd.slice %x on [c] dim 1 : tensor<1024x1024xf32> <c: S(1), a: P(max), b: P(max)>
+// |   %x.reduce_scatter = spmd.reduce_scatter %x.slice on [a] dim 1 op max : tensor<1024x1024xf32> <c: S(1), a: S(1), b: P(max)>
+// |   %x.all_reduce = spmd.all_reduce %x.reduce_scatter on [b] op max : tensor<1024x1024xf32> <c: S(1), a: S(1)>
+// |   %y = spmd.slice %x.all_reduce on [d] dim 1 : tensor<1024x1024xf32> <c: S(1), a: S(1), d: S(1)>
+// |   return %y : tensor<1024x1024xf32>
+// | }
+
+// -----
+// On h100x8, two collectives of few bytes take longer than one.
+spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
+
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<16x8xf32> {
   %r = spmd.all_reduce %x on [a, b] op max : tensor<16x8xf32> <>
   %y = spmd.slice %r on [c, a, d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
@@ -28,10 +48,8 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P
 // | spmd.mesh @mesh <a = 2, b = 2, c = 2, d = 2>
 // |
 // | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: P(max), b: P(max)>}) -> tensor<16x8xf32> {
-// |   %x.slice = spmd.slice %x on [c] dim 1 : tensor<16x8xf32> <c: S(1), a: P(max), b: P(max)>
-// |   %x.reduce_scatter = spmd.reduce_scatter %x.slice on [a] dim 1 op max : tensor<16x8xf32> <c: S(1), a: S(1), b: P(max)>
-// |   %x.all_reduce = spmd.all_reduce %x.reduce_scatter on [b] op max : tensor<16x8xf32> <c: S(1), a: S(1)>
-// |   %y = spmd.slice %x.all_reduce on [d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
+// |   %r = spmd.all_reduce %x on [a, b] op max : tensor<16x8xf32> <>
+// |   %y = spmd.slice %r on [c, a, d] dim 1 : tensor<16x8xf32> <c: S(1), a: S(1), d: S(1)>
 // |   return %y : tensor<16x8xf32>
 // | }
 
