@@ -17,7 +17,6 @@ from spmdir.passes.executed import executed
 from spmdir.passes.finish import bound, copied, is_undecided, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 
-
 _LOWERED = frozenset(("lower-reshard", "fuse-collectives"))
 """The passes after which reshards have their collectives, if they needed some."""
 
