@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from spmdir.search.joint_states import Numbers, StateTable
+from spmdir.search.joint_placements import Numbers
+from spmdir.search.joint_states import StateTable
 from spmdir.search.prices import Prices
 from spmdir.search.repeats import Quotient
 

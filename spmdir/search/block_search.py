@@ -16,7 +16,9 @@ from spmdir.core.progress import say
 from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
 from spmdir.search.forest import improve_forest
-from spmdir.search.joint_states import Joint, JointPlacements, StateFinder, StateTable
+from spmdir.search.joint_placements import JointPlacements
+from spmdir.search.joint_states import StateFinder, StateTable
+from spmdir.search.joint_strategies import Joint
 from spmdir.search.messages import Messages
 from spmdir.search.prices import Prices
 from spmdir.search.problem import NodeStrategy, Problem

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdir.search.forest import from_each
-from spmdir.search.joint_states import Numbers
+from spmdir.search.joint_placements import Numbers
 
 _least = np.minimum.reduce
 

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from spmdir.search.assignment import Assignment
-from spmdir.search.joint_states import Numbers
+from spmdir.search.joint_placements import Numbers
 
 
 def improve_forest(now: Assignment, order: Iterable[int], least: float) -> float:

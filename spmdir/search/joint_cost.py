@@ -85,7 +85,7 @@ def node_seconds(
     work: Work, joint: Sequence[NodeStrategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
 ) -> float:
     """Return how long a node takes with a strategy on each of `axes`: its compute, and what it sends inside the op."""
-    spent = local_seconds(work, shared.topology, joint)
+    spent = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
     for at, (axis, strategy) in enumerate(zip(axes, joint, strict=True)):
         if not strategy.sent_bytes and not strategy.inner_bytes:
             continue

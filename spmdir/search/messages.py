@@ -24,7 +24,7 @@ import numpy as np
 from spmdir.search.assignment import Assignment
 from spmdir.search.ends import End, Star, Use
 from spmdir.search.forest import needed_beside
-from spmdir.search.joint_states import Numbers
+from spmdir.search.joint_placements import Numbers
 
 MOMENTUM = 0.8
 """The largest fraction of a change that is made again."""

@@ -21,7 +21,7 @@ from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.topology import Topology
 from spmdir.search.catalogue import LARGE
 from spmdir.search.joint_cost import value_seconds
-from spmdir.search.joint_states import JointPlacements, Numbers
+from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.repeats import Quotient
 
 NEVER = 1e6

@@ -7,7 +7,7 @@ get. An op has the strategies of its rule; an input, a constraint and an output 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -26,7 +26,7 @@ from spmdir.rules.strategies.strategy import ShardCounts
 from spmdir.search.work import NO_WORK, Work
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class NodeStrategy:
     """One choice of a node on one axis.
 
@@ -37,9 +37,10 @@ class NodeStrategy:
         inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
         sent_bytes: (bytes, factors) of what a rank sends inside the op, one collective each.
         expands: the op is replaced by several, as its rule says.
-        fraction: the fraction of the node's work that the busiest rank does.
+        partition: by which placement the first of the factors is sharded, and its elements; None if none is.
         factor_placements: how the factors are sharded, if not by S; see `Strategy.factor_placements`.
         text: the text that declares the strategy; see `Strategy.text`.
+        kinds: the kind of the partial value that each operand and result is, None if it is not; empty if none is.
     """
 
     operands: tuple[Placement, ...]
@@ -47,10 +48,18 @@ class NodeStrategy:
     factors: tuple[int, ...] = ()
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     expands: bool = False
-    fraction: float = 1.0
+    partition: tuple[ShardPlacement, int] | None = None
     factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
     sent_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    kinds: tuple[str | None, ...] = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: _kinds(self), takes_self=True)
+    )
+
+
+def _kinds(strategy: NodeStrategy) -> tuple[str | None, ...]:
+    kinds = tuple([placement.kind for placement in (*strategy.operands, *strategy.results)])
+    return kinds if any(kinds) else ()
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:
@@ -63,9 +72,28 @@ def splits(size: int, count: int, before: int) -> bool:
     return before == 1 or size % (count * before) == 0
 
 
-def largest_part(placement: Placement, size: int, count: int) -> float:
+def fractions(joint: Iterable[NodeStrategy], counts: Iterable[int]) -> list[float]:
+    """Return, by axis, the fraction of what the axes before it leave of a node that the busiest rank has.
+
+    Args:
+        joint: the strategy on each axis.
+        counts: the number of ranks on each axis.
+    """
+    found: list[float] = []
+    sharded: dict[int, int] = {}
+    for strategy, count in zip(joint, counts, strict=True):
+        if strategy.partition is None:
+            found.append(1.0)
+        else:
+            placement, size = strategy.partition
+            found.append(largest_part(placement, -(-size // sharded.get(strategy.factors[0], 1)), count))
+        for factor in strategy.factors:
+            sharded[factor] = sharded.get(factor, 1) * count
+    return found
+
+
+def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
     """Return the fraction of `size` elements in the largest shard by `placement` among `count` ranks."""
-    assert isinstance(placement, ShardPlacement)
     if type(placement) is Shard:
         return -(-size // count) / max(size, 1)
     try:
@@ -74,30 +102,31 @@ def largest_part(placement: Placement, size: int, count: int) -> float:
         return 1.0  # the size may be legal in another order of axes, which is not known here
 
 
-def _local(meta: TensorMeta, operand: int, strategies: Collection[NodeStrategy]) -> TensorMeta:
+def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[NodeStrategy, float]]) -> TensorMeta:
     """Return the type of an operand on the busiest rank."""
     shape = list(meta.shape)
-    for strategy in strategies:
+    for strategy, fraction in parts:
         dim = strategy.operands[operand].dim
         if dim is not None:
-            shape[dim] = round(shape[dim] * strategy.fraction)
+            shape[dim] = round(shape[dim] * fraction)
     return TensorMeta(tuple(shape), meta.dtype)
 
 
-def local_seconds(work: Work, topology: Topology, strategies: Collection[NodeStrategy]) -> float:
-    """Return how long a node computes on the busiest rank, by its strategies on several axes."""
+def local_seconds(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> float:
+    """Return how long a node computes on the busiest rank, by its strategies on axes of so many ranks."""
+    parts = list(zip(joint, fractions(joint, counts), strict=True))
     if topology.costs is not None and work.op:
-        found = topology.costs.op(work.op, [_local(meta, i, strategies) for i, meta in enumerate(work.operands)])
+        found = topology.costs.op(work.op, [_local(meta, i, parts) for i, meta in enumerate(work.operands)])
         if found is not None:
             return found.seconds
 
-    def fractions(which: str, count: int) -> list[float]:
-        placed = [(strategy.fraction, getattr(strategy, which)) for strategy in strategies]
+    def local(which: str, count: int) -> list[float]:
+        placed = [(fraction, getattr(strategy, which)) for strategy, fraction in parts]
         return [math.prod(f for f, placements in placed if placements[i].trait == "shard") for i in range(count)]
 
-    compute = math.prod(strategy.fraction for strategy in strategies)
-    operands = fractions("operands", len(work.operand_bytes))
-    return work.seconds(topology, compute, operands, fractions("results", len(work.result_bytes)))
+    compute = math.prod(fraction for _, fraction in parts)
+    operands = local("operands", len(work.operand_bytes))
+    return work.seconds(topology, compute, operands, local("results", len(work.result_bytes)))
 
 
 class StrategySource(Protocol):
@@ -120,6 +149,10 @@ class StrategySource(Protocol):
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         """Return the strategies on `axis` with `count` ranks, where other axes shard factors as `sharded` says."""
+        ...
+
+    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+        """Return the strategies on `axis` with `count` ranks that are legal beside some of other axes."""
         ...
 
     def on(self, mesh: Mesh) -> StrategySource:
@@ -193,6 +226,7 @@ class Annotation:
     work: Work = NO_WORK
     parts: tuple[str, ...] = ()
     plugin_placements: tuple[Placement, ...] = ()
+    _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
     def annotations(self) -> Collection[Sharding]:
@@ -203,31 +237,31 @@ class Annotation:
         return {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
-        fixed = self.sharding is not None and axis not in self.sharding.open_axes
-        placements = (self.sharding[axis],) if fixed and self.sharding is not None else self._free(count)
-        if not fixed and axis in self.parts:
-            placements = tuple(
-                p for p in placements if p.dim is None or splits(self.meta.shape[p.dim], count, sharded.of(p.dim))
-            )
-        return tuple(
-            NodeStrategy(
-                () if self.role == "input" else (placement,),
-                () if self.role == "output" else (placement,),
-                () if placement.dim is None else (placement.dim,),
-                fraction=self._fraction(placement, count, sharded),
-            )
-            for placement in placements
-        )
+        found = self.candidates(axis, count)
+        if axis not in self.parts or self._is_fixed(axis):
+            return found
+        return tuple(s for s in found if not s.partition or splits(s.partition[1], count, sharded.of(s.factors[0])))
+
+    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+        placed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
+        if (placed, count) not in self._known:
+            placements = self._free(count) if placed is None else (placed,)
+            self._known[placed, count] = tuple(map(self._strategy, placements))
+        return self._known[placed, count]
 
     def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
-    def _fraction(self, placement: Placement, count: int, sharded: ShardCounts) -> float:
-        """Return the fraction of the value in the largest shard."""
-        if not isinstance(placement, ShardPlacement):
-            return 1.0
-        before = math.ceil(self.meta.shape[placement.dim] / sharded.of(placement.dim))
-        return largest_part(placement, before, count)
+    def _is_fixed(self, axis: str) -> bool:
+        return self.sharding is not None and axis not in self.sharding.open_axes
+
+    def _strategy(self, placement: Placement) -> NodeStrategy:
+        return NodeStrategy(
+            () if self.role == "input" else (placement,),
+            () if self.role == "output" else (placement,),
+            () if placement.dim is None else (placement.dim,),
+            partition=(placement, self.meta.shape[placement.dim]) if isinstance(placement, ShardPlacement) else None,
+        )
 
     def _free(self, count: int) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)

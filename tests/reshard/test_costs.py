@@ -154,7 +154,7 @@ func.func @f(%x: tensor<8x4xf32>, %y: tensor<4x8xf32>) -> tensor<8x8xf32> {
     machine = attrs.evolve(H100X8, costs=parse_costs("aten.mm f32[2,4] f32[4,8] = 3.0\n", "c"))
     problem = build_problem(ir.main_function(module), ir.mesh(module), ir.context().rules, machine)[1]
     source = problem.nodes[2].source
-    times = {s.factors: local_seconds(source.work, machine, [s]) for s in source.strategies("tp", 4, UNSHARDED)}
+    times = {s.factors: local_seconds(source.work, machine, [s], [4]) for s in source.strategies("tp", 4, UNSHARDED)}
     assert [factors for factors, seconds in times.items() if seconds == 3.0] == [(0,)]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
+from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import Node, NodeStrategy, Problem
 from spmdir.search.repeats import Quotient
@@ -109,19 +109,21 @@ def _may_nest(mesh: Mesh, node: Node, joint: Joint, outer: int, inner: int) -> b
 
 
 def joint_strategies(mesh: Mesh, node: Node) -> list[Joint]:
-    """Return what a node may do on all axes together: on each axis, the strategies that are legal beside those before.
+    """Return what a node may do on all axes together: strategies of which each is listed beside all others.
 
-    No value has partial values of two kinds. Where no strategy is legal, those of the axis by itself are.
+    No value has partial values of two kinds. Where nothing is legal, all is.
     """
-    found: list[Joint] = [()]
-    for axis, count in mesh.axes:
-        longer: list[Joint] = []
-        for joint in found:
-            beside = shard_counts(zip(joint, mesh.sizes.values(), strict=False))
-            legal = [s for s in node.source.strategies(axis, count, beside) if not _mixes_kinds(joint, s)]
-            longer += [(*joint, s) for s in legal or node.source.strategies(axis, count, UNSHARDED)]
-        found = longer
-    return found
+    every = list(itertools.product(*(node.source.candidates(axis, count) for axis, count in mesh.axes)))
+    return [joint for joint in every if _is_legal(mesh, node, joint)] or every
+
+
+def _is_legal(mesh: Mesh, node: Node, joint: Joint) -> bool:
+    for (axis, count), strategy in zip(mesh.axes, joint, strict=True):
+        others = [(one, ranks) for one, (name, ranks) in zip(joint, mesh.axes, strict=True) if name != axis]
+        if strategy not in node.source.strategies(axis, count, shard_counts(others)):
+            return False
+    placed = [(*one.operands, *one.results) for one in joint]
+    return all(len({placement.kind for placement in value} - {None}) <= 1 for value in zip(*placed, strict=True))
 
 
 def unmerged(problem: Problem) -> Quotient:
@@ -153,12 +155,6 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         collectives=problem.collectives,
         topology=problem.topology,
     )
-
-
-def _mixes_kinds(joint: Joint, strategy: NodeStrategy) -> bool:
-    """Return whether a value would have partial values of two kinds, as sums and maxima."""
-    placed = [(*strategy.operands, *strategy.results), *((*one.operands, *one.results) for one in joint)]
-    return any(len({placement.kind for placement in value} - {None}) > 1 for value in zip(*placed, strict=True))
 
 
 def _used(

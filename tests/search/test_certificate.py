@@ -49,6 +49,22 @@ def test_no_decision_on_all_axes_together_costs_less_than_the_bound(program: Pro
     assert 0.4 * best <= found <= best * (1 + 1e-9)
 
 
+@settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs([Mesh({"a": 2, "b": 2, "c": 2})], ops=1, lengths=(3, 8)))
+def test_no_decision_on_three_axes_costs_less_than_the_bound(program: Program) -> None:
+    problem = problem_of(program.text)
+    best = best_of(problem, 1000)
+    if best is not None:
+        assert certify(problem, 1.1 * best).lower_bound <= best * (1 + 1e-9)
+
+
 def test_the_bound_of_merged_layers_holds_for_layers_that_are_decided_one_by_one() -> None:
     problem = stack(7)
     best = best_of(problem)

@@ -54,7 +54,7 @@ def cost(problem: Problem, strategies: Sequence[NodeStrategy]) -> float:
         return axis_price(source, target, size, count, topology=problem.topology).seconds
 
     nodes = zip(problem.nodes, strategies, strict=True)
-    total = sum(local_seconds(node.source.work, problem.topology, [strategy]) for node, strategy in nodes)
+    total = sum(local_seconds(node.source.work, problem.topology, [strategy], [count]) for node, strategy in nodes)
     made, requests = {}, {value: {} for value in range(len(problem.values))}
     for node, strategy in zip(problem.nodes, strategies, strict=True):
         for size, _ in strategy.inner_bytes:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 
 import attrs
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement
+from spmdir.core.placement.base import Placement, ShardPlacement
 from spmdir.core.placement.standard import R
 from spmdir.core.sharding import Sharding
 from spmdir.rules import OpRule, Strategy
-from spmdir.rules.strategies.strategy import ShardCounts, shard_counts
-from spmdir.search.problem import NodeStrategy, Problem, largest_part, parts_of, splits
+from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
+from spmdir.search.problem import NodeStrategy, Problem, parts_of, splits
 from spmdir.search.work import Work
 
 _ADDING = ("sum", "avg", "product")
@@ -61,6 +60,12 @@ class OpStrategies:
             self._known[key] = self._strategies(self.rule, axis, count, sharded)
         return self._known[key]
 
+    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+        found = dict.fromkeys(self.strategies(axis, count, UNSHARDED))
+        for majors in self.majors.values():
+            found.update(dict.fromkeys(self.strategies(axis, count, self._finished(majors))))
+        return tuple(found)
+
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
         if not fitting and self.sizes:
@@ -71,7 +76,12 @@ class OpStrategies:
         fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
         if axis in self.parts:
             fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
-        return tuple(self._strategy(s, count, sharded) for s in fitting)
+        return tuple(self._strategy(s, count) for s in fitting)
+
+    def _finished(self, factors: Collection[int]) -> ShardCounts:
+        """Return the counts where other axes shard `factors` to single elements."""
+        assert self.rule is not None
+        return ShardCounts({factor: self.rule.factors[factor].size for factor in sorted(factors)})
 
     def _gives(self, strategy: Strategy, axis: str) -> bool:
         """Return whether the results of `strategy` on `axis` agree with the user annotations."""
@@ -108,29 +118,29 @@ class OpStrategies:
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
 
-    def _strategy(self, strategy: Strategy, count: int, sharded: ShardCounts) -> NodeStrategy:
-        if not strategy.factors or self.rule is None:
-            if strategy not in self._made:
-                self._made[strategy] = NodeStrategy(strategy.operands, strategy.results)
-            return self._made[strategy]
-        factor = strategy.factors[0]
-        size, before = self.rule.factors[factor].size, sharded.of(factor)
-        fraction = largest_part(strategy.placement_of(factor), math.ceil(size / before), count)
-        key = strategy, count, fraction
+    def _strategy(self, strategy: Strategy, count: int) -> NodeStrategy:
+        key = strategy, count
         if key not in self._made:
-            expands = strategy.rewrite == "expand"
-            self._made[key] = NodeStrategy(
-                strategy.operands,
-                strategy.results,
-                strategy.factors,
-                self._inner(factor) if expands else self._halos(factor),
-                expands,
-                fraction,
-                strategy.factor_placements,
-                strategy.text,
-                self.rule.rotated(strategy, count),
-            )
+            self._made[key] = self._node_strategy(strategy, count)
         return self._made[key]
+
+    def _node_strategy(self, strategy: Strategy, count: int) -> NodeStrategy:
+        if not strategy.factors or self.rule is None:
+            return NodeStrategy(strategy.operands, strategy.results)
+        factor, expands = strategy.factors[0], strategy.rewrite == "expand"
+        placement = strategy.placement_of(factor)
+        assert isinstance(placement, ShardPlacement)
+        return NodeStrategy(
+            strategy.operands,
+            strategy.results,
+            strategy.factors,
+            self._inner(factor) if expands else self._halos(factor),
+            expands,
+            (placement, self.rule.factors[factor].size),
+            strategy.factor_placements,
+            strategy.text,
+            self.rule.rotated(strategy, count),
+        )
 
     def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
         """Return whether the strategy shards a factor over more ranks than it has elements."""

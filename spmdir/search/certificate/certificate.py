@@ -7,10 +7,11 @@ import attrs
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.search.certificate.alike import AlikeNodes, alike
-from spmdir.search.certificate.all_states import Joint, states_of
+from spmdir.search.certificate.all_states import states_of
 from spmdir.search.certificate.dual_bound import DualBound
 from spmdir.search.certificate.reshard_bounds import ReshardBounds
 from spmdir.search.joint_cost import node_seconds
+from spmdir.search.joint_strategies import Joint
 from spmdir.search.problem import Problem
 
 DEPTH = 4
