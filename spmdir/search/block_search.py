@@ -36,10 +36,10 @@ FORESTS = 3
 UNDECIDED = 4
 """After how many turns of messages the first decision is made."""
 
-NEAR = 0.01
-"""A decision is good enough that is so near the bound, as a part of its cost."""
+NEAR = 0.02
+"""A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
-PATIENCE = 2
+PATIENCE = 4
 """After how many turns without progress the search ends."""
 
 PROGRESS = 0.1
@@ -87,7 +87,7 @@ class BlockSearch:
         """Return the strategies of each part on all axes, after at most `effort` turns of messages."""
         if self.start is not None:
             self._consider(self.start, FORESTS)
-        last, bound = 0, 0.0
+        last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
         for turn in range(max(effort, 1)):
             self.messages.improve()
             if turn < min(UNDECIDED, effort - 1):
@@ -96,7 +96,7 @@ class BlockSearch:
             gap = self.least - self.messages.bound
             if progress or self.messages.bound - bound > PROGRESS * gap:
                 last, bound = turn, self.messages.bound
-            if gap <= NEAR * self.least or turn - last >= PATIENCE:
+            if gap <= NEAR * (self.least - floor) or turn - last >= PATIENCE:
                 break
         now = self.now
         now.assume(self.best)
