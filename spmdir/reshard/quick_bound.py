@@ -21,8 +21,8 @@ from spmdir.reshard.topology import Topology
 class QuickBound:
     """The least that remains from any sharding of a tensor to one target.
 
-    For placements of plug-ins, whose steps may take any number of hops, and with measured times, latency is that of no
-    hop.
+    For placements of plug-ins, whose steps may take any number of hops, latency is that of no hop. With measured times,
+    which may be any, it is bytes alone that are bounded.
 
     Args:
         shape: the global shape.
@@ -30,16 +30,17 @@ class QuickBound:
     """
 
     def __init__(self, shape: tuple[int, ...], itemsize: float, target: Sharding, mesh: Mesh, topology: Topology):
+        is_modelled = topology.costs is None
         self._shape, self._itemsize, self._sizes = shape, itemsize, mesh.sizes
-        self._is_known = topology.costs is None and _is_standard(target)
+        self._is_known = is_modelled and _is_standard(target)
         self._left = [axis for axis, _ in target.partial]
         self._together = mesh.group_size(self._left)
         self._need = self._lengths(target) if self._is_known else ()
         self._groups = _group_sizes(mesh)
-        self._start = topology.base_latency
+        self._start = topology.base_latency if is_modelled else 0.0
         is_within_node = node_count(mesh.axis_names, mesh) == 1
         self._hop = topology.intra_latency if is_within_node else min(topology.intra_latency, topology.inter_latency)
-        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
+        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth) if is_modelled else math.inf
 
     def of(self, source: Sharding) -> tuple[float, float]:
         """Return the least seconds and the least bytes that a rank sends from `source` to the target."""

@@ -144,6 +144,17 @@ def test_a_plan_takes_the_measured_times() -> None:
     assert "all_reduce" not in kinds[1.0][0] and kinds[1.0][1] < 1e-3
 
 
+def test_steps_that_are_faster_than_any_model_are_found() -> None:
+    lines = """
+        all_reduce 4 ranks 1536 bytes = 10e-6
+        reduce_scatter 4 ranks 768 bytes = 1e-6
+        all_gather 4 ranks 768 bytes = 1e-6
+    """
+    machine = attrs.evolve(H100X8, costs=parse_costs(lines, "c"))
+    plan = plan_reshard((256,), "f32", "tp: P", "", Mesh({"tp": 4}), machine)
+    assert ([step.kind for step in plan.steps], plan.seconds) == (["reduce_scatter", "all_gather"], 2e-6)
+
+
 def test_the_search_takes_the_measured_time_of_an_op_on_what_a_rank_has() -> None:
     text = """spmd.mesh @mesh <tp = 4>
 func.func @f(%x: tensor<8x4xf32>, %y: tensor<4x8xf32>) -> tensor<8x8xf32> {
