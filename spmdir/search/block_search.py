@@ -36,6 +36,9 @@ FORESTS = 3
 UNDECIDED = 4
 """After how many turns of messages the first decision is made."""
 
+FEW_NODES = 40
+"""Up to how many nodes a program is small: none merged, three axes together, and no end before the bound is met."""
+
 NEAR = 0.02
 """A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
@@ -88,6 +91,7 @@ class BlockSearch:
         if self.start is not None:
             self._consider(self.start, FORESTS)
         last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
+        near = NEAR if len(self.now.choice) > FEW_NODES else LEAST
         for turn in range(max(effort, 1)):
             self.messages.improve()
             if turn < min(UNDECIDED, effort - 1):
@@ -96,7 +100,7 @@ class BlockSearch:
             gap = self.least - self.messages.bound
             if progress or self.messages.bound - bound > PROGRESS * gap:
                 last, bound = turn, self.messages.bound
-            if gap <= NEAR * (self.least - floor) or turn - last >= PATIENCE:
+            if gap <= near * (self.least - floor) or turn - last >= PATIENCE:
                 break
         now = self.now
         now.assume(self.best)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.search.block_search import BlockSearch
+from spmdir.search.block_search import FEW_NODES, BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
@@ -24,9 +24,6 @@ DEPTH = 4
 
 LAYERS = 6
 """How many equal layers programs of more than a few are decided for."""
-
-FEW_NODES = 40
-"""Up to how many nodes a program is small: none of its nodes are merged, and three axes are decided together."""
 
 TOGETHER = 2
 """The most axes that are decided together, but in programs of few nodes."""
