@@ -135,7 +135,7 @@ class BlockSearch:
 def _position(states: StateTable, joint: Sequence[NodeStrategy | None]) -> int:
     """Return which of the states has these strategies; the cheapest by itself if none has."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
-    for at in range(len(states.joints)):
+    for at in range(len(states.order)):
         if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True)):
             return at
     return int(states.seconds.argmin())

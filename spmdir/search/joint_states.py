@@ -42,6 +42,9 @@ class Numbered:
         shards: 1.0 for each of these that the strategy shards, else 0.0.
         factor: the first factor that it shards; -1 if there is none.
         fraction: the fraction of the work that the busiest rank does, if no other axis shards this factor.
+        is_known: whether all of its placements are in the catalogue.
+        is_several: whether it shards several factors.
+        sends: whether it sends something inside the op.
     """
 
     strategy: NodeStrategy
@@ -49,6 +52,9 @@ class Numbered:
     shards: tuple[float, ...]
     factor: int
     fraction: float
+    is_known: bool
+    is_several: bool
+    sends: bool
 
 
 @attrs.frozen(eq=False)
@@ -56,13 +62,15 @@ class StateTable:
     """The states of the nodes of one source.
 
     Attributes:
-        joints: by state, one strategy for each axis of the mesh.
+        by_axis: for each axis of the mesh, strategies.
+        chosen: [states, axes], which of these each state takes.
         order: by state, the axes, by position, those that shard one factor in nesting order.
         seconds: what each takes inside the op.
         operands, results: [states, operands] and [states, results], joint placements.
     """
 
-    joints: Sequence[tuple[Numbered, ...]]
+    by_axis: Sequence[Sequence[NodeStrategy]]
+    chosen: Numbers
     order: Sequence[tuple[int, ...]]
     seconds: Numbers
     operands: Numbers
@@ -70,7 +78,7 @@ class StateTable:
 
     def strategies(self, state: int) -> Joint:
         """Return the strategy of a state on each axis."""
-        return tuple([one.strategy for one in self.joints[state]])
+        return tuple([found[at] for found, at in zip(self.by_axis, self.chosen[state].tolist(), strict=True)])
 
 
 class StateFinder:
@@ -82,7 +90,7 @@ class StateFinder:
         self._natural = tuple(range(len(self.axes)))
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         self._known: dict[object, StateTable] = {}
-        self._numbered: dict[tuple[int, int], Numbered] = {}
+        self._numbered: dict[tuple[NodeStrategy, int], Numbered] = {}
         self._idle = list(zip(*[self._idle_on(axis, count) for axis, count in self.axes], strict=True))
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[NodeStrategy | None] | None) -> StateTable:
@@ -104,9 +112,8 @@ class StateFinder:
             counts = self.placements.counts
             by_axis = [[self._number(s, count) for s in of] for of, count in zip(chosen.by_axis, counts, strict=True)]
             rows = chosen.chosen
-            if any(-1 in one.placed for of in by_axis for one in of):
-                is_known = [[-1 not in one.placed for one in of] for of in by_axis]
-                rows = [row for row in rows if all(of[at] for of, at in zip(is_known, row, strict=True))]
+            if not all(one.is_known for of in by_axis for one in of):
+                rows = [row for row in rows if all(of[at].is_known for of, at in zip(by_axis, row, strict=True))]
             if not rows:
                 raise Unsolvable(self.shared.first[part], self._without_strategy(source, block))
             found = self._known[key] = self._states(source, block, by_axis, np.array(rows))
@@ -124,19 +131,27 @@ class StateFinder:
 
     def _without_strategy(self, source: StrategySource, block: Sequence[int]) -> str:
         for axis, count in [self.axes[position] for position in block]:
-            if not any(-1 not in self._number(strategy, count).placed for strategy in source.candidates(axis, count)):
+            if not any(self._number(strategy, count).is_known for strategy in source.candidates(axis, count)):
                 return axis
         return self.axes[block[-1]][0]
 
     def _number(self, strategy: NodeStrategy, count: int) -> Numbered:
-        found = self._numbered.get((id(strategy), count))
+        found = self._numbered.get((strategy, count))
         if found is None:
             index = self.placements.catalogue.index
             placed = tuple([index.get(placement, -1) for placement in (*strategy.operands, *strategy.results)])
             shards = tuple([float(p.trait == "shard") for p in (*strategy.operands, *strategy.results)])
-            factor = strategy.factors[0] if strategy.factors else -1
-            found = Numbered(strategy, placed, shards, factor, *fractions([strategy], [count]))
-            self._numbered[id(strategy), count] = found
+            found = Numbered(
+                strategy,
+                placed,
+                shards,
+                factor=strategy.factors[0] if strategy.factors else -1,
+                fraction=fractions([strategy], [count])[0],
+                is_known=-1 not in placed,
+                is_several=len(strategy.factors) > 1,
+                sends=bool(strategy.sent_bytes or strategy.inner_bytes),
+            )
+            self._numbered[strategy, count] = found
         return found
 
     def _states(
@@ -147,27 +162,25 @@ class StateFinder:
         Args:
             rows: [joint strategies, axes], which of `by_axis` each takes.
         """
+        strategies = [[one.strategy for one in of] for of in by_axis]
         columns = list(zip(by_axis, rows.T, strict=True))
         placed = np.stack([np.array([one.placed for one in of])[at] for of, at in columns], axis=-1)
-        joints = [tuple([of[at] for of, at in zip(by_axis, row, strict=True)]) for row in rows.tolist()]
-        seconds, numbers = self._seconds(source, by_axis, rows, joints), self.placements.numbers(placed)
-        states, orders = list(range(len(joints))), [self._natural] * len(joints)
+        seconds, numbers = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
+        orders = [self._natural] * len(rows)
         nested = self._nested(placed)
         if nested:
-            found = [
+            every = [
                 (at, order)
-                for at in states
-                for order in (self._orders(source, block, joints[at]) if at in nested else (self._natural,))
+                for at, row in enumerate(rows.tolist())
+                for order in (self._orders(source, block, by_axis, row) if at in nested else orders[:1])
             ]
-            states, orders = map(list, zip(*found, strict=True))
-            numbers = numbers[states]
-            for at, (joint, order) in enumerate(found):
+            states, orders = map(list, zip(*every, strict=True))
+            rows, seconds, numbers = rows[states], seconds[states], numbers[states]
+            for state, (at, order) in enumerate(every):
                 if order != self._natural:
-                    numbers[at] = [self.placements.number(tuple(axes), order) for axes in placed[joint].tolist()]
-        operands = len(joints[0][0].strategy.operands)
-        return StateTable(
-            [joints[at] for at in states], orders, seconds[states], numbers[:, :operands], numbers[:, operands:]
-        )
+                    numbers[state] = [self.placements.number(tuple(axes), order) for axes in placed[at].tolist()]
+        operands = len(strategies[0][0].operands)
+        return StateTable(strategies, rows, orders, seconds, numbers[:, :operands], numbers[:, operands:])
 
     def _nested(self, placed: Numbers) -> frozenset[int]:
         """Return which joint strategies shard a dimension of some value by several axes."""
@@ -182,25 +195,22 @@ class StateFinder:
         source: StrategySource,
         by_axis: Sequence[Sequence[Numbered]],
         rows: Numbers,
-        joints: Sequence[tuple[Numbered, ...]],
     ) -> Numbers:
         """Return, by joint strategy, what it takes inside the op."""
         work, topology = source.work, self.shared.topology
         is_measured = topology.costs is not None and work.op
-        sends = any(one.strategy.sent_bytes or one.strategy.inner_bytes for found in by_axis for one in found)
-        if work is NO_WORK and not sends:
-            return np.zeros(len(rows))
-        if is_measured or sends:
+        if is_measured or any(one.sends for of in by_axis for one in of):
             axes = self.placements.axes
-            return np.array(
-                [node_seconds(work, [s.strategy for s in joint], axes, self.mesh, self.shared) for joint in joints]
-            )
+            joints = [[of[at].strategy for of, at in zip(by_axis, row, strict=True)] for row in rows.tolist()]
+            return np.array([node_seconds(work, joint, axes, self.mesh, self.shared) for joint in joints])
+        if work is NO_WORK:
+            return np.zeros(len(rows))
         local = np.ones(1)
         compute = self._fractions_of(by_axis, rows)
         for axis, found in enumerate(by_axis):
             shards = np.array([one.shards for one in found])[rows[:, axis]]
             local = local * (1.0 - shards + shards * compute[:, axis, None])
-        parts, operands = list(local.T), len(joints[0][0].strategy.operands)
+        parts, operands = list(local.T), len(by_axis[0][0].strategy.operands)
         results = parts[operands : operands + len(work.result_bytes)]
         launches, arithmetic, traffic = work.terms(topology, compute.prod(1), parts[: len(work.operand_bytes)], results)
         return launches + np.maximum(arithmetic, traffic)
@@ -210,21 +220,22 @@ class StateFinder:
         counts, columns = self.placements.counts, list(zip(by_axis, rows.T, strict=True))
         found = np.stack([np.array([one.fraction for one in of])[at] for of, at in columns], axis=1)
         factors = np.stack([np.array([one.factor for one in of])[at] for of, at in columns], axis=1)
-        together = np.full(len(rows), any(len(one.strategy.factors) > 1 for of in by_axis for one in of))
+        together = np.full(len(rows), any(one.is_several for of in by_axis for one in of))
         for one, other in itertools.combinations(self._natural, 2):
             together |= (factors[:, one] == factors[:, other]) & (factors[:, one] >= 0)
         for at in np.flatnonzero(together).tolist():
-            found[at] = fractions(
-                [of[index].strategy for of, index in zip(by_axis, rows[at].tolist(), strict=True)], counts
-            )
+            joint = [of[index].strategy for of, index in zip(by_axis, rows[at].tolist(), strict=True)]
+            found[at] = fractions(joint, counts)
         return found
 
-    def _orders(self, source: StrategySource, block: Sequence[int], joint: Sequence[Numbered]) -> list[tuple[int, ...]]:
+    def _orders(
+        self, source: StrategySource, block: Sequence[int], by_axis: Sequence[Sequence[Numbered]], row: Sequence[int]
+    ) -> list[tuple[int, ...]]:
         """Return the nesting orders that the axes may have: any, but for user annotations and factors.
 
         Where more than `NESTED` axes shard something, those outside the block stay in the order of the mesh.
         """
-        factors = [one.factor for one in joint]
+        factors = [of[at].factor for of, at in zip(by_axis, row, strict=True)]
         sharding = [axis for axis, factor in enumerate(factors) if factor >= 0]
         moving = sharding if len(sharding) <= NESTED else [axis for axis in sharding if axis in block]
         found = []

@@ -41,7 +41,7 @@ def test_states_take_as_long_as_their_strategies_one_by_one(topology) -> None:
     for node, states in zip(search.now.shared.nodes, search.now.states, strict=True):
         one_by_one = [
             node_seconds(node.source.work, states.strategies(state), ("a", "b"), problem.mesh, problem)
-            for state in range(len(states.joints))
+            for state in range(len(states.order))
         ]
         assert states.seconds.tolist() == one_by_one
 
