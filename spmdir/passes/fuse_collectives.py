@@ -10,7 +10,7 @@ from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -20,17 +20,19 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.finish import copied
 from spmdir.passes.fusion.benefit import Pricing
 from spmdir.passes.fusion.engine import Engine
+from spmdir.passes.fusion.limited_memory import most_bytes, peak_bytes, restore
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_files import read_rewrites
 from spmdir.passes.fusion.rewriting import Rewriting
 from spmdir.passes.fusion.terms import Rewrite, duplicates
 from spmdir.passes.fusion.trace import Attempt, remark
 from spmdir.passes.options import Count
-from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.pipeline import Pipeline, as_pipeline
 from spmdir.passes.preconditions import global_functions, reject_open_sizes
-from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
+from spmdir.passes.propagation.noted_options import Memory, machine_of, remark_other_machine
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
@@ -47,6 +49,8 @@ class FuseCollectivesPass(ModulePass):
         max-sweeps: how often to go over the program while something changes.
         topology: what the mesh runs on, a preset or a TOML file; `auto` is what propagate decided for.
         costs: a file of measured times, which come before those of the topology; those of propagate if none is given.
+        memory: what a rank may hold at once, as of propagate; `auto` is what propagate decided for. What would hold
+            more is not made, unless it holds no more than before.
         trace: print a remark to stderr for each match of a rewrite: that it was applied, or why not.
     """
 
@@ -56,6 +60,7 @@ class FuseCollectivesPass(ModulePass):
     max_sweeps: Count = 64
     topology: str = "auto"
     costs: str = ""
+    memory: Memory = "auto"
     trace: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -82,22 +87,39 @@ class FuseCollectivesPass(ModulePass):
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
         reject_open_sizes(module, self.name)
-        for function in global_functions(module, self.name):
-            block = function.body.block
-            machine = machine_of(function, as_pipeline(context.pipeline), self.topology, self.costs)
+        mesh, pipeline = ir.mesh(module), as_pipeline(context.pipeline)
+        functions = global_functions(module, self.name)
+        machines = [machine_of(one, pipeline, self.topology, self.costs, self.memory) for one in functions]
+        for function, machine in zip(functions, machines, strict=True):
             remark_other_machine(function, machine, self.name)
-            pricing = Pricing(ir.mesh(module), context.rules, machine.topology)
-            engine = Engine(pricing, conditions, on_attempt)
-            rewriting = Rewriting(rewrites, engine, Names(block))
-            waiting: set[Operation] | None = None
-            for _ in range(self.max_sweeps):
-                ops = [op for op in block.ops if isinstance(op, ValueOp)]
-                changed = _merge_duplicates(ops) + _erase_unused(ops)
-                if waiting is not None:
-                    waiting = waiting.union(*(_users(value, rewriting.reach) for value in changed))
-                    if not waiting:
-                        break
-                waiting = _sweep(ops, rewriting, waiting)
+        limit = min(machine.memory for machine in machines)
+        fits = max(most_bytes(function, mesh) for function in functions) <= limit
+        original = module if fits else copied(module)
+        for holds_no_more in (False, True):
+            attempts: list[Attempt] = []
+            for function, machine in zip(ir.functions(module), machines, strict=True):
+                pricing = Pricing(mesh, context.rules, machine.topology)
+                engine = Engine(pricing, conditions, attempts.append if on_attempt else None, holds_no_more)
+                self._rewrite(function.body.block, rewrites, engine)
+            if fits or _fits(module, original, pipeline, limit):
+                for attempt in attempts if on_attempt else ():
+                    on_attempt(attempt)  # type: ignore  # not None
+                return
+            restore(module, original)
+
+    def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> None:
+        """Rewrite the ops of `block` as long as something changes."""
+        rewriting = Rewriting(rewrites, engine, Names(block))
+        waiting: set[Operation] | None = None
+        for _ in range(self.max_sweeps):
+            ops = [op for op in block.ops if isinstance(op, ValueOp)]
+            # One collective for equal ones is held from the first of them to the last use.
+            changed = _erase_unused(ops) if engine.holds_no_more else _merge_duplicates(ops) + _erase_unused(ops)
+            if waiting is not None:
+                waiting = waiting.union(*(_users(value, rewriting.reach) for value in changed))
+                if not waiting:
+                    break
+            waiting = _sweep(ops, rewriting, waiting)
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
@@ -111,6 +133,12 @@ class FuseCollectivesPass(ModulePass):
                     f"there is no rewrite '{name}'; there are {', '.join(names)}{did_you_mean(name, names)}"
                 )
         return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
+
+
+def _fits(module: ModuleOp, original: ModuleOp, pipeline: Pipeline, limit: float) -> bool:
+    """Return whether a rank holds no more than `limit`, or than in the `original` of `module`."""
+    peak = peak_bytes(module, pipeline)
+    return peak <= limit or peak <= peak_bytes(original, pipeline)
 
 
 def _sweep(ops: Sequence[ValueOp], rewriting: Rewriting, waiting: set[Operation] | None) -> set[Operation]:

@@ -30,6 +30,7 @@ from spmdir.passes.fusion.trace import Attempt
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.type_check.type_check import match
 from spmdir.report.communication import comm_report
+from spmdir.report.memory import memory_report
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.steps import Step, make_step
 from spmdir.rules import default
@@ -108,6 +109,15 @@ def test_a_second_run_changes_nothing(kind: str) -> None:
         if f"spmd.{kind}" in text:
             once = ir.print_ir(run_passes(ir.parse(text), "fuse-collectives"))
             assert ir.print_ir(run_passes(ir.parse(once), "fuse-collectives")) == once, name
+
+
+@pytest.mark.parametrize(("memory", "gathers"), [("none", 2), ("auto", 2), ("3MB", 2), ("2MB", 3), ("least", 3)])
+def test_a_program_that_would_not_fit_is_not_made(memory: str, gathers: int) -> None:
+    text = PARTS[[name for name, _ in PARTS].index("what-would-exceed-the-memory-is-not-made-1")][1]
+    fused = run_passes(ir.parse(text), f"fuse-collectives{{memory={memory}}}")
+    assert ir.print_ir(fused).count("= spmd.all_gather") == gathers
+    if gathers == 3:
+        assert memory_report(fused).peak_bytes == memory_report(ir.parse(text)).peak_bytes
 
 
 class Program:
@@ -359,6 +369,7 @@ def test_rewrites_and_conditions_of_plug_ins_are_those_of_the_context(holds: boo
     (attempt,) = attempts
     assert (attempt.rewrite, attempt.root, attempt.applied) == ("mine", "%y = spmd.slice", holds)
     if holds:
+        assert attempt.before is not None and attempt.after is not None
         assert attempt.before[:-1] == RewriteCost(wire_bytes=0, collectives=0, touched_bytes=16, ops=2, seconds=0)[:-1]
         assert attempt.after[:-1] == RewriteCost(wire_bytes=0, collectives=0, touched_bytes=8, ops=2, seconds=0)[:-1]
         assert 0 < attempt.after.seconds < attempt.before.seconds

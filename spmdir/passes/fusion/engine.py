@@ -16,10 +16,19 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.benefit import Pricing, RewriteCost, change, total
 from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
-from spmdir.passes.fusion.replacement import Replacement, dying_ops, new_nodes
+from spmdir.passes.fusion.replacement import (
+    Node,
+    Replacement,
+    dying_ops,
+    existing_values,
+    meta_at,
+    new_nodes,
+    sharding_at,
+)
 from spmdir.passes.fusion.rewrite_conditions import Test
 from spmdir.passes.fusion.terms import Rewrite
 from spmdir.passes.fusion.trace import Attempt, attempt_of
+from spmdir.reshard.cost import local_bytes
 
 
 @attrs.frozen
@@ -48,11 +57,13 @@ class Engine:
         pricing: what ops cost; with the mesh of the module, and the rules of its ops.
         conditions: the tests of the conditions by name.
         on_attempt: called with each match of a rewrite and what became of it; None if matches are not traced.
+        holds_no_more: whether only rewrites are made by which a rank holds no more.
     """
 
     pricing: Pricing
     conditions: Mapping[str, Test]
     on_attempt: Callable[[Attempt], None] | None = None
+    holds_no_more: bool = False
 
     def cheaper(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
         """Return the cheapest form that `rewrite` gives `root`; None if that does not pay."""
@@ -80,12 +91,26 @@ class Engine:
             if isinstance(found.function, AtenOp) and found.function not in dying:
                 reasons.append(f"f = {found.function.name} has other users, so it would run twice")
                 continue
+            if self.holds_no_more and self._may_hold_more(root, replacement, dying):
+                reasons.append("a rank may hold more, and the memory of the machine is a limit")
+                continue
             before = total(self.pricing.of_op(op) for op in dying)
             after = total(self.pricing.of_node(node) for node in new_nodes(replacement))
             candidates.append(Candidate(replacement, dying, before, after, change(before, after)))
         if self.on_attempt is not None:
             reasons += [f"does not type-check: {rejection}" for rejection in builder.rejections]
         return candidates
+
+    def _may_hold_more(self, root: ValueOp, replacement: Replacement, dying: list[ValueOp]) -> bool:
+        """Return whether what is made, or what is used by it and was not by the root, is larger than what goes."""
+
+        def size(node: Node) -> float:
+            meta, sharding = meta_at(node), sharding_at(node)
+            return local_bytes(sharding, meta.shape, meta.dtype.itemsize, self.pricing.mesh)
+
+        gone = [sum(map(size, op.results)) for op in dying]
+        kept = {*existing_values(replacement)}.difference(root.operands)
+        return sum(map(size, new_nodes(replacement))) > sum(gone) or sum(map(size, kept)) > sum(gone[1:])
 
     def _failed_condition(self, rewrite: Rewrite, builder: Builder) -> str | None:
         """Return the condition that fails; None if all hold, or f has no rule to ask."""
