@@ -42,11 +42,11 @@ FEW_NODES = 40
 NEAR = 0.02
 """A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
-PATIENCE = 4
+PATIENCE = 3
 """After how many turns without progress the search ends."""
 
-PROGRESS = 0.1
-"""The fraction of the gap between the bound and the best decision that is progress if it is closed."""
+RISE = 1e-3
+"""The part of the bound by which it has to rise to be progress."""
 
 PLANNED_AXES = 3
 """Up to how many axes reshards are planned in the search: on more, a plan takes long to find."""
@@ -92,13 +92,14 @@ class BlockSearch:
             self._consider(self.start, FORESTS)
         last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
         near = NEAR if len(self.now.choice) > FEW_NODES else LEAST
+        undecided = min(UNDECIDED, max(effort, 1) - 1)
         for turn in range(max(effort, 1)):
-            self.messages.improve()
-            if turn < min(UNDECIDED, effort - 1):
+            decides = turn >= undecided
+            seemed = [decides and self._consider(self.messages.decide(), 1) for _ in self.messages.improve()]
+            if not decides:
                 continue
-            progress = self._consider(self.messages.decide(), 1)
             gap = self.least - self.messages.bound
-            if progress or self.messages.bound - bound > PROGRESS * gap:
+            if any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
             if gap <= near * (self.least - floor) or turn - last >= PATIENCE:
                 break

@@ -11,13 +11,13 @@ that a part still to come shares an equal fraction of by how much its states are
 never falls. After both, every number is moved on by a fraction of its last change (Nesterov's momentum), by which the
 bound rises several times as fast, unless it has fallen.
 
-On the way forward each part is decided: beside those before it as they are decided, and those behind it by their
-numbers. Where the bound is tight, that is the best decision.
+After each pass all parts are decided, one by one in the other direction: beside those that are decided, and the others
+by their numbers. Where the bound is tight, that is the best decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -107,7 +107,7 @@ class Messages:
     """
 
     def __init__(self, now: Assignment):
-        self.now, self.bound, self._turn = now, 0.0, 0
+        self.now, self.bound, self._turn, self._is_back = now, 0.0, 0, True
         self._stars: dict[int, Star] = {}
         self._parts = list(map(_Part, now.cost))
         for value in range(len(now.price)):
@@ -137,32 +137,35 @@ class Messages:
             if value in self._stars:
                 self._stars[value].read(self.now.price[value])
 
-    def improve(self) -> None:
-        """Raise the bound, in program order and back."""
+    def improve(self) -> Iterator[None]:
+        """Raise the bound in program order, yield, and raise it on the way back, and yield."""
         again = min(MOMENTUM, self._turn / (self._turn + 1.5))
         for part in self._parts:
             part.move_on(again)
         former = self.bound
-        self._pass(0)
-        self._pass(1)
+        for self._is_back in (False, True):
+            self._pass()
+            yield
         self._turn = self._turn + 1 if self.bound > former else 0
 
-    def _pass(self, direction: int) -> None:
-        """Raise the bound, in program order if `direction` is 0 and back if it is 1."""
+    def _pass(self) -> None:
         bound = 0.0
-        for part in reversed(self._parts) if direction else self._parts:
+        for part in reversed(self._parts) if self._is_back else self._parts:
             cost, taken = part.beside()
             least = float(_least(cost))
-            part.give(cost - least, taken, direction)
+            part.give(cost - least, taken, int(self._is_back))
             bound += least
         self.bound = bound
 
     def decide(self) -> list[int]:
-        """Return a state for each part: the cheapest beside those before it, and the numbers of those behind it."""
+        """Return a state for each part, against the direction of the last pass.
+
+        Each takes the cheapest beside the parts that are decided before it, and the numbers of the others.
+        """
         choice = []
-        for part in self._parts:
+        for part in self._parts if self._is_back else reversed(self._parts):
             choice.append(int(part.beside()[0].argmin()))
             part.decide(choice[-1])
         for part in self._parts:
             part.decide(None)
-        return choice
+        return choice if self._is_back else choice[::-1]
