@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 from spmdir.core.mesh import Mesh
@@ -11,12 +10,11 @@ from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.cost import local_shape
 from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import largest_part
+from spmdir.search.problem import NodeStrategy, local_time
 from spmdir.search.work import Work
 
 Laid = tuple[TensorMeta, Sharding]
@@ -43,41 +41,20 @@ def op_seconds(
     Args:
         work: of the unsharded op.
     """
-    if topology.costs is not None and work.op:
-        local = [TensorMeta(local_shape(sharding, meta.shape, mesh), meta.dtype) for meta, sharding in operands]
-        found = topology.costs.op(work.op, local)
-        if found is not None:
-            return found
     fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
-    values = [(meta, sharding.refined(fine)) for meta, sharding in (*operands, *results)]
-    compute = math.prod(_computed(values, axis, fine) for axis in _axes(values))
-    fractions = [[_held(*laid, mesh) for laid in side] for side in (operands, results)]
-    spent = work.seconds(
-        topology,
-        compute,
-        fractions[0] if work.operand_bytes else (),
-        fractions[1] if work.result_bytes else (),
-    )
-    return Measured(spent, topology.name)
+    laid = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
+    joint = [_strategy(axis, *laid) for axis in fine.axis_names]
+    return local_time(work, topology, joint, [fine.sizes[axis] for axis in fine.axis_names])
 
 
-def _axes(values: Sequence[Laid]) -> list[str]:
-    """Return the axes that shard some of `values`."""
-    placed = [entry for _, sharding in values for entry in sharding.entries]
-    return list(dict.fromkeys(axis for axis, placement in placed if isinstance(placement, ShardPlacement)))
-
-
-def _computed(values: Sequence[Laid], axis: str, mesh: Mesh) -> float:
-    """Return the fraction of the arithmetic that `axis` leaves the busiest rank: of the first value that it shards."""
-    count = mesh.sizes[axis]
-    found = ((meta, sharding[axis]) for meta, sharding in values)
-    return next(
-        largest_part(placement, meta.shape[placement.dim], count)
-        for meta, placement in found
-        if isinstance(placement, ShardPlacement)
-    )
-
-
-def _held(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> float:
-    """Return the fraction of a value's elements that the busiest rank has."""
-    return math.prod(local_shape(sharding, meta.shape, mesh)) / max(meta.numel, 1)
+def _strategy(axis: str, operands: Sequence[Laid], results: Sequence[Laid]) -> NodeStrategy:
+    """Return the strategy on `axis` that shardings show; its factor is the first dimension that it shards."""
+    required, made = ([sharding[axis] for _, sharding in side] for side in (operands, results))
+    before = 0
+    for meta, sharding in (*operands, *results):
+        placement = sharding[axis]
+        if isinstance(placement, ShardPlacement):
+            partition = placement, meta.shape[placement.dim]
+            return NodeStrategy(tuple(required), tuple(made), (before + placement.dim,), partition=partition)
+        before += meta.rank
+    return NodeStrategy(tuple(required), tuple(made))

@@ -9,7 +9,9 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.dtype import I1
 from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp
@@ -28,6 +30,9 @@ from spmdir.search.work import Work, held
 INPUTS = "inputs"
 """What the reading of inputs is called among the kinds of ops."""
 
+ABSENT = TensorMeta((), I1)
+"""What stands for a result that an op is asked not to make."""
+
 
 def compute_shares(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> dict[str, Share]:
     """Return kind → what ops of it take on the busiest rank of a decided function of global types, longest first."""
@@ -42,8 +47,8 @@ def compute_shares(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topol
         read = op_seconds(held(meta), (), ((meta, sharding),), mesh, topology)
         add(INPUTS, read.seconds, read.place)
     for op, work in program.works(topology.costs is not None):
-        results = tuple(_laid(result) for result, meta in zip(op.results, op.metas, strict=True) if meta is not None)
-        spent = op_seconds(work, tuple(map(_laid, op.tensors)), results, mesh, topology)
+        operands, results = (tuple(map(_laid, values)) for values in (op.tensors, op.results))
+        spent = op_seconds(work, operands, results, mesh, topology)
         add(op.name, spent.seconds, spent.place)
     for op in function.body.block.ops:
         if isinstance(op, Collective):
@@ -57,7 +62,9 @@ def compute_shares(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topol
 
 def _laid(value: SSAValue) -> Laid:
     meta, sharding = meta_of(value.type), sharding_of(value)
-    assert meta is not None and sharding is not None  # the program is decided
+    if meta is None:
+        return ABSENT, Sharding(())
+    assert sharding is not None  # the program is decided
     return meta, sharding
 
 
@@ -80,6 +87,9 @@ class _Program:
                 self._numbers[op.results[0]] = self._number(op.operands[0])
             elif not isinstance(op, ConstantOp):
                 self._add(op, rules)
+        for value in ir.terminator(function).operands:  # what leaves the function is written
+            self._steps.append(Step(None, "", (self._number(value),), ()))
+            self._ops.append(None)
 
     def works(self, are_named: bool) -> Iterator[tuple[AtenOp, Work]]:
         """Yield each torch op with what it computes."""
@@ -98,5 +108,5 @@ class _Program:
     def _number(self, value: SSAValue) -> int:
         if value not in self._numbers:
             self._numbers[value] = len(self._metas)
-            self._metas.append(meta_of(value.type) or TensorMeta((), I1))
+            self._metas.append(meta_of(value.type) or ABSENT)
         return self._numbers[value]

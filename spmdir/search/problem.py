@@ -20,6 +20,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
@@ -114,19 +115,24 @@ def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[NodeStrategy, f
 
 def local_seconds(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> float:
     """Return how long a node computes on the busiest rank, by its strategies on axes of so many ranks."""
+    return local_time(work, topology, joint, counts).seconds
+
+
+def local_time(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> Measured:
+    """Return `local_seconds`, and what they are from: lines of a table of costs, or the topology that models them."""
     parts = list(zip(joint, fractions(joint, counts), strict=True))
     if topology.costs is not None and work.op:
         found = topology.costs.op(work.op, [_local(meta, i, parts) for i, meta in enumerate(work.operands)])
         if found is not None:
-            return found.seconds
+            return found
 
     def local(which: str, count: int) -> list[float]:
         placed = [(fraction, getattr(strategy, which)) for strategy, fraction in parts]
         return [math.prod(f for f, placements in placed if placements[i].trait == "shard") for i in range(count)]
 
     compute = math.prod(fraction for _, fraction in parts)
-    operands = local("operands", len(work.operand_bytes))
-    return work.seconds(topology, compute, operands, local("results", len(work.result_bytes)))
+    operands, results = local("operands", len(work.operand_bytes)), local("results", len(work.result_bytes))
+    return Measured(work.seconds(topology, compute, operands, results), topology.name)
 
 
 class StrategySource(Protocol):

@@ -111,6 +111,37 @@ func.func @f(%a: tensor<512x512xbf16> {{spmd.sharding = #spmd.sharding<@mesh>}},
     assert (says, lowered.lowered) == (lowered.count > 0, ())
 
 
+UNEVEN = """spmd.mesh @mesh <a = 2, b = 4>
+func.func @f(%x: tensor<10x2048x2048xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>},
+             %y: tensor<10x2048x2048xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>})
+    -> (tensor<10x2048x2048xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0)>}) {
+  %0 = aten.bmm(%x, %y) : tensor<10x2048x2048xf32>
+  return %0 : tensor<10x2048x2048xf32>
+}"""
+RETURNED_INSIDE_A_CHAIN = """spmd.mesh @mesh <tp = 4>
+func.func @f(%x: tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>},
+             %w: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<f32>, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.exp(%x) : tensor<f32>
+  %1 = aten.mul.Tensor(%w, %0) : tensor<64x64xf32>
+  return %0, %1 : tensor<f32>, tensor<64x64xf32>
+}"""
+ABSENT_RESULTS = """spmd.mesh @mesh <a = 2>
+func.func @f(%dy: tensor<4x6xf32>, %x: tensor<4x6xf32>, %mean: tensor<4x1xf32>, %rstd: tensor<4x1xf32>,
+             %w: tensor<6xf32>, %b: tensor<6xf32>) -> tensor<4x6xf32> {
+  %dx, %dw, %db = aten.native_layer_norm_backward(%dy, %x, %mean, %rstd, %w, %b) \
+{normalized_shape = [6], output_mask = [true, false, false]} : tensor<4x6xf32>, none, none
+  return %dx : tensor<4x6xf32>
+}"""
+
+
+@pytest.mark.parametrize("text", [UNEVEN, RETURNED_INSIDE_A_CHAIN, ABSENT_RESULTS])
+def test_both_tables_add_up_to_the_objective(text: str) -> None:
+    report = comm_report(run_passes(ir.parse(text), "propagate,insert-reshard,lower-reshard"))
+    assert report.seconds + sum(share.seconds for share in report.compute.values()) == pytest.approx(report.objective)
+    assert report.compute
+
+
 def test_a_measured_op_is_priced_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "own.costs").write_text("\naten.mm f32[4,8] f32[8,8] = 0.5\n")
     module = ir.parse("""spmd.mesh @mesh <tp = 4>
