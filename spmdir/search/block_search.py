@@ -42,8 +42,8 @@ FEW_NODES = 40
 NEAR = 0.02
 """A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
-PATIENCE = 3
-"""After how many turns without progress the search ends."""
+PATIENCE = 0.03
+"""The part of all turns after which, without progress, the search ends."""
 
 RISE = 1e-3
 """The part of the bound by which it has to rise to be progress."""
@@ -101,7 +101,7 @@ class BlockSearch:
             gap = self.least - self.messages.bound
             if any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
-            if gap <= near * (self.least - floor) or turn - last >= PATIENCE:
+            if gap <= near * (self.least - floor) or turn - last >= PATIENCE * effort:
                 break
         now = self.now
         now.assume(self.best)
