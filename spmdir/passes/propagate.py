@@ -67,7 +67,7 @@ class PropagatePass(FunctionPass):
     memory: Memory = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
     effort: Count = 100
-    """Moves of local improvement tried on each two axes."""
+    """Turns of messages at most on each two axes."""
     sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
     missing_rule: Literal["warn", "error"] = "warn"
@@ -121,11 +121,13 @@ class PropagatePass(FunctionPass):
                     return error.least
                 raise _over_budget(error, budget, makers, problem, function) from None
 
-        solution, unsolvable = None, None
+        solution, failed = None, None
         try:
             solution = solved(problem)
         except Unsolvable as error:
-            unsolvable = error
+            failed = _located(makers[error.node], error, problem)
+        except ShardingError as error:  # on sub-axes there may be enough memory
+            failed = error
         wider = (
             wanted_splits(split_weights(problem, rules_of(problem), solution), annotated)
             if self.sub_axes == "auto"
@@ -139,8 +141,8 @@ class PropagatePass(FunctionPass):
                 if (solution is None or other.cost < solution.cost) and fits(finer, rules_of(finer), other.strategies):
                     return makers, finer, other
         if solution is None:
-            assert unsolvable is not None
-            raise _located(makers[unsolvable.node], unsolvable, problem)
+            assert failed is not None
+            raise failed
         return makers, problem, solution
 
 

@@ -92,7 +92,13 @@ def plan_reshard(
 
 @functools.lru_cache(maxsize=65536)
 def least_seconds(
-    shape: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding, mesh: Mesh, topology: Topology
+    shape: tuple[int, ...],
+    itemsize: int,
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    topology: Topology,
+    collectives: tuple[CollectiveSpec, ...] = PLANNED,
 ) -> float:
     """Return what no plan from `source` to `target` takes less than; 0 where nothing is known.
 
@@ -104,7 +110,7 @@ def least_seconds(
     if source == target or fine is None or topology.costs is not None:
         return 0.0
     before, after = (side if fine is mesh else side.refined(fine) for side in (source, target))
-    bound = QuickBound(shape, itemsize, after, fine, topology)
+    bound = QuickBound(shape, itemsize, after, fine, topology, collectives)
     wire = lower_bound(shape, itemsize, before, after, fine)
     return bound.seconds(before, wire) if wire else bound.of(before)[0]
 

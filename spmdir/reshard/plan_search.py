@@ -104,7 +104,7 @@ class PlanSearch:
         self._order = itertools.count()
         self._remaining: dict[Sharding, PlanCost] = {}
         self._bounded: set[Sharding] = set()
-        self._quick = QuickBound(reshard.shape, reshard.itemsize, target, mesh, reshard.topology)
+        self._quick = QuickBound(reshard.shape, reshard.itemsize, target, mesh, reshard.topology, reshard.collectives)
 
     def run(self) -> tuple[Step, ...]:
         """Return the steps of the best plan found.

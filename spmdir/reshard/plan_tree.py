@@ -48,7 +48,8 @@ class Planner:
         Raises:
             ShardingError: a sharding does not fit the mesh or the shape.
         """
-        return least_seconds(meta.shape, meta.dtype.itemsize, source, target, self.mesh, self.topology)
+        itemsize, machine = meta.dtype.itemsize, (self.mesh, self.topology, self.collectives)
+        return least_seconds(meta.shape, itemsize, source, target, *machine)
 
 
 @attrs.frozen

@@ -174,12 +174,16 @@ class Assignment:
             return []
         self._exact.add((alike[0], source, target))
         exact = self._prices.exact(source, target, value) / self.shared.value_weight[value]
-        changed = []
+        changed, tables = [], set[int]()  # equal values have one table
         for other in alike:
             row, column = self._place[other][[source, target]]
-            seconds = exact * self.shared.value_weight[other]
-            if row >= 0 and column >= 0 and abs(seconds - self.price[other][row, column]) > 1e-9 * seconds:
-                self.price[other][row, column] = self.rows[other][row][column] = seconds
+            if row < 0 or column < 0:
+                continue
+            price, seconds = self.price[other], exact * self.shared.value_weight[other]
+            if abs(seconds - price[row, column]) > 1e-9 * seconds:
+                price[row, column] = self.rows[other][row][column] = seconds
+                tables.add(id(price))
+            if id(price) in tables:
                 changed.append(other)
         return changed
 

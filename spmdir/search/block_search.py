@@ -73,7 +73,8 @@ class BlockSearch:
         fixed: Sequence[Sequence[NodeStrategy | None]] | None,
     ):
         say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
-        placements = JointPlacements(problem.mesh, axes, catalogue(shared.plugin_placements))
+        rank = max((meta.rank for meta in shared.values), default=0)
+        placements = JointPlacements(problem.mesh, axes, catalogue(rank, shared.plugin_placements))
         finder = StateFinder(problem.mesh, shared, placements)
         states = [
             finder.of(part, block, fixed[part] if fixed is not None else None) for part in range(len(shared.nodes))

@@ -17,10 +17,6 @@ from spmdir.reshard.topology import Topology
 LARGE = 2.0**30
 """Bytes, many enough that the time to start a collective is little beside that to send them."""
 
-_DIMS = 12
-EVERYWHERE: tuple[Placement, ...] = (R, *map(Shard, range(_DIMS)), *map(Partial, REDUCTIONS))
-"""The placements that the values of any program may have."""
-
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class Catalogue:
@@ -28,9 +24,11 @@ class Catalogue:
 
     Attributes:
         placements: the standard ones first, R being 0.
+        plugins: those of plug-ins, which come last.
     """
 
     placements: tuple[Placement, ...]
+    plugins: tuple[Placement, ...] = ()
 
     @cached_property
     def index(self) -> dict[Placement, int]:
@@ -58,12 +56,11 @@ class Catalogue:
         """Return, by source placement, the targets to which the price depends on the shape."""
 
         def targets(source: Placement) -> list[int]:
-            some = self.placements if source in plugins else plugins
+            some = self.placements if source in self.plugins else self.plugins
             found = (target for target in some if target != source and depends_on_shape(source, target))
             return [self.index[target] for target in found]
 
-        plugins = self.placements[len(EVERYWHERE) :]
-        return [targets(source) if plugins else [] for source in self.placements]
+        return [targets(source) if self.plugins else [] for source in self.placements]
 
     @cache  # noqa: B019  # catalogues live as long as the process
     def prices(
@@ -88,6 +85,7 @@ class Catalogue:
 
 
 @cache
-def catalogue(plugin_placements: tuple[Placement, ...]) -> Catalogue:
-    """Return the catalogue of the standard placements and of those of plug-ins."""
-    return Catalogue((*EVERYWHERE, *plugin_placements))
+def catalogue(rank: int, plugin_placements: tuple[Placement, ...]) -> Catalogue:
+    """Return the catalogue of the standard placements of tensors of up to `rank` dimensions, and of plug-in ones."""
+    standard = (R, *map(Shard, range(rank)), *map(Partial, REDUCTIONS))
+    return Catalogue((*standard, *plugin_placements), plugin_placements)

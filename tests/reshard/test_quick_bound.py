@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.reshard import collectives
+from spmdir.reshard.collective_spec import Traffic, anywhere
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.reshard.plan_search import PlanSearch, Reshard
@@ -62,3 +65,17 @@ def test_a_gather_over_one_of_four_axes_is_found_at_once():
 def test_gathers_along_three_dimensions_go_one_axis_at_a_time():
     plan = plan_reshard((8, 128, 256), "f32", "a: S(0), b: S(2), c: S(1), d: S(1)", "", FOUR_AXES, "h100x8")
     assert [step.axes for step in plan.steps] == [("d",), ("c",), ("b",), ("a",)]
+
+
+def test_collectives_of_plug_ins_may_take_less_than_any_of_ours(monkeypatch: pytest.MonkeyPatch):
+    ours = next(spec for spec in PLANNED if spec.name == "all_reduce")
+    traffic = Traffic(wire=lambda sizes: sizes.source / 8, crossing=anywhere)
+    in_network = attrs.evolve(ours, name="switch_reduce", traffic=traffic)
+    monkeypatch.setitem(collectives._SPECS, in_network.name, (in_network, "mine"))  # pyright: ignore[reportPrivateUsage]
+    mesh, shape = Mesh({"tp": 8}), (4096, 64)
+    source, target, machine = parse_sharding("tp: P"), Sharding(), TOPOLOGIES["h100x8"]
+    known = (*PLANNED, in_network)
+    plan = plan_reshard(shape, "f32", source, target, mesh, machine, collectives=known)
+    assert [step.kind for step in plan.steps] == ["switch_reduce"]
+    assert least_seconds(shape, 4, source, target, mesh, machine) > plan.seconds
+    assert least_seconds(shape, 4, source, target, mesh, machine, known) <= plan.seconds

@@ -6,10 +6,15 @@ import random
 
 import pytest
 
+from spmdir.core.mesh import Mesh
+from spmdir.dialects import ir
+from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import H100X8
 from spmdir.search import messages
 from spmdir.search.assignment import Assignment
+from spmdir.search.block_search import BlockSearch
 from spmdir.search.messages import Messages
+from spmdir.search.repeats import quotient
 from tests.search.test_block_search import TOPOLOGIES, search_of
 
 ROUNDING = 1e-9
@@ -73,6 +78,23 @@ def test_prices_that_are_read_again_count() -> None:
 def turn(found: Messages) -> None:
     for _ in found.improve():
         pass
+
+
+def test_equal_values_learn_prices_together() -> None:
+    ops = "".join(f"  %{at + 1} = aten.exp(%{at}) : tensor<8x8xf32>\n" for at in range(6))
+    module = ir.parse(
+        "spmd.mesh @mesh <a = 2, b = 4>\n"
+        f"func.func @f(%0: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{ops}  return %6 : tensor<8x8xf32>\n}}"
+    )
+    problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, H100X8)[1]
+    now, chance = BlockSearch(problem, quotient(problem, 10), ("a", "b"), (0, 1), None).now, random.Random(0)
+    changed: set[int] = set()
+    for _ in range(5):
+        now.assume([chance.randrange(len(costs)) for costs in now.cost_rows])
+        before = {id(price): price.copy() for price in now.price}
+        changed = {*now.learn()}
+        assert changed == {at for at, price in enumerate(now.price) if (price != before[id(price)]).any()}
+    assert len(changed) > 1
 
 
 def _descend(now: Assignment) -> None:

@@ -104,7 +104,7 @@ def certify(problem: Problem, objective: float) -> Certificate:
             break
         found = _rise(dual, objective)
     floor = sum(one.count * float(found.seconds.min()) for one, found in zip(classes, states, strict=True))
-    if found > objective * (1 + _ROUNDING):
+    if not found <= objective * (1 + _ROUNDING):  # as NaN is not
         raise UnsupportedError(
             f"no decision should cost less than {_ms(found)}, but one costs {_ms(objective)}; the bound is wrong, "
             "please report the program"

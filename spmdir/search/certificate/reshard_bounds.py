@@ -21,6 +21,7 @@ from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.search.certificate.all_states import Placed
 from spmdir.search.problem import Problem
@@ -150,11 +151,12 @@ class ReshardBounds:
     def _least(self, meta: TensorMeta, source: Sharding, target: Sharding) -> float:
         """Return the least time of a reshard: that of the bytes that any algorithm sends, and of the fewest hops."""
         mesh, itemsize = self.mesh.root or self.mesh, meta.dtype.itemsize
-        return least_seconds(meta.shape, itemsize, source, target, mesh, self.topology)
+        return least_seconds(meta.shape, itemsize, source, target, mesh, self.topology, self.collectives)
 
     def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
         """Return whether shards are equally long, and no plug-in says what a reshard sends."""
-        return all(p in (R, *map(Shard, even)) or isinstance(p, Partial) for side in pair for p in side)
+        are_even = all(p in (R, *map(Shard, even)) or isinstance(p, Partial) for side in pair for p in side)
+        return are_even and {*self.collectives} <= {*PLANNED}
 
     def _pattern(self, made: Placed, needed: Placed) -> int:
         """Return the number of the pattern of a reshard between two placements."""
