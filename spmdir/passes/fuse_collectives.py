@@ -23,12 +23,12 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.finish import copied
 from spmdir.passes.fusion.benefit import Pricing
 from spmdir.passes.fusion.engine import Engine
-from spmdir.passes.fusion.limited_memory import most_bytes, peak_bytes, restore
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.passes.fusion.rewrite_files import read_rewrites
 from spmdir.passes.fusion.rewriting import Rewriting
 from spmdir.passes.fusion.terms import Rewrite, duplicates
 from spmdir.passes.fusion.trace import Attempt, remark
+from spmdir.passes.limited_memory import most_bytes, peak_bytes, restore
 from spmdir.passes.options import Count
 from spmdir.passes.pipeline import Pipeline, as_pipeline
 from spmdir.passes.preconditions import global_functions, reject_open_sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.passes.fusion.trace import remark
+from spmdir.passes.limited_memory import peak_bytes
 from spmdir.passes.options import Count
+from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker, annotate
 from spmdir.passes.propagation.build_problem import build_problem
@@ -77,6 +80,8 @@ class PropagatePass(FunctionPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         super().apply(ctx, op)
+        if isinstance(self.memory, float) and sizes_op(op) is None:
+            _check_memory(op, self.memory, ctx)
         costs = with_costs(find_topology(self.topology), self.costs).costs
         if costs is not None:
             _remark_unused(costs, op)
@@ -183,6 +188,22 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
         return annotated_splits(shardings, mesh)
     except ShardingError as error:
         raise ShardingError(error.message, location_of(function)) from None
+
+
+def _check_memory(module: ModuleOp, limit: float, ctx: Context) -> None:
+    """Raise ShardingError if a rank holds more than `limit` bytes at once, by what localize makes of the program.
+
+    The search does not see what local forms of ops hold.
+    """
+    assert isinstance(ctx, IRContext)
+    peak = peak_bytes(module, as_pipeline(ctx.pipeline))
+    if peak > limit:
+        raise ShardingError(
+            f"a rank holds {size_text(peak)} at once as decided, with what ops hold inside; expected at most "
+            f"{size_text(limit)}. The search does not see inside of ops, so decide for less: "
+            f"memory={math.floor(limit * limit / peak)}",
+            location_of(ir.main_function(module)),
+        )
 
 
 def _over_budget(

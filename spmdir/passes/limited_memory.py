@@ -1,4 +1,4 @@
-"""Whether a fused program still fits into the memory that its machine has, and the undoing of one that does not."""
+"""Whether a decided program fits into the memory that its machine has, and the undoing of one that does not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spmdir.reshard.buffers import BUFFERS
 from spmdir.reshard.cost import local_bytes
 from spmdir.search.timeline import live_bytes
 
-_LOCALIZING = "insert-reshard,lower-reshard,localize"
-"""The passes that take a program from before or after fuse-collectives to that of one rank."""
+_LOCALIZING = "expand,insert-reshard,lower-reshard,localize"
+"""The passes that take a decided program to that of one rank."""
 
 MOST_BUFFERS = max(map(len, BUFFERS.values()))
 """The most buffers that a collective allocates."""
