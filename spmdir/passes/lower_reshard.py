@@ -41,12 +41,14 @@ class LowerReshardPass(FunctionPass):
     """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs)
-        remark_other_machine(function, machine, self.name)
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow on other ops
                 reshards.setdefault(_origin(reshard), []).append(reshard)
+        if not reshards:
+            return  # the file of a machine that nothing is priced by need not be there
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs)
+        remark_other_machine(function, machine, self.name)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         for of_value in reshards.values():
             _lower(_origin(of_value[0]), of_value, planner, names)

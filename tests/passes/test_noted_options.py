@@ -74,3 +74,13 @@ def test_own_options_come_before_what_is_noted(capsys: pytest.CaptureFixture[str
     module = spmdir.run_passes(module, "lower-reshard{topology=h100x8}")
     assert "remark: lower-reshard prices by h100x8, and propagate decided by flat" in capsys.readouterr().err
     assert "spmd.all_gather" in spmdir.print_ir(module)
+
+
+def test_the_file_of_a_machine_is_not_needed_where_there_is_no_reshard_to_plan() -> None:
+    lowered = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{topology=flat}},{LOWERED}")
+    text = spmdir.print_ir(lowered).replace("topology=flat", "topology=m.toml")
+    assert "m.toml" in text
+    assert spmdir.memory_report(spmdir.parse(text)) == spmdir.memory_report(lowered)
+    decided = spmdir.print_ir(spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat}"))
+    with pytest.raises(ParseError, match=r'-p "lower-reshard\{topology=m.toml\}"'):
+        spmdir.memory_report(spmdir.parse(decided.replace("topology=flat", "topology=m.toml")))

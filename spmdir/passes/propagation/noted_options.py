@@ -75,8 +75,9 @@ def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[s
         value = getattr(decided_by, option)
         if _is_file(option, value) and value not in _files(pipeline):
             raise ParseError(
-                f"{NOTE} names the file '{value}', which is not read for a program alone; give it as the option "
-                f"`{option}` of this pass, or as --{option}",
+                f"{NOTE} names the file '{value}', which is not read for a program alone; give it to "
+                f'spmd-opt as `--{option} {value}`, to other tools as `-p "lower-reshard{{{option}={value}}}"`, or in '
+                f"Python as `Pipeline(…, {option}=…)`",
                 location_of(function),
             )
 
