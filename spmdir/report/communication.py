@@ -49,11 +49,13 @@ class CommReport:
             resharded several ways counts once, with the way that needs most. None if that of one is not known.
         seconds: modelled time, one collective after the other.
         compute: kind of op → how long those of it compute, longest first: torch ops, the reading of inputs, and steps
-            that send nothing. Empty for the program of one rank, and where something is not decided.
+            that send nothing, of all functions. Empty for the program of one rank, and where something is not decided.
         lowered: the passes that were run on a copy, since reshards had no collectives yet.
         decided: whether every value has a sharding; if not, nothing is counted: run propagate.
-        objective: modelled seconds of one step of a rank, which propagate minimised; where they are known.
-        certificate: what any decision costs at the least; where propagate was asked to certify.
+        objective: modelled seconds of one step of a rank, which propagate minimised, of all functions; where they are
+            known. `compute` and `seconds` add up to it right after propagate, unless an op is to be expanded; later
+            passes change what there is to count, and not what propagate minimised.
+        certificate: what any decision costs at the least; where propagate was asked to certify the only function.
         errors: how far results may be off by inexact steps; of results without any there is nothing.
     """
 
@@ -80,7 +82,7 @@ class CommReport:
         lines = [*table(rows, range(2, 5)), f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}"]
         lines += self._compute_lines()
         if self.objective is not None:
-            lines.append(f"objective of propagate {self.objective * 1e3:.4g} ms")
+            lines.append(self._objective_line(self.objective))
         if self.certificate is not None:
             lines.append(self.certificate.bound_text)
         if self.lowered:
@@ -89,6 +91,15 @@ class CommReport:
             lines.append("not counted: values without a sharding; run propagate")
         lines += map(str, self.errors)
         return "\n".join(lines)
+
+    def _objective_line(self, objective: float) -> str:
+        """Return what propagate minimised, with what both tables add up to where that is another number."""
+        minimised, counted = (f"{seconds * 1e3:.4g} ms" for seconds in (objective, self._total_seconds))
+        return f"objective of propagate {minimised}" + (f", total of both tables {counted}" * (counted != minimised))
+
+    @property
+    def _total_seconds(self) -> float:
+        return self.seconds + sum(share.seconds for share in self.compute.values())
 
     def _compute_lines(self) -> list[str]:
         """Return a table of what computing takes, with its share of all that is counted."""
@@ -100,7 +111,7 @@ class CommReport:
         rows = [("compute", "count", "ms", "share", "price of")]
         for kind, share in (*shown.items(), *([("others", others)] if others.count else []), ("total", total)):
             count, _, ms, prices = share.cells
-            rows.append((kind, count, ms, f"{share.seconds / (total.seconds + self.seconds):.1%}", prices))
+            rows.append((kind, count, ms, f"{share.seconds / self._total_seconds:.1%}", prices))
         return table(rows, range(1, 4))
 
 
@@ -147,15 +158,15 @@ def comm_report(
     mesh, chosen = ir.mesh(module), pipeline.topology if topology is None else topology
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
-    total, objective, certificate, decided = Share(), None, None, True
+    total, decided = Share(), True
+    functions = ir.functions(module)
+    objectives = [objective_of(function) for function in functions]
     compute: dict[str, Share] = {}
     sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
-    for function in ir.functions(module):
+    for function in functions:
         machine = machine_of(function, pipeline, chosen or "auto", os.fspath(pipeline.costs or "")).topology
-        objective = objective if objective is not None else objective_of(function)
-        certificate = certificate or certificate_of(function)
         for op in function.body.block.ops:
             if isinstance(op, (HaloExchangeOp, RotateOp)):
                 if not op.sent(mesh):
@@ -186,7 +197,8 @@ def comm_report(
         decided = decided and not is_undecided(function)
         with pipeline.rules:
             if decided and not is_local(function):
-                compute |= compute_shares(function, mesh, pipeline.rules, machine)
+                for kind, share in compute_shares(function, mesh, pipeline.rules, machine).items():
+                    compute[kind] = compute.get(kind, Share()) + share
             errors += output_errors(function, mesh, pipeline.rules)
     order = {axis: index for index, axis in enumerate(mesh.axis_names)}
     return CommReport(
@@ -196,12 +208,12 @@ def comm_report(
         dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
         None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
         total.seconds,
-        compute,
+        dict(sorted(compute.items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         decided,
-        objective,
+        None if None in objectives else math.fsum(one for one in objectives if one is not None),
         tuple(errors),
-        certificate,
+        certificate_of(functions[0]) if len(functions) == 1 else None,
     )
 
 

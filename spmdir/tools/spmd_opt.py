@@ -162,7 +162,8 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     explained = "the machine, for passes that price and for --cost-report: a name or a .toml file"
     group.add_argument("--topology", metavar="NAME", help=explained)
     group.add_argument("--costs", metavar="FILE", help="measured times, for passes that price and for --cost-report")
-    group.add_argument("--cost-report", action="store_true", help="print the communication of the result, to stderr")
+    explained = "print what the result sends and computes, its objective and certificate, to stderr"
+    group.add_argument("--cost-report", action="store_true", help=explained)
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
     return parser
 

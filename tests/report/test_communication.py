@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from spmdir.core.errors import UnsupportedError
@@ -140,6 +141,25 @@ def test_both_tables_add_up_to_the_objective(text: str) -> None:
     report = comm_report(run_passes(ir.parse(text), "propagate,insert-reshard,lower-reshard"))
     assert report.seconds + sum(share.seconds for share in report.compute.values()) == pytest.approx(report.objective)
     assert report.compute
+
+
+def test_the_functions_of_a_module_add_up() -> None:
+    head, function = UNEVEN.split("\n", 1)
+    one, two = (
+        comm_report(run_passes(ir.parse(text), "propagate"))
+        for text in (UNEVEN, "\n".join((head, function, function.replace("@f", "@main"))))
+    )
+    assert {kind: 2 * share.seconds for kind, share in one.compute.items()} == pytest.approx(
+        {kind: share.seconds for kind, share in two.compute.items()}
+    )
+    assert one.objective and two.objective == pytest.approx(2 * one.objective)
+
+
+def test_the_objective_is_shown_beside_the_total_of_both_tables_where_they_differ() -> None:
+    report = comm_report(run_passes(ir.parse(UNEVEN), "propagate"))
+    assert "total of both tables" not in str(report)
+    other = attrs.evolve(report, objective=0.001)
+    assert "objective of propagate 1 ms, total of both tables 0." in str(other)
 
 
 def test_a_measured_op_is_priced_by_its_line(tmp_path: Path) -> None:
