@@ -155,7 +155,7 @@ def comm_report(
 
     pipeline = as_pipeline(pipeline)
     module, lowered = with_collectives(module, pipeline)
-    mesh, chosen = ir.mesh(module), pipeline.topology if topology is None else topology
+    mesh, chosen = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
     by_kind: dict[str, Share] = {}
     by_axis: dict[tuple[str, ...], Share] = {}
     total, decided = Share(), True
@@ -166,7 +166,7 @@ def comm_report(
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in functions:
-        machine = machine_of(function, pipeline, chosen or "auto", os.fspath(pipeline.costs or "")).topology
+        machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         for op in function.body.block.ops:
             if isinstance(op, (HaloExchangeOp, RotateOp)):
                 if not op.sent(mesh):

@@ -122,7 +122,7 @@ def machine_of(
     Raises:
         SpmdirError: there is no such machine, or a file cannot be read.
     """
-    if topology != "auto":
+    if not isinstance(topology, str) or topology != "auto":
         chosen = with_costs(pipeline.find_topology(topology), costs)
         return Machine(chosen, memory_limit(memory, chosen))
     noted = noted_machine(function) or _machine_in_text(function, pipeline, not costs)
