@@ -193,7 +193,7 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
 def _check_memory(module: ModuleOp, limit: float, ctx: Context) -> None:
     """Raise ShardingError if a rank holds more than `limit` bytes at once, by what localize makes of the program.
 
-    The search does not see what local forms of ops hold.
+    The search does not see what local forms of ops hold. Programs whose sizes are symbolic are not localized.
     """
     assert isinstance(ctx, IRContext)
     peak = peak_bytes(module, as_pipeline(ctx.pipeline))
