@@ -20,7 +20,7 @@ from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.overlaps import Overlaps, overlaps
 
 
-@functools.cache
+@functools.lru_cache(maxsize=65536)
 def lower_bound(
     shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh
 ) -> float | None:

@@ -58,7 +58,7 @@ def useful_placements(
     return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *used_placements]))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def moves(
     source: Sharding,
     partial: tuple[tuple[str, Placement], ...],
@@ -223,7 +223,7 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
                 yield Step(kind, axes, source, wanted)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=65536)
 def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
     """Return whether a permute that is legal under even division is legal for this shape."""
     try:

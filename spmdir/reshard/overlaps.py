@@ -106,7 +106,9 @@ def overlaps(
         moving: the axes that divide one of both.
         left: the axes whose reduction the target leaves.
     """
-    dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape)]
+    cut = {placement.dim for _, placement in (*source.entries, *target.entries)}
+    dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape) if dim in cut]
+    uncut = math.prod(size for dim, size in enumerate(shape) if dim not in cut)
     starts: dict[str, set[int]] = {axis: {0} for axis in moving}
     for dim in dims:
         mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.nested else dim.shared, starts)
@@ -121,7 +123,7 @@ def overlaps(
         return None
     holding = [axis for axis in moving if source[axis].trait != "replicated"]
     needing = [axis for axis in moving if axis not in left]
-    return _counted(dims, axes, classes, holding, needing, mesh)
+    return _counted(dims, uncut, axes, classes, holding, needing, mesh)
 
 
 def _is_scattered(dim: _Dim) -> bool:
@@ -132,14 +134,15 @@ def _is_scattered(dim: _Dim) -> bool:
 
 def _counted(
     dims: Sequence[_Dim],
+    uncut: int,
     axes: _Points,
     classes: Sequence[_Class] | None,
     holding: Sequence[str],
     needing: Sequence[str],
     mesh: Mesh,
 ) -> Overlaps:
-    points = math.prod(len(found) for _, found in axes)
-    both, own, need = [1] * points, [1] * points, [1] * points
+    """Return `overlaps` of `dims`, and of the others, which have `uncut` elements together."""
+    both = own = need = [uncut] * math.prod(len(found) for _, found in axes)
     counts = tuple((axis, len(found)) for axis, found in axes)
     told = dict(axes)
     for dim in dims:

@@ -6,7 +6,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -159,7 +159,9 @@ class PlanSearch:
         rank = len(reshard.shape)
         steps = moves(here, self.wanted, self.free, self.shard_placements, rank, reshard.mesh, reshard.collectives)
         self.seen += len(steps)
-        for step in self._legal(here, reached, (*steps, *exchanges(here, reshard.target, reshard.mesh))):
+        steps = (*steps, *exchanges(here, reshard.target, reshard.mesh))
+        # Once a plan is known, few steps need a price.
+        for step in self._legal(here, reached, sorted(steps, key=lambda step: step.target != reshard.target)):
             if step.spec.loads is None:
                 self._reach(reached, step)
                 continue
@@ -169,7 +171,7 @@ class PlanSearch:
             if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
                 self._push(priority, step.target, reached, next(self._order), step)
 
-    def _legal(self, here: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
+    def _legal(self, here: Sharding, reached: PlanCost, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield those of `steps` that are legal on this shape and do not lead to a plan worse than one known."""
         reshard, best = self.reshard, self.best
         mesh, shape = reshard.mesh, reshard.shape
@@ -225,7 +227,7 @@ class PlanSearch:
         return (max(math.floor(seconds / _TICK) - _ROUNDED, 0), wire * (1 - 1e-12), steps)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=65536)
 def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Return whether a tensor of `shape` can be laid out by `sharding`, where placements require certain shapes."""
     try:

@@ -93,7 +93,7 @@ def _is_standard(sharding: Sharding) -> bool:
     return all(type(placement) in (Shard, Partial) for _, placement in sharding.entries)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _group_sizes(mesh: Mesh) -> tuple[int, ...]:
     """Return the numbers of ranks that a collective may be over."""
     sizes = {1}
@@ -102,7 +102,7 @@ def _group_sizes(mesh: Mesh) -> tuple[int, ...]:
     return tuple(sorted(sizes - {1}))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _latency(ranks: int, sizes: tuple[int, ...], start: float, hop: float) -> float:
     """Return the least latency of collectives over groups of some of `sizes` that multiply to `ranks` or more."""
     if ranks <= 1:
