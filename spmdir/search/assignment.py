@@ -141,9 +141,9 @@ class Assignment:
             return direct
         for copy in wanted:
             if row[copy]:
-                through = row[copy]
+                through, held = row[copy], rows[copy]
                 for placement in wanted:
-                    through += rows[copy][placement]
+                    through += min(row[placement], held[placement])
                 if through < direct:
                     direct = through
         return direct

@@ -7,6 +7,7 @@ planner does, and if it is not better after all, later ones take that into accou
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ from spmdir.search.joint_states import StateFinder, StateTable
 from spmdir.search.joint_strategies import Joint
 from spmdir.search.messages import Messages
 from spmdir.search.prices import Prices
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import FEW_NODES, NodeStrategy, Problem
 from spmdir.search.repeats import Quotient
 
 LEAST = 1e-9
@@ -36,9 +37,6 @@ FORESTS = 3
 UNDECIDED = 4
 """After how many turns of messages the first decision is made."""
 
-FEW_NODES = 40
-"""Up to how many nodes a program is small: none merged, three axes together, and no end before the bound is met."""
-
 NEAR = 0.02
 """A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
@@ -47,6 +45,9 @@ PATIENCE = 0.03
 
 RISE = 1e-3
 """The part of the bound by which it has to rise to be progress."""
+
+STATES = 100
+"""How many states are tried for each turn that the effort allows, where all decisions of a small program are."""
 
 PLANNED_AXES = 3
 """Up to how many axes reshards are planned in the search: on more, a plan takes long to find."""
@@ -75,7 +76,7 @@ class BlockSearch:
         say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
         rank = max((meta.rank for meta in shared.values), default=0)
         placements = JointPlacements(problem.mesh, axes, catalogue(rank, shared.plugin_placements))
-        finder = StateFinder(problem.mesh, shared, placements)
+        finder = StateFinder(problem, shared, placements)
         states = [
             finder.of(part, block, fixed[part] if fixed is not None else None) for part in range(len(shared.nodes))
         ]
@@ -105,9 +106,23 @@ class BlockSearch:
             if gap <= near * (self.least - floor) or turn - last >= PATIENCE * effort:
                 break
         now = self.now
+        if len(now.choice) <= FEW_NODES:
+            self._try_all(STATES * effort)
         now.assume(self.best)
         self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
         return [states.strategies(choice) for states, choice in zip(now.states, now.choice, strict=True)]
+
+    def _try_all(self, most: int) -> None:
+        """Try all decisions that may be better than the best, up to so many states, again with each price learned."""
+        states, progress = itertools.count(), True
+
+        def limit() -> float:
+            return self.least * (1 - LEAST) if next(states) < most else -np.inf
+
+        while progress:
+            progress = any(self._consider(choice, 0) for choice in self.messages.below(limit))
+            for _ in self.messages.improve():
+                pass
 
     def _consider(self, choice: Sequence[int], forests: int) -> bool:
         """Improve a decision, and take it if it is better than the best when its reshards are priced exactly.

@@ -90,6 +90,10 @@ class Star:
             return self._least_made()
         return self._least_needed(end)  # type: ignore  # all other ends are uses
 
+    def bound(self) -> float:
+        """Return the least that reshards and numbers of all ends cost, none decided."""
+        return float(_least(self._least_made() + self.maker.given))
+
     def _least_made(self) -> Numbers:
         if len(self.uses) == 1:
             return self.uses[0].cost_below_made()

@@ -9,7 +9,7 @@ The result is exact but for users that share more than one copy, so the moves ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 
@@ -169,33 +169,38 @@ class _Forest:
         return cost
 
 
-def _needed(price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
+def _needed(price: Numbers, price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
     """Return, by state, what it costs to satisfy the operands of one part that are one value.
 
+    Each operand may be made from the value, or from the copy that is made for one of them.
+
     Args:
-        price_of: placements by state → what it costs to reshard to them.
+        price: of resharding the value, [before, after].
+        price_of: placements by state → what it costs to reshard to them from where the value is made.
     """
-    cost = price_of(needs[0])
-    for at, more in enumerate(needs[1:], 1):
-        known = needs[0] == more
-        for other in needs[1:at]:
-            known = known | (other == more)
-        cost = cost + np.where(known, 0.0, price_of(more))
-    return cost
+    own = list(map(price_of, needs))
+    costs = []
+    for copy, held in zip(needs, own, strict=True):
+        for at, (more, made) in enumerate(zip(needs, own, strict=True)):
+            if more is not copy:
+                known = [other == more for other in needs[:at]]
+                held = held + np.where(np.any(known, 0), 0.0, np.minimum(made, price[copy, more]))
+        costs.append(held)
+    return reduce(np.minimum, costs)
 
 
 def needed_beside(price: Numbers, made: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
     """Return, by state, what the operands of one part that are one value cost, made as the state or a part says."""
-    return _needed(partial(_at, price, made), needs)
+    return _needed(price, lambda placements: price[made, placements], needs)
 
 
-def _at(price: Numbers, made: Numbers | int, needs: Numbers) -> Numbers:
-    return price[made, needs]
+def from_each(price: Numbers, needs: Sequence[Numbers], made: Numbers | int | slice = slice(None)) -> Numbers:
+    """Return what it costs each state of a part, in the last dimension, to have its operands that are one value.
 
-
-def from_each(price: Numbers, needs: Sequence[Numbers]) -> Numbers:
-    """Return what it costs each state of a part, in the last dimension, to have its operands that are one value."""
-    return _needed(partial(price.take, axis=-1), needs)
+    Args:
+        made: the placements that the value may be made in; all if not given.
+    """
+    return _needed(price, partial(price[made].take, axis=-1), needs)
 
 
 class _Star:
@@ -235,7 +240,7 @@ class _Star:
         self.direct = self.held
         if not self.copies:
             for user, needs in zip(self.users, self.needs, strict=True):
-                self.direct = self.direct + (from_each(self.price_made, needs) + messages[user]).min(1)
+                self.direct = self.direct + (from_each(price, needs, made) + messages[user]).min(1)
         else:
             copied = self.held[:, None] + self.price_made
             below = [
@@ -251,15 +256,15 @@ class _Star:
         if self.is_above:
             return self.direct[self.makes]
         # By placement that the part above needs: from where it is made, or from the copy.
-        cost = self._above(self.direct, self.price_made)
-        return np.minimum(cost, self._above(self.by_copy, price)) if self.copies else cost
+        cost = self._above(self.direct, made)
+        return np.minimum(cost, self._above(self.by_copy, slice(None))) if self.copies else cost
 
-    def _above(self, cost: Numbers, price: Numbers) -> Numbers:
+    def _above(self, cost: Numbers, made: Numbers | slice) -> Numbers:
         """Return the least cost by state of the part above, given that of each placement to reshard from."""
         needs = self.needs_above
         if len(needs) == 1:
-            return (cost[:, None] + price).min(0)[needs[0]]
-        return (cost[:, None] + from_each(price, needs)).min(0)
+            return (cost[:, None] + self.price[made]).min(0)[needs[0]]
+        return (cost[:, None] + from_each(self.price, needs, made)).min(0)
 
     def down(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given that of the part above."""
@@ -280,7 +285,7 @@ class _Star:
         found, made = {}, self.made[at]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
             holder = copy if copy is not None and self.below[index][copy] < self.below[index][made] else made
-            found[user] = int((self.forest.message[user] + from_each(self.price[holder], needs)).argmin())
+            found[user] = int((self.forest.message[user] + from_each(self.price, needs, holder)).argmin())
         if not self.is_above and self.is_free:
             found[self.producer] = int(np.where(self.makes == at, self.forest.message[self.producer], np.inf).argmin())
         return found

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from spmdir.core.mesh import Mesh
 from spmdir.search.joint_cost import node_seconds
 from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.joint_strategies import Joint, idle_strategies, joint_strategies
-from spmdir.search.problem import NodeStrategy, StrategySource, fractions
+from spmdir.search.problem import NodeStrategy, Problem, StrategySource, fractions
 from spmdir.search.repeats import Quotient
 from spmdir.search.work import NO_WORK
 
@@ -84,14 +83,16 @@ class StateTable:
 class StateFinder:
     """Finds the states of nodes on a block of axes, the strategies of the other axes fixed."""
 
-    def __init__(self, mesh: Mesh, shared: Quotient, placements: JointPlacements):
-        self.mesh, self.shared, self.placements = mesh, shared, placements
+    def __init__(self, problem: Problem, shared: Quotient, placements: JointPlacements):
+        self.mesh, self.shared, self.placements = problem.mesh, shared, placements
         self.axes = tuple(zip(placements.axes, placements.counts, strict=True))
         self._natural = tuple(range(len(self.axes)))
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         self._known: dict[object, StateTable] = {}
         self._numbered: dict[tuple[NodeStrategy, int], Numbered] = {}
-        self._idle = list(zip(*[self._idle_on(axis, count) for axis, count in self.axes], strict=True))
+        none = (frozenset[NodeStrategy](),) * len(shared.nodes)
+        idle = [none if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
+        self._idle = list(zip(*idle, strict=True))
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[NodeStrategy | None] | None) -> StateTable:
         """Return the states of a part of the program.

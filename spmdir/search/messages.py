@@ -17,7 +17,7 @@ by their numbers. Where the bound is tight, that is the best decision.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class _Part:
     def join(self) -> None:
         """Give all ends one array of numbers."""
         sizes = [end.size for _, end in self.ends]
-        first = [sum(sizes[:at]) for at in range(len(sizes))]
+        self._first = first = [sum(sizes[:at]) for at in range(len(sizes))]
         self.given = self._former = np.zeros(sum(sizes))
         ends = [(at, end) for at, (_, end) in zip(first, self.ends, strict=True)]
         self._keys = np.array([end.key + at for at, end in ends], dtype=np.intp).reshape(len(ends), len(self.cost))
@@ -71,6 +71,14 @@ class _Part:
             return self.cost, self.given
         taken = np.concatenate([star.least(end) for star, end in self.ends])
         return self.cost + np.add.reduce(taken[self._keys]), taken
+
+    def least_alone(self) -> float:
+        """Return the least that a state costs, without what its values cost, by the numbers given to them."""
+        return float(_least(self.cost - np.add.reduce(self.given[self._keys])))
+
+    def least_of_ends(self, taken: Numbers) -> float:
+        """Return the least that its values cost, each by itself, from what they cost beside it by placement."""
+        return float(np.add.reduce(_least_of(taken + self.given, self._first))) if self.ends else 0.0
 
     def give(self, cost: Numbers, taken: Numbers, direction: int) -> None:
         """Give the values that parts to come share what the states cost above the cheapest, for what they cost."""
@@ -156,6 +164,32 @@ class Messages:
             part.give(cost - least, taken, int(self._is_back))
             bound += least
         self.bound = bound
+
+    def below(self, limit: Callable[[], float]) -> Iterator[list[int]]:
+        """Yield decisions that cost less than the limit, which is asked for each state that is tried.
+
+        Branch and bound: parts are decided in program order, each in all states that the bound leaves room for beside
+        those before it, the cheapest first. So a decision that is not yielded costs more than any limit so far, or
+        several copies of one value are shared in it.
+        """
+        for part in self._parts:
+            part.decide(None)
+        own = sum(part.least_alone() for part in self._parts)
+        return self._below(limit, [], own + sum(star.bound() for star in self._stars.values()))
+
+    def _below(self, limit: Callable[[], float], choice: list[int], bound: float) -> Iterator[list[int]]:
+        if len(choice) == len(self._parts):
+            yield choice
+            return
+        part = self._parts[len(choice)]
+        cost, taken = part.beside()
+        least = cost + (bound - part.least_alone() - part.least_of_ends(taken))
+        for state in least.argsort().tolist():
+            if least[state] >= limit():
+                break
+            part.decide(state)
+            yield from self._below(limit, [*choice, state], float(least[state]))
+        part.decide(None)
 
     def decide(self) -> list[int]:
         """Return a state for each part, against the direction of the last pass.

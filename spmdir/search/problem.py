@@ -26,6 +26,9 @@ from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
 from spmdir.search.work import NO_WORK, Work
 
+FEW_NODES = 40
+"""Up to how many nodes a program is small: all that they may do is searched, until no decision can be better."""
+
 
 @attrs.frozen(cache_hash=True)
 class NodeStrategy:
@@ -204,6 +207,10 @@ class Problem:
     topology: Topology = DEFAULT
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
+
+    @property
+    def is_small(self) -> bool:
+        return len(self.nodes) <= FEW_NODES
 
     def on(self, mesh: Mesh) -> Problem:
         """Return this problem on a mesh that splits some of its axes."""

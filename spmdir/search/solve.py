@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.search.block_search import FEW_NODES, BlockSearch
+from spmdir.search.block_search import BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
@@ -54,10 +54,10 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
     Raises:
         Unsolvable: the user annotations leave a node without a strategy.
     """
-    shared = quotient(problem, depth if len(problem.nodes) > FEW_NODES else len(problem.nodes))
+    shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
     decided_for = as_if_repeated(shared, LAYERS)
     axes, joints = problem.mesh.axis_names, None
-    together = TOGETHER + (len(problem.nodes) <= FEW_NODES)
+    together = TOGETHER + problem.is_small
     for block in _blocks(len(axes), together):
         decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
         if joints is not None and len(joints[0]) < len(decided):

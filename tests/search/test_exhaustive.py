@@ -112,3 +112,40 @@ def test_what_fixed_users_hold_is_where_others_are_made_from() -> None:
     best = optimum(problem, found.cost * 1.001)
     assert best is not None
     assert found.cost == pytest.approx(best.cost)
+
+
+ONE_COPY_FOR_BOTH_OPERANDS = """spmd.mesh @mesh <b = 4, a = 2>
+func.func @main(%x: tensor<64x64xf64> {spmd.sharding = #spmd.sharding<@mesh, b: R, a: P(sum)>}) -> tensor<64x64xf64> {
+  %0 = aten.mm(%x, %x) : tensor<64x64xf64>
+  %1 = spmd.constraint %0 : tensor<64x64xf64> <a: S(0), b: ?>
+  return %1 : tensor<64x64xf64>
+}
+"""
+
+PARTIAL_VALUES_THAT_NO_OP_MAKES = """spmd.mesh @mesh <b = 4, a = 2>
+func.func @main(%x: tensor<1024x4xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(1), a: S(0)>})
+    -> (tensor<1024x1xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(0)>}) {
+  %0 = aten.mean.dim(%x) {dim = [1], keepdim = true} : tensor<1024x1xf64>
+  return %0 : tensor<1024x1xf64>
+}
+"""
+
+FAR_FROM_THE_BOUND = """spmd.mesh @mesh <b = 4, a = 2>
+func.func @main(%x: tensor<4x1024xf64> {spmd.sharding = #spmd.sharding<@mesh, b: ?, a: S(0)>},
+                %y: tensor<8x4xf64> {spmd.sharding = #spmd.sharding<@mesh, b: P(sum), a: S(1)>})
+    -> (tensor<8x1024xf64>, tensor<8x8xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: ?>}) {
+  %0 = aten.mm(%y, %x) : tensor<8x1024xf64>
+  %1 = aten.cat([%y, %y]) {dim = 1} : tensor<8x8xf64>
+  %2 = spmd.constraint %1 : tensor<8x8xf64> <a: R, b: R>
+  return %0, %2 : tensor<8x1024xf64>, tensor<8x8xf64>
+}
+"""
+
+
+@pytest.mark.parametrize("text", [ONE_COPY_FOR_BOTH_OPERANDS, PARTIAL_VALUES_THAT_NO_OP_MAKES, FAR_FROM_THE_BOUND])
+def test_small_programs_are_decided_as_trying_everything_does(text: str) -> None:
+    problem = attrs.evolve(problem_of(text), topology=H100X8)
+    found = solve(problem)
+    best = optimum(problem, found.cost * 1.001)
+    assert best is not None
+    assert found.cost == pytest.approx(best.cost)

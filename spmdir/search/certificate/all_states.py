@@ -12,7 +12,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
 from spmdir.search.certificate.alike import AlikeNodes
 from spmdir.search.joint_strategies import LIMIT, Joint, idle_strategies, joint_strategies
-from spmdir.search.problem import Problem
+from spmdir.search.problem import NodeStrategy, Problem
 
 Placed = tuple[Placement, ...]
 """The placement of a value on each axis, in the order of the mesh."""
@@ -52,8 +52,14 @@ def states_of(
             f"certify looks at all mesh axes together, and a node may do {most} things on {problem.mesh}, more than "
             f"{LIMIT}; use it on fewer axes, or with more user annotations"
         )
-    makers = _makers(classes)
-    idle = zip(*[idle_strategies([found[source] for source in sources], makers) for found in candidates], strict=True)
+    makers, none = _makers(classes), [frozenset[NodeStrategy]()] * len(classes)
+    idle = zip(
+        *[
+            none if problem.is_small else idle_strategies([found[source] for source in sources], makers)
+            for found in candidates
+        ],
+        strict=True,
+    )
     known: dict[object, list[Joint]] = {}
     states = []
     for one, left_out in zip(classes, idle, strict=True):
