@@ -23,6 +23,7 @@ from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
+from spmdir.passes.local_programs.local_forms import EXPANSION, note, places_among
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands, required, sharded_factors, strategies_of
 from spmdir.rules import RuleSet
@@ -60,22 +61,31 @@ def expand_all(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     if found:
         names = Names(function.body.block)
         for op in found:
-            _expand(op, mesh, rules, names)
+            _replace(op, mesh, rules, names)
 
 
 def _is_sharded(op: AtenOp) -> bool:
     return any(sharding and sharding.entries for sharding in (*required(op), *op.shardings))
 
 
-def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
+def _replace(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
+    """Put an expansion in the place of `op`, if it cannot run as it is, and note on its first op what it replaces."""
     if op.needs is None:
         _want_operands(op, mesh, rules)
+    operands, call, needs = tuple(op.operands), op.call(), required(op)
+    ops, results = _expand(op, mesh, rules, names)
+    if ops != [op]:
+        ops[0].attributes[EXPANSION] = note(op, call, needs, places_among(ops, operands, results))
+
+
+def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
+    """Return the ops that are in the place of `op` then, and their values that are its results; None of absent ones."""
     found = expansion_of(op, mesh, rules)
     if found is None:
-        return
+        return [op], list(op.results)
     expansion, layouts = found
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    nested: list[AtenOp] = []
+    made: list[tuple[AtenOp, bool]] = []
     for number, part in enumerate(expansion.ops):
         strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
         results = [
@@ -94,15 +104,23 @@ def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
         for r, result in enumerate(new.results):
             values[Value("op", number, r)] = result
             names.give(result, op.results[0], part.call.name.split(".")[1])
-        if any(strategy.rewrite == "expand" for strategy in strategies.values()):
-            nested.append(new)  # type: ignore  # a rule expands into torch ops
+        made.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore  # a rule expands into torch ops
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             take_name(values[value], result)
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
-    for new in nested:
-        _expand(new, mesh, rules, names)
+    ops: list[AtenOp] = []
+    finished: dict[SSAValue, SSAValue | None] = {}
+    for new, expands in made:
+        results = tuple(new.results)
+        if expands and new.needs is None:
+            _want_operands(new, mesh, rules)
+        inner = _expand(new, mesh, rules, names) if expands else ([new], results)
+        ops += inner[0]
+        finished.update(zip(results, inner[1], strict=True))
+    returned = [value and values[value] for value in expansion.results]
+    return ops, [value and finished.get(value, value) for value in returned]
 
 
 def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Layouts] | None:

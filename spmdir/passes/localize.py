@@ -41,7 +41,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.dialects.verification import common_type, is_local
-from spmdir.passes.local_programs.local_forms import NOTE, note
+from spmdir.passes.local_programs.local_forms import EXPANSION, NOTE, note, places_in
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.preconditions import flat_functions, reject_open_sizes
@@ -104,6 +104,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
         if not isinstance(op, ValueOp):
             continue
         typed = _typed(op, mesh, rules, known) if isinstance(op, AtenOp) else None
+        op.attributes.pop(EXPANSION, None)  # which speaks of global values
         of = tuple([_localize_value(result, mesh) for result in op.results])
         if any(entry is not None for entry in of):
             op.properties["of"] = ShapesAttr(of)
@@ -221,7 +222,8 @@ def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names
             location=op.location,
         )
         if number == 0:
-            new.attributes[NOTE] = note(op, rule.call, form)
+            needs = tuple(map(sharding_of, op.operands))
+            new.attributes[NOTE] = note(op, rule.call, needs, places_in(form, len(needs)))
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("op", number, index)] = result

@@ -10,14 +10,13 @@ from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import NodeStrategy, local_time
+from spmdir.search.problem import NodeStrategy, local_work
 from spmdir.search.work import Work
 
-Laid = tuple[TensorMeta, Sharding]
+ShardedType = tuple[TensorMeta, Sharding]
 """The global type of a value, and its sharding."""
 
 
@@ -32,22 +31,31 @@ def work_alone(
     return works([*inputs, op], [*operands, *results], are_named=True)[-1]
 
 
-@functools.lru_cache(maxsize=65536)
 def op_seconds(
-    work: Work, operands: tuple[Laid, ...], results: tuple[Laid, ...], mesh: Mesh, topology: Topology
-) -> Measured:
-    """Return the time of an op, and what it is from: lines of a table of costs, or the topology that models it.
+    work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh, topology: Topology
+) -> float:
+    """Return the time of an op on the busiest rank.
+
+    Args:
+        work: of the unsharded op.
+    """
+    return op_work(work, operands, results, mesh).time(topology).seconds
+
+
+@functools.lru_cache(maxsize=65536)
+def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh) -> Work:
+    """Return what an op computes on the busiest rank.
 
     Args:
         work: of the unsharded op.
     """
     fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
-    laid = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
-    joint = [_strategy(axis, *laid) for axis in fine.axis_names]
-    return local_time(work, topology, joint, [fine.sizes[axis] for axis in fine.axis_names])
+    refined = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
+    joint = [_strategy(axis, *refined) for axis in fine.axis_names]
+    return local_work(work, joint, [fine.sizes[axis] for axis in fine.axis_names])
 
 
-def _strategy(axis: str, operands: Sequence[Laid], results: Sequence[Laid]) -> NodeStrategy:
+def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> NodeStrategy:
     """Return the strategy on `axis` that shardings show; its factor is the first dimension that it shards."""
     required, made = ([sharding[axis] for _, sharding in side] for side in (operands, results))
     before = 0

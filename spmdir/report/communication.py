@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -14,10 +14,9 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share, table
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.collective_spec import Sizes
-from spmdir.reshard.cost import NEIGHBOURS, cost, node_count, sends_anything, step_cost
 from spmdir.reshard.topology import Topology
 
 KINDS = 12
@@ -53,10 +52,10 @@ class CommReport:
         lowered: the passes that were run on a copy, since reshards had no collectives yet.
         decided: whether every value has a sharding; if not, nothing is counted: run propagate.
         objective: modelled seconds of one step of a rank, which propagate minimised, of all functions; where they are
-            known. `compute` and `seconds` add up to it right after propagate, unless an op is to be expanded; later
-            passes change what there is to count, and not what propagate minimised.
+            known. `compute` and `seconds` add up to it until a pass changes collectives.
         certificate: what any decision costs at the least; where propagate was asked to certify the only function.
         errors: how far results may be off by inexact steps; of results without any there is nothing.
+        ops: what each op costs that takes any time, the longest first.
     """
 
     count: int
@@ -71,6 +70,7 @@ class CommReport:
     objective: float | None = attrs.field(default=None, eq=False)
     errors: tuple[OutputError, ...] = ()
     certificate: Certificate | None = attrs.field(default=None, eq=False)
+    ops: tuple[OpCost, ...] = attrs.field(default=(), eq=False)
 
     def __str__(self) -> str:
         rows = [("collective", "axes", "count", "sent", "ms", "price of")]
@@ -140,81 +140,67 @@ def comm_report(
         >>> spmdir.comm_report(module, "h100x8").wire_bytes
     """
     from spmdir.dialects import ir
-    from spmdir.dialects.collectives import Collective
-    from spmdir.dialects.halo import HaloExchangeOp
-    from spmdir.dialects.ring import RotateOp
-    from spmdir.dialects.sent_states import sent_state
-    from spmdir.dialects.values import global_type
     from spmdir.dialects.verification import is_local
     from spmdir.passes.finish import is_undecided
     from spmdir.passes.propagation.noted_options import machine_of
     from spmdir.passes.propagation.objective import certificate_of, objective_of
-    from spmdir.report.compute import compute_shares
+    from spmdir.report.collective_costs import collective_costs
+    from spmdir.report.compute import compute_costs
     from spmdir.report.output_errors import output_errors
     from spmdir.report.with_collectives import with_collectives
 
     pipeline = as_pipeline(pipeline)
     module, lowered = with_collectives(module, pipeline)
     mesh, chosen = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
-    by_kind: dict[str, Share] = {}
-    by_axis: dict[tuple[str, ...], Share] = {}
-    total, decided = Share(), True
     functions = ir.functions(module)
+    decided = not any(map(is_undecided, functions))
     objectives = [objective_of(function) for function in functions]
-    compute: dict[str, Share] = {}
+    collectives: list[OpCost] = []
+    compute: list[OpCost] = []
     sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in functions:
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
-        for op in function.body.block.ops:
-            if isinstance(op, (HaloExchangeOp, RotateOp)):
-                if not op.sent(mesh):
-                    continue
-                kind, used = op.name.removeprefix("spmd."), op.axes
-                sizes = Sizes(mesh.group_size(used), 0, 0, op.sent(mesh))
-                spent = cost(NEIGHBOURS, sizes, node_count(used, mesh), machine)
-                bounds.append(spent.wire_bytes)
-            elif isinstance(op, Collective):
-                step, meta = op.step(mesh), global_type(op.operands[0], mesh)
-                if meta is None or not sends_anything(step, meta.shape, mesh):
-                    continue
-                if (state := sent_state(op, mesh)) in sent:
-                    continue
-                if state is not None:
-                    sent.add(state)
-                kind, used = step.kind, step.axes
-                spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, machine)
-            else:
-                continue
-            share = Share(1, spent.wire_bytes, spent.seconds, (spent.measured or machine.name,))
-            by_kind[kind] = by_kind.get(kind, Share()) + share
-            whole = {mesh.root_axis(axis) for axis in used}
-            axes = tuple(axis for axis in mesh.axis_names if axis in whole)
-            by_axis[axes] = by_axis.get(axes, Share()) + share
-            total += share
+        collectives += collective_costs(function, mesh, machine, sent)
         bounds += _bounds(function, mesh)
-        decided = decided and not is_undecided(function)
         with pipeline.rules:
             if decided and not is_local(function):
-                for kind, share in compute_shares(function, mesh, pipeline.rules, machine).items():
-                    compute[kind] = compute.get(kind, Share()) + share
+                compute += compute_costs(function, mesh, pipeline.rules, machine)
             errors += output_errors(function, mesh, pipeline.rules)
-    order = {axis: index for index, axis in enumerate(mesh.axis_names)}
+    total = sum((op.share for op in collectives), Share())
     return CommReport(
         total.count,
         total.wire_bytes,
-        dict(sorted(by_kind.items())),
-        dict(sorted(by_axis.items(), key=lambda entry: [order[axis] for axis in entry[0]])),
+        dict(sorted(_shares(collectives, lambda op: op.kind).items())),
+        _by_axis(collectives, mesh),
         None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
         total.seconds,
-        dict(sorted(compute.items(), key=lambda entry: -entry[1].seconds)),
+        dict(sorted(_shares(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         decided,
         None if None in objectives else math.fsum(one for one in objectives if one is not None),
         tuple(errors),
         certificate_of(functions[0]) if len(functions) == 1 else None,
+        tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
     )
+
+
+def _shares(ops: Iterable[OpCost], key: Callable[[OpCost], Any]) -> dict[Any, Share]:
+    found: dict[Any, Share] = {}
+    for op in ops:
+        found[key(op)] = found.get(key(op), Share()) + op.share
+    return found
+
+
+def _by_axis(ops: Iterable[OpCost], mesh: Mesh) -> dict[tuple[str, ...], Share]:
+    """Return mesh axes → the share of the ops whose groups are along these; a sub-axis counts as its axis."""
+
+    def axes(op: OpCost) -> tuple[int, ...]:
+        whole = {mesh.root_axis(axis) for axis in op.axes}
+        return tuple(at for at, axis in enumerate(mesh.axis_names) if axis in whole)
+
+    return {tuple(mesh.axis_names[at] for at in axes): share for axes, share in sorted(_shares(ops, axes).items())}
 
 
 def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
@@ -222,10 +208,13 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
     from spmdir.dialects.collectives import Collective, WaitOp
     from spmdir.dialects.reshard_ops import is_inexact
     from spmdir.dialects.values import global_type, sharding_of
+    from spmdir.report.collective_costs import NEIGHBOURLY
 
     origins: dict[SSAValue, SSAValue] = {}
     forms: dict[SSAValue, list[Sharding]] = {}
     for op in function.body.block.ops:
+        if isinstance(op, NEIGHBOURLY):
+            yield op.sent(mesh)
         if not isinstance(op, (Collective, WaitOp)):
             continue
         value, result = op.operands[0], op.results[0]

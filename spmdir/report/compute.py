@@ -1,4 +1,4 @@
-"""How long the ops of a decided program compute, by kind: torch ops, inputs read, and steps that send nothing."""
+"""What the ops of a decided program compute: torch ops, inputs read, and steps that send nothing."""
 
 from __future__ import annotations
 
@@ -7,65 +7,67 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.dtype import I1
+from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp
+from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
-from spmdir.passes.op_seconds import Laid, op_seconds
-from spmdir.passes.type_check.type_check import rule_of
+from spmdir.passes.op_seconds import op_work
+from spmdir.report.op_costs import INPUTS, MEASURED, OpCost
 from spmdir.report.shares import Share
-from spmdir.reshard.cost import sends_anything, step_cost
+from spmdir.report.torch_ops import ABSENT, TorchOp, sharded_type, torch_ops
+from spmdir.reshard.cost import sends_anything, step_collectives, step_cost
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
-from spmdir.search.work import Work, held
-
-INPUTS = "inputs"
-"""What the reading of inputs is called among the kinds of ops."""
-
-ABSENT = TensorMeta((), I1)
-"""What stands for a result that an op is asked not to make."""
+from spmdir.search.work import Work, input_work
 
 
-def compute_shares(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> dict[str, Share]:
-    """Return kind → what ops of it take on the busiest rank of a decided function of global types, longest first."""
-    found: dict[str, Share] = {}
-
-    def add(kind: str, seconds: float, price: str) -> None:
-        found[kind] = found.get(kind, Share()) + Share(1, 0.0, seconds, (price,))
-
-    program = _Program(function, rules)
+def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> list[OpCost]:
+    """Return what each op that takes time takes on the busiest rank of a decided function of global types."""
+    program = _Program(function, mesh, rules)
+    found = []
     for value in program.inputs:
-        meta, sharding = _laid(value)
-        read = op_seconds(held(meta), (), ((meta, sharding),), mesh, topology)
-        add(INPUTS, read.seconds, read.place)
+        typed = sharded_type(value)
+        read = op_work(input_work(typed[0]), (), (typed,), mesh)
+        found.append(_computed(text_name(value), INPUTS, _location(value, function), read, topology))
     for op, work in program.works(topology.costs is not None):
-        operands, results = (tuple(map(_laid, values)) for values in (op.tensors, op.results))
-        spent = op_seconds(work, operands, results, mesh, topology)
-        add(op.name, spent.seconds, spent.place)
-    for op in function.body.block.ops:
-        if isinstance(op, Collective):
-            step, (meta, _) = op.step(mesh), _laid(op.operands[0])
-            if not sends_anything(step, meta.shape, mesh):
-                seconds = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology).seconds
-                add(op.name, seconds, topology.name)
-    spent = {kind: share for kind, share in found.items() if share.seconds}
-    return dict(sorted(spent.items(), key=lambda entry: -entry[1].seconds))
+        local = op_work(work, op.needed, op.made, mesh)
+        found.append(_computed(op.name, op.kind, op.location, local, topology))
+    found += [_copied(op, mesh, topology) for op in function.body.block.ops if isinstance(op, Collective)]
+    return [one for one in found if one is not None and one.seconds]
 
 
-def _laid(value: SSAValue) -> Laid:
-    meta, sharding = meta_of(value.type), sharding_of(value)
-    if meta is None:
-        return ABSENT, Sharding(())
-    assert sharding is not None  # the program is decided
-    return meta, sharding
+def _location(value: SSAValue, function: FuncOp) -> Location | None:
+    return location_of(value.owner if isinstance(value.owner, ConstantOp) else function)
+
+
+def _computed(name: str, kind: str, location: Location | None, work: Work, topology: Topology) -> OpCost:
+    """Return what an op costs that does `work` on a rank."""
+    spent = work.time(topology)
+    bound = work.bound(topology) if spent.place == topology.name else MEASURED
+    share = Share(1, 0.0, spent.seconds, (spent.place,))
+    return OpCost(name, kind, location, share, work.flops, work.traffic, bound)
+
+
+def _copied(op: Collective, mesh: Mesh, topology: Topology) -> OpCost | None:
+    """Return what a step costs that sends nothing, such as a slice; None of a step that sends."""
+    step, (meta, _) = op.step(mesh), sharded_type(op.operands[0])
+    if sends_anything(step, meta.shape, mesh):
+        return None
+    spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology)
+    parts = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
+    traffic = 2 * sum(traffic.copied(sizes) for traffic, sizes in parts)
+    is_copying = 2 * traffic / topology.memory_bandwidth > spent.seconds
+    share = Share(1, 0.0, spent.seconds, (topology.name,))
+    name = text_name(op.results[0])
+    return OpCost(name, op.name, location_of(op), share, 0.0, traffic, "memory" if is_copying else "launch")
 
 
 class _Program:
@@ -75,38 +77,45 @@ class _Program:
         inputs: the arguments and constants.
     """
 
-    def __init__(self, function: FuncOp, rules: RuleSet):
+    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet):
         ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
         self.inputs = [*function.args, *(op.results[0] for op in ops if isinstance(op, ConstantOp))]
         self._metas: list[TensorMeta] = []
         self._numbers: dict[SSAValue, int] = {}
         self._steps = [Step(None, "", (), (self._number(value),)) for value in self.inputs]
-        self._ops: list[AtenOp | None] = [None] * len(self._steps)
-        for op in ops:
+        self._ops: list[TorchOp | None] = [None] * len(self._steps)
+        for op, torch_op in torch_ops(ops, mesh, rules):
             if isinstance(op, SpmdOp):
                 self._numbers[op.results[0]] = self._number(op.operands[0])
-            elif not isinstance(op, ConstantOp):
-                self._add(op, rules)
+            elif torch_op is not None:
+                self._add_torch(torch_op)
+            elif not isinstance(op, (ConstantOp, AtenOp)):
+                self._add(Step(None, "", tuple(map(self._number, op.tensors)), tuple(map(self._number, op.results))))
         for value in ir.terminator(function).operands:  # what leaves the function is written
-            self._steps.append(Step(None, "", (self._number(value),), ()))
-            self._ops.append(None)
+            self._add(Step(None, "", (self._number(value),), ()))
 
-    def works(self, are_named: bool) -> Iterator[tuple[AtenOp, Work]]:
+    def works(self, are_named: bool) -> Iterator[tuple[TorchOp, Work]]:
         """Yield each torch op with what it computes."""
         for op, work in zip(self._ops, works(self._steps, self._metas, are_named), strict=True):
             if op is not None:
                 yield op, work
 
-    def _add(self, op: ValueOp, rules: RuleSet) -> None:
-        is_torch = isinstance(op, AtenOp)
-        operands, results = (tuple(map(self._number, values)) for values in (op.tensors, op.results))
-        self._steps.append(
-            Step(rule_of(op, rules) if is_torch else None, op.name if is_torch else "", operands, results)
+    def _add_torch(self, op: TorchOp) -> None:
+        operands, results = (
+            tuple(self._number(value, meta) for value, (meta, _) in zip(values, types, strict=True))
+            for values, types in ((op.operands, op.needed), (op.results, op.made))
         )
-        self._ops.append(op if is_torch else None)
+        self._add(Step(op.rule, op.kind, operands, results), op)
 
-    def _number(self, value: SSAValue) -> int:
-        if value not in self._numbers:
-            self._numbers[value] = len(self._metas)
-            self._metas.append(meta_of(value.type) or ABSENT)
-        return self._numbers[value]
+    def _add(self, step: Step, op: TorchOp | None = None) -> None:
+        self._steps.append(step)
+        self._ops.append(op)
+
+    def _number(self, value: SSAValue | None, meta: TensorMeta | None = None) -> int:
+        """Return the number of a value, a new one for None; `meta` is its type unless it says it itself."""
+        if value is not None and value in self._numbers:
+            return self._numbers[value]
+        self._metas.append(meta or (value and meta_of(value.type)) or ABSENT)
+        if value is not None:
+            self._numbers[value] = len(self._metas) - 1
+        return len(self._metas) - 1

@@ -86,11 +86,10 @@ def node_seconds(
 ) -> float:
     """Return how long a node takes with a strategy on each of `axes`: its compute, and what it sends inside the op."""
     spent = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
-    for at, (axis, strategy) in enumerate(zip(axes, joint, strict=True)):
-        if not strategy.sent_bytes and not strategy.inner_bytes:
-            continue
-        sharded = shard_counts((s, mesh.sizes[a]) for k, (a, s) in enumerate(zip(axes, joint, strict=True)) if k != at)
-        count, nodes = mesh.sizes[axis], node_count((axis,), mesh)
+    for positions, strategy in _sending(joint):
+        others = [(s, mesh.sizes[a]) for at, (a, s) in enumerate(zip(axes, joint, strict=True)) if at not in positions]
+        group = tuple([axes[at] for at in positions])
+        sharded, count, nodes = shard_counts(others), mesh.group_size(group), node_count(group, mesh)
         for size, factors in strategy.inner_bytes:
             local = size / math.prod(map(sharded.of, factors))
             spent += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
@@ -98,6 +97,16 @@ def node_seconds(
             sizes = Sizes(count, 0, 0, size / math.prod(map(sharded.of, factors)))
             spent += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
     return spent
+
+
+def _sending(joint: Sequence[NodeStrategy]) -> list[tuple[list[int], NodeStrategy]]:
+    """Return the positions of the axes that send together inside an op, and what: values that several axes reduce by
+    an expansion are reduced once, over all of them."""
+    found: dict[object, tuple[list[int], NodeStrategy]] = {}
+    for at, strategy in enumerate(joint):
+        if strategy.inner_bytes or strategy.sent_bytes:
+            found.setdefault(strategy.inner_bytes if strategy.expands else at, ([], strategy))[0].append(at)
+    return list(found.values())
 
 
 def value_seconds(

@@ -20,7 +20,6 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.strategy import ShardCounts
@@ -118,24 +117,29 @@ def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[NodeStrategy, f
 
 def local_seconds(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> float:
     """Return how long a node computes on the busiest rank, by its strategies on axes of so many ranks."""
-    return local_time(work, topology, joint, counts).seconds
+    return local_work(work, joint, counts).time(topology).seconds
 
 
-def local_time(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> Measured:
-    """Return `local_seconds`, and what they are from: lines of a table of costs, or the topology that models them."""
+def local_work(work: Work, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> Work:
+    """Return what a node computes on the busiest rank, by its strategies on axes of so many ranks."""
     parts = list(zip(joint, fractions(joint, counts), strict=True))
-    if topology.costs is not None and work.op:
-        found = topology.costs.op(work.op, [_local(meta, i, parts) for i, meta in enumerate(work.operands)])
-        if found is not None:
-            return found
 
-    def local(which: str, count: int) -> list[float]:
+    def local(which: str, sizes: Sequence[float]) -> tuple[float, ...]:
         placed = [(fraction, getattr(strategy, which)) for strategy, fraction in parts]
-        return [math.prod(f for f, placements in placed if placements[i].trait == "shard") for i in range(count)]
+        return tuple(
+            [
+                size * math.prod(fraction for fraction, placements in placed if placements[i].trait == "shard")
+                for i, size in enumerate(sizes)
+            ]
+        )
 
-    compute = math.prod(fraction for _, fraction in parts)
-    operands, results = local("operands", len(work.operand_bytes)), local("results", len(work.result_bytes))
-    return Measured(work.seconds(topology, compute, operands, results), topology.name)
+    return attrs.evolve(
+        work,
+        flops=work.flops * math.prod(fraction for _, fraction in parts),
+        operand_bytes=local("operands", work.operand_bytes),
+        result_bytes=local("results", work.result_bytes),
+        operands=tuple([_local(meta, i, parts) for i, meta in enumerate(work.operands)]),
+    )
 
 
 class StrategySource(Protocol):

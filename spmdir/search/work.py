@@ -8,12 +8,13 @@ from typing import Any
 import attrs
 
 from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import VECTOR, Topology
 
 
 @attrs.frozen(cache_hash=True)
 class Work:
-    """The arithmetic and memory traffic of one op on global tensors.
+    """The arithmetic and memory traffic of one op, on global tensors or on those of one rank.
 
     Attributes:
         flops: floating-point operations.
@@ -32,30 +33,43 @@ class Work:
     op: str = ""
     operands: tuple[TensorMeta, ...] = ()
 
-    def seconds(
-        self,
-        topology: Topology,
-        compute_fraction: float = 1.0,
-        operand_fractions: Sequence[float] = (),
-        result_fractions: Sequence[float] = (),
-    ) -> float:
-        """Return the time on the busiest rank: launches, and the longer of arithmetic and memory traffic.
+    def time(self, topology: Topology) -> Measured:
+        """Return the time of an op on one rank, as it was measured, else as its roofline models it."""
+        if topology.costs is not None and self.op:
+            found = topology.costs.op(self.op, self.operands)
+            if found is not None:
+                return found
+        return Measured(self.seconds(topology), topology.name)
 
-        Args:
-            compute_fraction: of the arithmetic that the rank does.
-            operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
-        """
-        launches, arithmetic, traffic = self.terms(topology, compute_fraction, operand_fractions, result_fractions)
+    def seconds(self, topology: Topology) -> float:
+        """Return the modelled time on one rank: launches, and the longer of arithmetic and memory traffic."""
+        launches, arithmetic, traffic = self.terms(topology)
         return launches + max(arithmetic, traffic)
+
+    def bound(self, topology: Topology) -> str:
+        """Return which part of the modelled time is longest: "launch", "compute" or "memory"."""
+        terms = dict(zip(("launch", "compute", "memory"), self.terms(topology), strict=True))
+        return max(terms, key=terms.__getitem__)
+
+    @property
+    def traffic(self) -> float:
+        """Return the bytes that are read and written."""
+        return sum(self.operand_bytes) + sum(self.result_bytes)
 
     def terms(
         self,
         topology: Topology,
-        compute_fraction: Any,
-        operand_fractions: Sequence[Any],
-        result_fractions: Sequence[Any],
+        compute_fraction: Any = 1.0,
+        operand_fractions: Sequence[Any] = (),
+        result_fractions: Sequence[Any] = (),
     ) -> tuple[float, Any, Any]:
-        """Return the times of launches, arithmetic and memory traffic; fractions may be arrays of them."""
+        """Return the times of launches, arithmetic and memory traffic on one rank.
+
+        Args:
+            compute_fraction: of the arithmetic that the rank does.
+            operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
+                Fractions may be arrays of them, and so are times then.
+        """
         moved = _moved(self.operand_bytes, operand_fractions) + _moved(self.result_bytes, result_fractions)
         arithmetic = self.flops * compute_fraction / topology.peak(self.unit)
         return self.launches * topology.launch_latency, arithmetic, moved / topology.memory_bandwidth
@@ -69,6 +83,6 @@ NO_WORK = Work()
 """The work of a node that computes nothing."""
 
 
-def held(meta: TensorMeta) -> Work:
+def input_work(meta: TensorMeta) -> Work:
     """Return the work of an input: each element is touched once, so that sharding it is better than replicating it."""
     return Work(meta.numel, VECTOR, (), (meta.bytes,))

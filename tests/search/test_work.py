@@ -110,7 +110,7 @@ def test_time_is_the_longer_of_arithmetic_and_memory_and_a_launch() -> None:
     machine = Topology("m", 1, 1, 0, 0, 0, memory_bandwidth=100.0, launch_latency=3.0, peak_flops={"f32": 10.0})
     work = Work(1000, "f32", (200, 300), (500,), 2)
     assert work.seconds(machine) == 2 * 3 + 1000 / 10
-    assert work.seconds(machine, 0.01, (1.0, 0.5), (0.1,)) == 2 * 3 + (200 + 150 + 50) / 100
+    assert work.terms(machine, 0.01, (1.0, 0.5), (0.1,)) == (2 * 3, 1000 / 10 * 0.01, (200 + 150 + 50) / 100)
     assert work.seconds(FLAT) == 1000 / FLAT.peak("f32")
 
 

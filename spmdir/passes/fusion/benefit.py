@@ -91,9 +91,9 @@ class Pricing:
             return RewriteCost(0.0, 0, touched, 1, 0.0)
         call = op.call()
         work = work_alone(self.rules.instantiate(call), op.name, call.operands, tuple(meta for meta, _ in results))
-        laid = tuple(zip(call.operands, operands, strict=True))
-        spent = op_seconds(work, laid, tuple(results), self.mesh, self.topology)  # type: ignore  # None is not there
-        return RewriteCost(0.0, 0, touched, 1, spent.seconds)
+        needed = tuple(zip(call.operands, operands, strict=True))
+        spent = op_seconds(work, needed, tuple(results), self.mesh, self.topology)  # type: ignore  # None is not there
+        return RewriteCost(0.0, 0, touched, 1, spent)
 
 
 def total(costs: Iterable[RewriteCost]) -> RewriteCost:

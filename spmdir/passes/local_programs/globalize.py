@@ -45,7 +45,7 @@ def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
     while start < len(ops):
         try:
             found = noted(ops[start])
-            count = 1 if found is None else found.count
+            count = 1 if found is None else found.places.count
             if not 0 < count <= len(ops) - start:
                 raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
         except ShardingError as error:
@@ -109,14 +109,14 @@ class _Globalizer:
                 f"expected an op of torch: leave {NOTE} as localize wrote it"
             )
         operands = []
-        for index, place in enumerate(form.operand_places):
+        for index, place in enumerate(form.places.operands):
             found = at(ops, place, "operands")
             operands.append(
                 self.unread(form.operands[index], form.needs[index]) if found is None else self.value(found)
             )
         properties = {**form.properties, "sharding": shardings_attr(form.made)}
         new = kind.create(operands=operands, result_types=form.results, properties=properties, location=ops[0].location)
-        for index, place in enumerate(form.result_places):
+        for index, place in enumerate(form.places.results):
             found = at(ops, place, "results")
             if found is not None:
                 self.take([found], [new.results[index]])

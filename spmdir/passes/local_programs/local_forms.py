@@ -1,11 +1,12 @@
-"""The note that the first op of a local form has of the op that the form replaces, so that it can be checked.
+"""The note that the first op of a local form or of an expansion has of the op that these replace.
 
     %0 = aten.sub.Scalar(%ids) {…} : … attributes {spmd.form = {op = "aten.embedding", …}}
 
 `operands` and `results` are the global types, `needs` and `made` their shardings, `arguments` and `structure` those of
 the op. `places` says how many ops the form has, and which operand and which result of which of these is each operand
 and each result of the op: `[5, 0]` is the first one of the sixth; `none` is an operand that the form does not read,
-or a result that is absent. The note is not trusted: localize must make the same form and note of the op again.
+or a result that is absent. By the note of a local form it is checked, without trusting the note: localize must make the
+same form and note of the op again. By that of an expansion reports price it as the one op that propagate decided on.
 """
 
 from __future__ import annotations
@@ -22,27 +23,43 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingsAttr, StructureAttr, shardings_attr, type_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
 from spmdir.rules.local.expansion import Expansion, Value
 
 NOTE = "spmd.form"
 """The attribute of the first op of a local form."""
+
+EXPANSION = "spmd.expansion"
+"""The attribute of the first op of an expansion."""
 
 Place = tuple[int, int] | None
 """(Which op of the form, which of its operands or results)."""
 
 
 @attrs.frozen
+class Places:
+    """Where the operands and results of an op are in what replaces it.
+
+    Attributes:
+        operands: for every operand, its place.
+        count: how many ops replace it.
+        results: for every result, its place.
+    """
+
+    operands: tuple[Place, ...]
+    count: int
+    results: tuple[Place, ...]
+
+
+@attrs.frozen
 class Note:
-    """The op that a local form replaces.
+    """The op that several ops replace.
 
     Attributes:
         op: the name of the op.
         operands, results: the global types.
         needs, made: the shardings of these.
         properties: the other properties of the op: its arguments and its structure.
-        count: how many ops the form has.
-        operand_places, result_places: for every operand and every result, its place in the form.
+        places: of the operands and results.
     """
 
     op: str
@@ -51,27 +68,37 @@ class Note:
     needs: tuple[Sharding | None, ...]
     made: tuple[Sharding | None, ...]
     properties: dict[str, Attribute]
-    count: int
-    operand_places: tuple[Place, ...]
-    result_places: tuple[Place, ...]
+    places: Places
 
 
-def note(op: ValueOp, call: Call, form: Expansion) -> DictionaryAttr:
-    """Return the note of `op`, which is `call` on global tensors, and which `form` replaces."""
-    read = {value: (n, i) for n, op_ in reversed([*enumerate(form.ops)]) for i, value in enumerate(op_.operands)}
+def places_in(form: Expansion, operands: int) -> Places:
+    """Return the places of so many operands, and of the results, of an op that `form` replaces."""
+    read = {value: (n, i) for n, op in reversed([*enumerate(form.ops)]) for i, value in enumerate(op.operands)}
     results = tuple(value and (value.index, value.result) for value in form.results)
-    places = (
-        ("operands", tuple(read.get(Value("operand", index)) for index in range(len(op.operands)))),
-        ("ops", len(form.ops)),
-        ("results", results),
-    )
+    return Places(tuple(read.get(Value("operand", index)) for index in range(operands)), len(form.ops), results)
+
+
+def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results: Sequence[SSAValue | None]) -> Places:
+    """Return the places of the values `operands` and `results` in `ops`, which stand for an op of these."""
+    read = {value: (n, i) for n, op in reversed([*enumerate(ops)]) for i, value in enumerate(op.operands)}
+    made: dict[SSAValue, Place] = {value: (n, i) for n, op in enumerate(ops) for i, value in enumerate(op.results)}
+    return Places(tuple(map(read.get, operands)), len(ops), tuple(value and made.get(value) for value in results))
+
+
+def note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
+    """Return the note of `op`, which is `call` on global tensors.
+
+    Args:
+        needs: the shardings that it needs its operands in.
+        places: of its values in the ops that replace it.
+    """
     entries: dict[str, Attribute] = {
         "op": StringAttr(op.name),
         "operands": ArrayAttr(map(type_of, call.operands)),
-        "needs": shardings_attr(tuple(map(sharding_of, op.operands))),
+        "needs": shardings_attr(tuple(needs)),
         "results": ArrayAttr(map(type_of, call.results)),
         "made": shardings_attr(op.shardings),
-        "places": ArgumentsAttr(places),
+        "places": ArgumentsAttr((("operands", places.operands), ("ops", places.count), ("results", places.results))),
     }
     return DictionaryAttr(entries | {name: op.properties[name] for name in _KEPT if name in op.properties})
 
@@ -79,19 +106,20 @@ def note(op: ValueOp, call: Call, form: Expansion) -> DictionaryAttr:
 _KEPT = {"arguments": ArgumentsAttr, "structure": StructureAttr}
 
 
-def noted(op: Operation) -> Note | None:
-    """Return the note on `op`; None if it begins no local form.
+def noted(op: Operation, name: str = NOTE) -> Note | None:
+    """Return the note `name` on `op`; None if it has none.
 
     Raises:
         ShardingError: it is malformed.
     """
-    attribute = op.attributes.get(NOTE)
+    attribute = op.attributes.get(name)
     if attribute is None:
         return None
     try:
         return _read(attribute)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ShardingError(f"{NOTE} is malformed ({error}); expected it as localize writes it") from None
+        writer = "localize" if name == NOTE else "expand"
+        raise ShardingError(f"{name} is malformed ({error}); expected it as {writer} writes it") from None
 
 
 def _read(attribute: Any) -> Note:
@@ -108,11 +136,11 @@ def _read(attribute: Any) -> Note:
         entries["op"].data, entries["operands"].data, entries["results"].data,
         entries["needs"].data, entries["made"].data,
         {name: entries[name] for name in _KEPT if name in entries},
-        places["ops"], _places(places["operands"]), _places(places["results"]),
+        Places(_places(places["operands"]), places["ops"], _places(places["results"])),
     )  # fmt: skip
-    if not len(found.operands) == len(found.needs) == len(found.operand_places):
+    if not len(found.operands) == len(found.needs) == len(found.places.operands):
         raise ValueError("operands, their shardings and their places differ in number")
-    if not len(found.results) == len(found.made) == len(found.result_places):
+    if not len(found.results) == len(found.made) == len(found.places.results):
         raise ValueError("results, their shardings and their places differ in number")
     return found
 
@@ -124,8 +152,8 @@ def _places(value: Any) -> tuple[Place, ...]:
     return value
 
 
-def at(ops: Sequence[Operation], place: Place, values: str) -> SSAValue | None:
-    """Return the operand or result (`values` is "operands" or "results") at `place` in the form `ops`.
+def at(ops: Sequence[Operation], place: Place, values: str, name: str = NOTE) -> SSAValue | None:
+    """Return the operand or result (`values` is "operands" or "results") at `place` in `ops`, of which note `name` is.
 
     Raises:
         ShardingError: there is none.
@@ -133,5 +161,6 @@ def at(ops: Sequence[Operation], place: Place, values: str) -> SSAValue | None:
     if place is None:
         return None
     if place[0] >= len(ops) or place[1] >= len(getattr(ops[place[0]], values)):
-        raise ShardingError(f"{NOTE} names {values[:-1]} {place[1]} of op {place[0]}; the form has none there")
+        what = "form" if name == NOTE else "expansion"
+        raise ShardingError(f"{name} names {values[:-1]} {place[1]} of op {place[0]}; the {what} has none there")
     return getattr(ops[place[0]], values)[place[1]]

@@ -32,7 +32,7 @@ from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import Annotation, Node, Problem, StrategySource
-from spmdir.search.work import NO_WORK, Work, held
+from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
 """Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
@@ -82,7 +82,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
 
     for argument in function.args:
         meta = _meta(argument)
-        source = Annotation(meta, sharding_of(argument), "input", held(meta))
+        source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:

@@ -1,0 +1,134 @@
+"""The torch ops of a decided program as propagate prices them: an expansion is the one op that it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.call import Call
+from spmdir.core.dtype import I1
+from spmdir.core.errors import Location, ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.names import text_name
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.local_programs.local_forms import EXPANSION, Note, at, noted
+from spmdir.passes.op_seconds import ShardedType
+from spmdir.passes.type_check.type_check import rule_of
+from spmdir.rules import OpRule, RuleSet
+
+ABSENT = TensorMeta((), I1)
+"""What stands for a result that an op is asked not to make."""
+
+
+@attrs.frozen
+class TorchOp:
+    """A torch op, or one that an expansion replaced.
+
+    Attributes:
+        name: of its first result.
+        kind: its name.
+        rule: on its call; None if it has none.
+        operands, results: its values; None for what no op of the expansion reads or makes.
+        needed, made: their types, with the shardings that they are needed and made in.
+    """
+
+    name: str
+    kind: str
+    location: Location | None
+    rule: OpRule | None
+    operands: tuple[SSAValue | None, ...]
+    results: tuple[SSAValue | None, ...]
+    needed: tuple[ShardedType, ...]
+    made: tuple[ShardedType, ...]
+
+
+def sharded_type(value: SSAValue) -> ShardedType:
+    """Return the type of a value of a decided program, with its sharding."""
+    return _sharded(meta_of(value.type), sharding_of(value))
+
+
+def _sharded(meta: TensorMeta | None, sharding: Sharding | None) -> ShardedType:
+    return (ABSENT, Sharding()) if meta is None else (meta, sharding or Sharding())
+
+
+def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tuple[ValueOp, TorchOp | None]]:
+    """Yield each op of a program with the torch op that is complete with it; None for others, and inside an expansion.
+
+    Raises:
+        ShardingError: the note of an expansion is malformed; located.
+    """
+    complete: dict[ValueOp, TorchOp | None] = {}
+    torch = [op for op in ops if isinstance(op, AtenOp)]
+    for first, op in enumerate(torch):
+        if op in complete:
+            continue
+        try:
+            note = noted(op, EXPANSION)
+            members = torch[first : first + note.places.count] if note is not None else []
+            if note is not None and _is_whole(members, note):
+                complete |= dict.fromkeys(members)
+                complete[members[-1]] = _replaced(members, note, mesh, rules)
+                continue
+        except ShardingError as error:
+            raise error.about(op.name, location_of(op)) from None
+        complete[op] = _as_is(op, rules)
+    for op in ops:
+        yield op, complete.get(op)
+
+
+def _as_is(op: AtenOp, rules: RuleSet) -> TorchOp:
+    operands, results = tuple(op.tensors), tuple(op.results)
+    types = [tuple(map(sharded_type, values)) for values in (operands, results)]
+    return TorchOp(text_name(results[0]), op.name, location_of(op), rule_of(op, rules), operands, results, *types)
+
+
+def _is_whole(members: Sequence[AtenOp], note: Note) -> bool:
+    """Return whether `members` are all ops of the expansion that `note` is of: a pass may have dropped one."""
+    if len(members) != note.places.count:
+        return False
+    operands, results = _values(members, note)
+    found = zip((*operands, *results), (*note.operands, *note.results), strict=True)
+    inside = {value for op in members for value in op.results} - set(results)
+    return all(value is None or value.type == type_ for value, type_ in found) and all(
+        user in members for value in inside for user in _users(value)
+    )
+
+
+def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:
+    """Return the operands and the results of the op that `members` replace."""
+    operands = tuple([at(members, place, "operands", EXPANSION) for place in note.places.operands])
+    return operands, tuple([at(members, place, "results", EXPANSION) for place in note.places.results])
+
+
+def _users(value: SSAValue) -> Iterator[Operation]:
+    """Yield the ops that use a value, through reshards and collectives."""
+    for use in value.uses:
+        if isinstance(use.operation, SpmdOp):
+            yield from _users(use.operation.results[0])
+        else:
+            yield use.operation
+
+
+def _replaced(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet) -> TorchOp:
+    """Return the op that `members` replace."""
+    operands, results = _values(members, note)
+    metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]
+    needed, made = (
+        tuple(map(_sharded, types, shardings)) for types, shardings in zip(metas, (note.needs, note.made), strict=True)
+    )
+    for meta, sharding in (*needed, *made):
+        sharding.check_shape(mesh, meta.shape)
+    arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
+    call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), metas[1], structure)
+    rule = rules.instantiate(call)
+    name = next((text_name(value) for value in results if value is not None), "")
+    return TorchOp(name, note.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, made)
