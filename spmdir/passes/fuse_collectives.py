@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,15 +94,14 @@ class FuseCollectivesPass(ModulePass):
         for function, machine in zip(functions, machines, strict=True):
             remark_other_machine(function, machine, self.name)
         limit = min(machine.memory for machine in machines)
-        fits = max(most_bytes(function, mesh) for function in functions) <= limit
-        original = module if fits else copied(module)
+        original = module if limit == math.inf else copied(module)
         for holds_no_more in (False, True):
             attempts: list[Attempt] = []
             for function, machine in zip(ir.functions(module), machines, strict=True):
                 pricing = Pricing(mesh, context.rules, machine.topology)
                 engine = Engine(pricing, conditions, attempts.append if on_attempt else None, holds_no_more)
                 self._rewrite(function.body.block, rewrites, engine)
-            if fits or _fits(module, original, pipeline, limit):
+            if _fits(module, original, pipeline, limit):
                 for attempt in attempts if on_attempt else ():
                     on_attempt(attempt)  # type: ignore  # not None
                 return
@@ -137,6 +137,8 @@ class FuseCollectivesPass(ModulePass):
 
 def _fits(module: ModuleOp, original: ModuleOp, pipeline: Pipeline, limit: float) -> bool:
     """Return whether a rank holds no more than `limit`, or than in the `original` of `module`."""
+    if limit == math.inf or max(most_bytes(one, ir.mesh(module)) for one in ir.functions(module)) <= limit:
+        return True
     peak = peak_bytes(module, pipeline)
     return peak <= limit or peak <= peak_bytes(original, pipeline)
 

@@ -4,40 +4,108 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.finish import copied
-from spmdir.passes.live_memory import buffers_of
+from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import Pipeline, parse_steps, run_passes
 from spmdir.reshard.buffers import BUFFERS
 from spmdir.reshard.cost import local_bytes
-from spmdir.search.timeline import live_bytes
+from spmdir.search.timeline import Timeline, live_bytes
 
 _LOCALIZING = "expand,insert-reshard,lower-reshard,localize"
 """The passes that take a decided program to that of one rank."""
 
 MOST_BUFFERS = max(map(len, BUFFERS.values()))
-"""The most buffers that a collective allocates."""
+"""The most buffers that a collective allocates; what ops hold inside is counted as often."""
 
 
 def most_bytes(function: FuncOp, mesh: Mesh) -> float:
-    """Return a bound on what a rank holds at once that is quick to find: nothing is freed."""
-    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    values = [*function.args, *(result for op in ops for result in op.results)]
-    moved = [value for op in ops if isinstance(op, SpmdOp) for value in (*op.operands, *op.results)]
-    sizes = {value: _bytes(value, mesh) for value in values}
-    return sum(sizes.values()) + MOST_BUFFERS * sum(sizes[value] for value in moved)
+    """Return a bound on what a rank holds at once in a decided function, before or after its reshards are inserted.
+
+    It is quick to find: no view shares memory, a resharded value is held as whole as some step may make it, and what
+    an op or a step holds inside is a multiple of what it takes and gives.
+    """
+    return _Bound(function, mesh).run()
 
 
-def _bytes(value: object, mesh: Mesh) -> float:
-    meta, sharding = meta_of(value.type), sharding_of(value)  # type: ignore  # an SSA value
-    return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh) if meta and sharding else 0.0
+class _Bound:
+    """A decided function, told to a timeline with more memory than it takes."""
+
+    def __init__(self, function: FuncOp, mesh: Mesh):
+        self.function, self.mesh, self.timeline = function, mesh, Timeline()
+        self.buffers: dict[SSAValue, dict[Sharding | None, int]] = {}
+        self._sizes: dict[tuple[object, Sharding | None], float] = {}
+
+    def run(self) -> float:
+        """Return the most bytes that are live at once."""
+        for argument in self.function.args:
+            self.timeline.keep(self._hold(argument, sharding_of(argument)))
+        for op in self.function.body.block.ops:
+            if isinstance(op, ValueOp):
+                self._op(op)
+        self.timeline.advance()
+        for index, value in enumerate(ir.terminator(self.function).operands):
+            wanted = function_attrs(self.function, "res_attrs", index).get("spmd.sharding")
+            self._inside(self._use(value, wanted.data if wanted else None))
+            for buffer in self.buffers.get(value, {}).values():
+                self.timeline.keep(buffer)
+        return max(live_bytes(self.timeline.buffers()))
+
+    def _op(self, op: ValueOp) -> None:
+        self.timeline.advance()
+        wanted = op.needs.data if op.needs else (None,) * len(op.operands)
+        taken = sum(self._use(value, need) for value, need in zip(op.operands, wanted, strict=False))
+        given = sum(self._whole(value) for value in op.operands) if isinstance(op, SpmdOp) else 0.0
+        for result in op.results:
+            self._hold(result, sharding_of(result))
+            given += self._size(result, sharding_of(result))
+        self._inside(taken + given)
+
+    def _use(self, value: SSAValue, need: Sharding | None) -> float:
+        """Use a value, and what was made of it, resharded if it is needed otherwise; return what that takes at most."""
+        own = self.buffers.get(value)
+        if own is None:
+            return 0.0  # a size
+        made = sharding_of(value)
+        need = made if need is None else need
+        if need not in own:
+            self._hold(value, need)
+            if len(own) > 2:  # what a step gives on the way to one copy may be kept for another
+                own.setdefault(None, self.timeline.hold("", self._whole(value), "activations"))
+        for buffer in own.values():
+            self.timeline.use(buffer)
+        return self._size(value, need) + (self._whole(value) if need != made else 0.0)
+
+    def _inside(self, size: float) -> None:
+        """Hold what is allocated at this step alone."""
+        self.timeline.hold("", MOST_BUFFERS * size, "communication buffers")
+
+    def _hold(self, value: SSAValue, sharding: Sharding | None) -> int:
+        buffer = self.timeline.hold("", self._size(value, sharding), "activations")
+        self.buffers.setdefault(value, {})[sharding] = buffer
+        return buffer
+
+    def _whole(self, value: SSAValue) -> float:
+        meta = meta_of(value.type)
+        return float(meta.bytes) if meta else 0.0
+
+    def _size(self, value: SSAValue, sharding: Sharding | None) -> float:
+        """Return the bytes of a value on the rank that holds most of it."""
+        key = value.type, sharding
+        if key not in self._sizes:
+            meta = meta_of(value.type)
+            own = sharding or Sharding()
+            self._sizes[key] = local_bytes(own, meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
+        return self._sizes[key]
 
 
 def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
@@ -47,8 +115,8 @@ def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
         SpmdirError: it cannot be partitioned.
     """
     local = run_passes(copied(module), pipeline.with_steps(parse_steps(_LOCALIZING)))
-    buffers = [buffers_of(one, ir.mesh(local), pipeline.rules, {})[0] for one in ir.functions(local)]
-    return max(max(live_bytes(of_function)) for of_function in buffers)
+    memories = [live_memory(one, ir.mesh(local), pipeline.rules, {}) for one in ir.functions(local)]
+    return max(max(live_bytes(memory.buffers)) for memory in memories)
 
 
 def restore(module: ModuleOp, original: ModuleOp) -> None:

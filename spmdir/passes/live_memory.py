@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
@@ -26,10 +27,23 @@ from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous,
 from spmdir.search.timeline import Buffer, Timeline
 
 
-def buffers_of(
-    function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]
-) -> tuple[tuple[Buffer, ...], dict[int, str]]:
-    """Return the buffers of a localized function, and the name of what each step computes.
+@attrs.frozen(eq=False)
+class LiveMemory:
+    """The buffers of a localized function.
+
+    Attributes:
+        buffers: in the order in which they are allocated.
+        values: that each is allocated for.
+        names: of what each step computes.
+    """
+
+    buffers: tuple[Buffer, ...]
+    values: tuple[SSAValue, ...]
+    names: Mapping[int, str]
+
+
+def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]) -> LiveMemory:
+    """Return the buffers of a localized function.
 
     Args:
         kinds: what values are held for, one of `spmdir.search.timeline.CLASSES`; "activations" where there is none.
@@ -45,10 +59,10 @@ class _Program:
         self.timeline = Timeline()
         self.buffer: dict[SSAValue, int] = {}
         self.strides: dict[SSAValue, Strides] = {}
+        self.values: list[SSAValue] = []
 
-    def run(self) -> tuple[tuple[Buffer, ...], dict[int, str]]:
-        """Return the buffers, and the name of what each step computes."""
-
+    def run(self) -> LiveMemory:
+        """Return the buffers."""
         ops, names = [op for op in self.function.body.block.ops if isinstance(op, ValueOp)], dict[int, str]()
         for index, value in enumerate(self.function.args):
             self._hold(value, signature_name(self.function, "arg_attrs", index) or f"argument {index}")
@@ -69,7 +83,7 @@ class _Program:
             names.update(dict.fromkeys(range(first, self.timeline.step + 1), text_name(op.results[0])))
         for value in ir.terminator(self.function).operands:
             self.timeline.keep(self.buffer[value])
-        return self.timeline.buffers(), names
+        return LiveMemory(self.timeline.buffers(), tuple(self.values), names)
 
     def _op(self, op: ValueOp) -> None:
         """Tell an op that allocates its results, or gives views of its first operand."""
@@ -118,6 +132,7 @@ class _Program:
                 self.timeline.use(one)
             is_last = place == len(sizes) - 1
             kind = self.kinds.get(result, "activations") if is_last else "communication buffers"
+            self.values.append(result)
             used = [self.timeline.hold(text_name(result), size, kind)]
         for one in used:
             self.timeline.use(one)
@@ -136,7 +151,7 @@ class _Program:
         return [local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh), *sizes]
 
     def _hold(self, value: SSAValue, name: str = "") -> None:
-
+        self.values.append(value)
         kind = self.kinds.get(value, "activations")
         self.buffer[value] = self.timeline.hold(name or text_name(value), self._bytes(value), kind)
 

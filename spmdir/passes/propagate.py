@@ -7,49 +7,44 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import ClassVar, Literal
 
 import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.passes.fusion.trace import remark
-from spmdir.passes.limited_memory import peak_bytes
+from spmdir.passes.limited_memory import most_bytes
 from spmdir.passes.options import Count
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.annotate import Maker, annotate
+from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.build_problem import build_problem
+from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options
 from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.passes.propagation.shared_memory import views_of
-from spmdir.passes.propagation.sub_axes import annotated_splits, fits, split_weights, wanted_splits
+from spmdir.passes.propagation.sub_axes import annotated_splits, split_weights, wanted_splits
 from spmdir.passes.type_check.type_check import reasons_text, rule_of
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
-from spmdir.reshard.topology import DEFAULT, Topology, find_topology, with_costs
+from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 from spmdir.rules import RuleSet
-from spmdir.search.budget import OverBudget, solve_within
+from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
-from spmdir.search.problem import (
-    Problem,
-    StrategySource,
-)
-from spmdir.search.solve import Solution, solve
+from spmdir.search.problem import Problem, StrategySource
+from spmdir.search.solve import Solution
 
 LISTED = 8
 """How many lines of a table of costs a remark names."""
@@ -80,8 +75,6 @@ class PropagatePass(FunctionPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         super().apply(ctx, op)
-        if isinstance(self.memory, float) and sizes_op(op) is None:
-            _check_memory(op, self.memory, ctx)
         costs = with_costs(find_topology(self.topology), self.costs).costs
         if costs is not None:
             _remark_unused(costs, op)
@@ -92,63 +85,66 @@ class PropagatePass(FunctionPass):
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
-            makers, problem, solution = self._decide(function, mesh, ctx, topology)
-            objective = annotate(function, problem, makers, rules_of(problem), solution)
+            machine = Machine(topology, memory_limit(self.memory, topology))
+            note_options(function, self, sizes_op(module) is not None)
+            note_machine(function, attrs.evolve(machine, memory=math.inf))  # what follows is not to mind the limit yet
+            problem, objective = self._decide(function, mesh, ctx, machine)
             note_objective(function, objective)
-            note_machine(function, Machine(topology, memory_limit(self.memory, topology)))
+            note_machine(function, machine)
             if self.certify:
                 _certify(function, problem, objective)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
                     child.tell_axes()
-            note_options(function, self, sizes_op(module) is not None)
 
-    def _decide(
-        self, function: FuncOp, mesh: Mesh, ctx: IRContext, topology: Topology
-    ) -> tuple[list[Maker], Problem, Solution]:
-        """Return the makers of the search's nodes, its problem, and its solution: the strategy of each node on each
-        axis.
+    def _decide(self, function: FuncOp, mesh: Mesh, ctx: IRContext, machine: Machine) -> tuple[Problem, float]:
+        """Annotate `function` with what is cheapest within the memory; return the problem, and the seconds it takes.
 
         Axes are split as in the user annotations; then also as views ask for, if that costs less.
         """
         annotated = _annotated_mesh(function, mesh)
-        makers, problem = build_problem(function, mesh, ctx.rules, topology)
+        makers, problem = build_problem(function, mesh, ctx.rules, machine.topology)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
-        budget = memory_limit(self.memory, topology)
-        views = cache(lambda: views_of(problem, rules_of(problem)))
-
-        def solved(problem: Problem) -> Solution:
-            search = partial(solve, effort=self.effort)
-            try:
-                return solve_within(problem, budget, search, views)
-            except OverBudget as error:
-                if self.memory == "least":
-                    return error.least
-                raise _over_budget(error, budget, makers, problem, function) from None
-
-        solution, failed = None, None
+        search = partial(MeshSearch, function, makers, effort=self.effort, pipeline=as_pipeline(ctx.pipeline))
+        searches: list[MeshSearch] = []
+        failed = None
         try:
-            solution = solved(problem)
+            searches.append(search(problem))
         except Unsolvable as error:
             failed = _located(makers[error.node], error, problem)
-        except ShardingError as error:  # on sub-axes there may be enough memory
-            failed = error
-        wider = (
-            wanted_splits(split_weights(problem, rules_of(problem), solution), annotated)
-            if self.sub_axes == "auto"
-            else annotated
-        )
+        wider = annotated
+        if self.sub_axes == "auto":
+            free = searches[0].free if searches else None
+            wider = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
         if wider != annotated:
             # Plug-in placements that are not the same on sub-axes cannot be used with them.
             with contextlib.suppress(Unsolvable, ShardingError):
-                finer = problem.on(wider)
-                other = solved(finer)
-                if (solution is None or other.cost < solution.cost) and fits(finer, rules_of(finer), other.strategies):
-                    return makers, finer, other
-        if solution is None:
+                finer = search(problem.on(wider), is_even=True)
+                searches += [finer] * finer.is_legal(finer.free)
+        if not searches:
             assert failed is not None
             raise failed
-        return makers, problem, solution
+        best = min(searches, key=lambda one: one.free.cost)
+        seconds = best.write(best.free)
+        if machine.memory == math.inf or most_bytes(function, mesh) <= machine.memory:
+            return best.problem, seconds
+        best, solution = self._limited(function, best, searches, machine.memory)
+        return best.problem, best.write(solution)
+
+    def _limited(
+        self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float
+    ) -> tuple[MeshSearch, Solution]:
+        """Return the cheapest decision within `budget`, where `best` has the one that is cheapest without a limit."""
+        free = best.decision(best.free)
+        if free.held.peak_bytes <= budget:
+            return best, best.free
+        found = [(one, one.within(budget, free if one is best else None)) for one in searches]
+        fitting = [entry for entry in found if entry[1].held.peak_bytes <= budget]
+        least = min(found, key=lambda entry: entry[1].held.peak_bytes)
+        if not fitting and self.memory != "least":
+            raise _over_budget(least[1].held, budget, least[0], function)
+        chosen, decision = min(fitting, key=lambda entry: entry[1].solution.cost) if fitting else least
+        return chosen, decision.solution
 
 
 def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
@@ -190,40 +186,17 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
         raise ShardingError(error.message, location_of(function)) from None
 
 
-def _check_memory(module: ModuleOp, limit: float, ctx: Context) -> None:
-    """Raise ShardingError if a rank holds more than `limit` bytes at once, by what localize makes of the program.
-
-    The search does not see what local forms of ops hold. Programs whose sizes are symbolic are not localized.
-    """
-    assert isinstance(ctx, IRContext)
-    peak = peak_bytes(module, as_pipeline(ctx.pipeline))
-    if peak > limit:
-        raise ShardingError(
-            f"a rank holds {size_text(peak)} at once as decided, with what ops hold inside; expected at most "
-            f"{size_text(limit)}. The search does not see inside of ops, so decide for less: "
-            f"memory={math.floor(limit * limit / peak)}",
-            location_of(ir.main_function(module)),
-        )
-
-
-def _over_budget(
-    error: OverBudget, budget: float, makers: Sequence[Maker], problem: Problem, function: FuncOp
-) -> ShardingError:
+def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
     """Return the error of a program that needs more memory than a rank has."""
-    names = {
-        value: text_name(maker if isinstance(maker, SSAValue) else maker.results[position])
-        for maker, node in zip(makers, problem.nodes, strict=True)
-        for position, value in enumerate(node.results)
-        if not isinstance(maker, int)
-    }
     largest = [
-        f"{names[value]}{' resharded' if is_copy else ''} {size_text(size)}"
-        for value, is_copy, size in error.held.live[:5]
+        f"{search.name(value)}{' resharded' if is_copy else ''} {size_text(size)}"
+        for value, is_copy, size in held.live[:5]
     ]
     return ShardingError(
-        f"a rank holds {size_text(error.held.peak_bytes)} at once under the decision found that needs least, of these "
+        f"a rank holds {size_text(held.peak_bytes)} at once under the decision found that needs least, of these "
         f"{', '.join(largest)}; expected at most {size_text(budget)}, the option `memory` of propagate or the memory "
-        "of its topology: give the program more ranks, shard its inputs, or raise the limit",
+        "of its topology: give the program more ranks, shard its inputs, or raise the limit to "
+        f"memory={math.ceil(held.peak_bytes)}",
         location_of(function),
     )
 

@@ -72,7 +72,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
     from spmdir.passes.finish import bound, localized
-    from spmdir.passes.live_memory import buffers_of
+    from spmdir.passes.live_memory import live_memory
     from spmdir.report.memory_classes import memory_classes
 
     pipeline = as_pipeline(pipeline)
@@ -82,7 +82,8 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         module = localized(module, pipeline)
         function = ir.main_function(module)
         kinds = memory_classes(function, pipeline.rules)
-        buffers, names = buffers_of(function, ir.mesh(module), pipeline.rules, kinds)
+        memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)
+    buffers, names = memory.buffers, memory.names
     at = peak_step(buffers)
     live = sorted((b for b in buffers if b.first <= at <= b.last and b.bytes), key=lambda b: (-b.bytes, b.first))
     by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in CLASSES}

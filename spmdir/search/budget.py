@@ -2,7 +2,8 @@
 
 Lagrange multipliers: what is live at the peak of a decision that does not fit costs more seconds a byte from then on,
 values as they are made and copies that reshards make apart. The first prices under which the decision fits are lowered
-together again as far as it still does.
+together again as far as it still does. Nothing depends on the budget until a decision fits, so that what is the least
+for one budget is found, and fits, where it is the budget itself.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from spmdir.search.held import Held, held, most, worth
-from spmdir.search.problem import Problem
 from spmdir.search.solve import Solution
 
 RAISED, LOWERED, PATIENCE = 14, 4, 8
@@ -22,68 +21,61 @@ RAISED, LOWERED, PATIENCE = 14, 4, 8
 STEEPER = 4.0
 """The factor from one raise to the next."""
 
-Search = Callable[[Problem], Solution]
 
-
-class OverBudget(Exception):
-    """No decision was found that fits into the budget.
+@attrs.frozen
+class Held:
+    """What a rank holds at the peak of its memory.
 
     Attributes:
-        least: the decision that needs least.
-        held: what a rank holds under it.
+        peak_bytes: the most that is live at once.
+        live: (value of the problem, whether it is a copy, bytes) of each buffer that is live then, the largest first.
     """
 
-    def __init__(self, least: Solution, held: Held):
-        super().__init__(f"needs {held.peak_bytes} bytes")
-        self.least, self.held = least, held
+    peak_bytes: float
+    live: tuple[tuple[int, bool, float], ...]
 
 
-def solve_within(problem: Problem, budget: float, search: Search, views: Callable[[], Sequence[bool]]) -> Solution:
-    """Return the decision that `search` finds; if that needs more than `budget` bytes, the cheapest found that fits.
+@attrs.frozen
+class Decision:
+    """A solution and what a rank holds under it."""
+
+    solution: Solution
+    held: Held
+
+
+Decide = Callable[[Sequence[float], Sequence[float]], Decision]
+"""By value of the problem, seconds for holding a byte of it as it is made, and of copies → the decision for these."""
+
+
+def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) -> Decision:
+    """Return the cheapest decision found that holds at most `budget` bytes; if none does, the one that holds least.
 
     Args:
-        views: called → by node, whether its results share the memory of its first operand.
-
-    Raises:
-        OverBudget: none fits.
+        free: the decision where holding costs nothing.
+        values: how many the problem has.
     """
-    free = search(problem)
-    if math.isinf(budget) or most(problem) <= budget:
+    if free.held.peak_bytes <= budget:
         return free
-    shared = views()
-    found = held(problem, free.strategies, shared)
-    if found.peak_bytes <= budget:
-        return free
-    prices, copy_prices = [0.0] * len(problem.values), [0.0] * len(problem.values)
-    least, best, step, in_vain = (free, found), None, free.cost / found.peak_bytes / RAISED, 0
-
-    def priced(scale: float) -> tuple[Solution, Held]:
-        """Return the decision at these prices, its cost without them, and what it holds."""
-        own, copies = (tuple(scale * price for price in some) for some in (prices, copy_prices))
-        problem_now = attrs.evolve(problem, holding=own, copy_holding=copies)
-        solution = search(problem_now)
-        cost = solution.cost - worth(problem_now, solution.strategies)
-        return attrs.evolve(solution, cost=cost), held(problem, solution.strategies, shared)
-
+    prices, copy_prices = [0.0] * values, [0.0] * values
+    found = least = free
+    step, in_vain = free.solution.cost / free.held.peak_bytes / RAISED, 0
     for _ in range(RAISED):
-        for value, is_copy, _ in found.live:
+        for value, is_copy, _ in found.held.live:
             (copy_prices if is_copy else prices)[value] += step
         step *= STEEPER
-        solution, found = priced(1.0)
-        in_vain = in_vain + 1 if found.peak_bytes >= least[1].peak_bytes else 0
-        least = least if in_vain else (solution, found)
-        if found.peak_bytes <= budget:
-            best = solution
-        if best is not None or in_vain == PATIENCE:
+        found = decide(prices, copy_prices)
+        in_vain = in_vain + 1 if found.held.peak_bytes >= least.held.peak_bytes else 0
+        least = least if in_vain else found
+        if least.held.peak_bytes <= budget or in_vain == PATIENCE:
             break
-    if best is None:
-        raise OverBudget(*least)
-    low, high = STEEPER**-2, 1.0
+    if least.held.peak_bytes > budget:
+        return least
+    best, low, high = least, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
-        solution, found = priced(scale)
-        if found.peak_bytes <= budget:
-            high, best = scale, min(best, solution, key=lambda one: one.cost)
+        found = decide([scale * price for price in prices], [scale * price for price in copy_prices])
+        if found.held.peak_bytes <= budget:
+            high, best = scale, min(best, found, key=lambda one: one.solution.cost)
         else:
             low = scale
     return best

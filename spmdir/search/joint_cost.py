@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.core.errors import ShardingError
@@ -13,7 +13,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collective_spec import Sizes
-from spmdir.reshard.cost import NEIGHBOURS, cost, local_bytes, node_count
+from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.search.problem import NodeStrategy, Problem, local_seconds
@@ -51,8 +51,6 @@ def joint_cost(
             placed(user, [strategy.operands[slot] for strategy in joints[user]]): None
             for user, slot in shared.users[value]
         }
-        if shared.holding:
-            total += shared.value_weight[value] * _held(meta, value, made, wanted, mesh, shared)
         if len(wanted) == 1 and made in wanted:
             continue
         total += shared.value_weight[value] * value_seconds(meta, made, tuple(wanted), mesh, shared)
@@ -135,20 +133,6 @@ def value_seconds(
     except ShardingError:
         return math.inf
     return seconds
-
-
-def _held(
-    meta: TensorMeta, value: int, made: Placed, wanted: Collection[Placed], mesh: Mesh, shared: Quotient
-) -> float:
-    """Return the seconds that holding a value as it is made, and copies as they are wanted, is worth."""
-    is_plugin = bool(shared.plugin_placements)
-    source = _sharding(mesh, made, is_plugin)
-    copies = {_sharding(mesh, placed, is_plugin) for placed in wanted} - {source}
-
-    def size(sharding: Sharding) -> float:
-        return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh.root or mesh)
-
-    return shared.holding[value] * size(source) + shared.copy_holding[value] * sum(map(size, copies))
 
 
 @lru_cache(maxsize=65536)

@@ -198,8 +198,6 @@ class Problem:
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
-        holding: by value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
-        copy_holding: the same for each copy of it that a reshard makes.
         topology: the machine that says how long everything takes.
     """
 
@@ -209,8 +207,6 @@ class Problem:
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
-    holding: tuple[float, ...] = ()
-    copy_holding: tuple[float, ...] = ()
 
     @property
     def is_small(self) -> bool:

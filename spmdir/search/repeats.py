@@ -41,10 +41,12 @@ class Quotient:
         neighbours: part → the parts that share a value with it.
         first: part → the first node of the program that plays it.
         node_class: node of the program → its part.
+        value_class: value of the program → its merged value.
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
-        holding, copy_holding: as those of the problem, the mean over the values that are merged; nothing if empty.
+        holding: by merged value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
+        copy_holding: the same for each copy of it that a reshard makes.
     """
 
     nodes: list[Node]
@@ -57,11 +59,22 @@ class Quotient:
     neighbours: list[list[int]]
     first: list[int]
     node_class: list[int]
+    value_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
+
+    def holding_at(self, own: Sequence[float], copies: Sequence[float]) -> Quotient:
+        """Return this program where holding a byte is worth so many seconds, the mean over the values that are merged.
+
+        Args:
+            own: by value of the program, as it is made; nothing if empty.
+            copies: the same for each copy of it that a reshard makes.
+        """
+        holding, copy_holding = (_mean(some, self.value_class, len(self.values)) for some in (own, copies))
+        return attrs.evolve(self, holding=holding, copy_holding=copy_holding)
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:
@@ -91,11 +104,10 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         neighbours=_neighbours(producer, users, len(first)),
         first=first,
         node_class=node_class,
+        value_class=value_class,
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
         topology=problem.topology,
-        holding=_mean(problem.holding, value_class, len(values)),
-        copy_holding=_mean(problem.copy_holding, value_class, len(values)),
     )
 
 

@@ -35,7 +35,7 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the program, in seconds, reshards of equal nodes priced alike.
+        cost: of the program, in seconds, reshards of equal nodes priced alike; what holding is worth does not count.
         orders: by node, the axes by position, those that shard one dimension in the nesting order that was priced.
     """
 
@@ -44,32 +44,49 @@ class Solution:
     orders: Sequence[tuple[int, ...]] = ()
 
 
-def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
-    """Return the best decision that the search finds.
+class Search:
+    """The search of the best decision for a problem.
 
     Args:
         effort: the most turns of messages on each block of axes.
         depth: of the comparison of surroundings.
-
-    Raises:
-        Unsolvable: the user annotations leave a node without a strategy.
     """
-    shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
-    decided_for = as_if_repeated(shared, LAYERS)
-    axes, joints = problem.mesh.axis_names, None
-    together = TOGETHER + problem.is_small
-    for block in _blocks(len(axes), together):
-        decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
-        if joints is not None and len(joints[0]) < len(decided):
-            missing = (None,) * (len(decided) - len(joints[0]))
-            joints = [(*joint, *missing) for joint in joints]
-        search = BlockSearch(problem, decided_for, decided, block, joints)
-        joints = search.run(effort)
-    assert joints is not None
-    strategies = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
-    cost = joint_cost(problem.mesh, shared, strategies, search.orders)
-    every = {axis: [found[part] for part in shared.node_class] for axis, found in strategies.items()}
-    return Solution(every, cost, [search.orders[part] for part in shared.node_class])
+
+    def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
+        self.problem, self.effort = problem, effort
+        self._shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
+
+    def solution(self, holding: Sequence[float] = (), copy_holding: Sequence[float] = ()) -> Solution:
+        """Return the best decision that is found.
+
+        Args:
+            holding: by value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
+            copy_holding: the same for each copy of it that a reshard makes.
+
+        Raises:
+            Unsolvable: the user annotations leave a node without a strategy.
+        """
+        problem, shared = self.problem, self._shared
+        decided_for = as_if_repeated(shared.holding_at(holding, copy_holding), LAYERS)
+        axes, joints = problem.mesh.axis_names, None
+        together = TOGETHER + problem.is_small
+        for block in _blocks(len(axes), together):
+            decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
+            if joints is not None and len(joints[0]) < len(decided):
+                missing = (None,) * (len(decided) - len(joints[0]))
+                joints = [(*joint, *missing) for joint in joints]
+            search = BlockSearch(problem, decided_for, decided, block, joints)
+            joints = search.run(self.effort)
+        assert joints is not None
+        strategies = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
+        cost = joint_cost(problem.mesh, shared, strategies, search.orders)
+        every = {axis: [found[part] for part in shared.node_class] for axis, found in strategies.items()}
+        return Solution(every, cost, [search.orders[part] for part in shared.node_class])
+
+
+def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
+    """Return the best decision that the search finds; arguments and errors are those of `Search`."""
+    return Search(problem, effort, depth).solution()
 
 
 def _blocks(count: int, together: int) -> Sequence[tuple[int, ...]]:

@@ -11,10 +11,9 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.core.sharding import Sharding
-from spmdir.passes import propagate
 from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
 from spmdir.search.problem import Node, NodeStrategy, Problem
-from spmdir.search.solve import Solution
+from spmdir.search.solve import Search, Solution
 
 SHARDING_RATE = 0.85
 """The probability that a node that can shard a factor does."""
@@ -28,16 +27,17 @@ Choice = dict[str, NodeStrategy]
 
 def decide_at_random(patch: pytest.MonkeyPatch, seed: str) -> None:
     """While `patch` holds, `propagate` gives every op one of its rule's strategies, whatever the reshards between."""
-    patch.setattr(propagate, "solve", random_solution(seed))
+    patch.setattr(Search, "solution", random_solution(seed))
 
 
 def random_solution(seed: str) -> Callable[..., Solution]:
-    """Stands for `search.solve.solve`: a random strategy for every node on every axis.
+    """Stands for `Search.solution`: a random strategy for every node on every axis.
 
     Strategies that only pass on a partial value are for operands that have it; no value is partial by two kinds.
     """
 
-    def solve(problem: Problem, *_: object, **__: object) -> Solution:
+    def solution(search: Search, *_: object) -> Solution:
+        problem = search.problem
         choice = random.Random(seed)
         held: dict[str, dict[int, Placement]] = {axis: {} for axis in problem.mesh.sizes}
         chosen: dict[str, list[NodeStrategy]] = {axis: [] for axis in problem.mesh.sizes}
@@ -49,7 +49,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
                 held[axis].update(zip(node.results, strategy.results, strict=True))
         return Solution(chosen, 0.0)
 
-    return solve
+    return solution
 
 
 def _drawn(choice: random.Random, node: Node, mesh: Mesh, held: Mapping[str, Mapping[int, Placement]]) -> Choice:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import spmdir
 from spmdir.core.byte_size import Bytes
-from spmdir.dialects.ir import main_function
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.ir import main_function, mesh
+from spmdir.passes.limited_memory import most_bytes
 from spmdir.passes.propagation.objective import objective_of
+from tests.search.random_programs import Program, programs
 
 TWICE = """spmd.mesh @mesh <dp = 4, tp = 2>
 
@@ -60,10 +65,57 @@ def test_less_memory_takes_no_less_time() -> None:
 
 
 def test_a_limit_that_nothing_meets_is_an_error_that_says_what_would_do() -> None:
-    found = r"holds 720\.9 kB at once .* of these %w1 262\.1 kB, %w2 262\.1 kB, .*; expected at most 700 kB"
+    found = (
+        r"holds 720\.9 kB at once .* of these %w1 262\.1 kB, %w2 262\.1 kB, .*; expected at most 700 kB.*memory=720896"
+    )
     with pytest.raises(spmdir.SpmdirError, match=found):
         decided("700kB")
-    assert decided("720.9kB").peak_bytes == decided("least").peak_bytes == 720896
+    assert decided("720896").peak_bytes == decided("least").peak_bytes == 720896
+
+
+MESHES = [Mesh({"a": 4}), Mesh({"a": 4, "b": 2})]
+
+
+def within(program: Program, memory: object) -> tuple[str, float]:
+    """Return the decided program without the note of its limit, and what a rank holds."""
+    module = spmdir.run_passes(spmdir.parse(program.text), f"propagate{{memory={memory}}}")
+    text = re.sub(r' attributes {spmd.decided_by = "propagate{memory=\w+}"}', "", spmdir.print_ir(module))
+    return text, spmdir.memory_report(module).peak_bytes
+
+
+@settings(max_examples=12, deadline=None)
+@given(programs(MESHES, ops=6), st.data())
+def test_limits_of_random_programs_are_kept_or_the_error_names_one_that_is(
+    program: Program, data: st.DataObject
+) -> None:
+    try:
+        free, most = within(program, "none")
+    except spmdir.SpmdirError:
+        assume(False)
+        raise
+    assert within(program, int(most)) == (free, most)
+    _, least = within(program, "least")
+    assert least <= most
+    limit = data.draw(st.integers(max(int(least) - 8, 1), int(most)))
+    try:
+        assert within(program, limit)[1] <= limit
+    except spmdir.SpmdirError as error:
+        named = int(str(error).rpartition("=")[2])
+        assert limit < named >= within(program, named)[1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(programs(MESHES))
+def test_the_quick_bound_is_no_less_than_what_a_rank_holds(program: Program) -> None:
+    try:
+        module = spmdir.run_passes(spmdir.parse(program.text), "propagate{memory=none effort=1}")
+    except spmdir.SpmdirError:
+        assume(False)
+        raise
+    held = spmdir.memory_report(module).peak_bytes
+    assert most_bytes(main_function(module), mesh(module)) >= held
+    spmdir.run_passes(module, "insert-reshard,lower-reshard")
+    assert most_bytes(main_function(module), mesh(module)) >= held
 
 
 @pytest.mark.parametrize(

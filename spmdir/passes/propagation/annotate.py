@@ -29,6 +29,7 @@ def annotate(
     makers: Sequence[Maker],
     rules: Sequence[OpRule | None],
     solution: Solution,
+    annotations: Sequence[Sequence[Sharding]],
 ) -> float:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
 
@@ -38,8 +39,8 @@ def annotate(
         makers: what each node of `problem` stands for.
         rules: the rule of each node that is a torch op.
         solution: what the search found for `problem`.
+        annotations: the user annotations of each node, over the axes of its mesh.
     """
-    annotations = [_annotations(function, maker, problem.mesh) for maker in makers]
     nested = nest(problem, solution.strategies, annotations, rules, solution.orders)
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node, maker, needed in zip(problem.nodes, makers, nested.needed, strict=True):
@@ -64,8 +65,8 @@ def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Shardin
         op.properties.pop("needs", None)
 
 
-def _annotations(function: FuncOp, maker: Maker, mesh: Mesh) -> list[Sharding]:
-    """Return the user annotations of what a node stands for, over the axes of `mesh`."""
+def user_annotations(function: FuncOp, maker: Maker, mesh: Mesh) -> list[Sharding]:
+    """Return the user annotations of what a node stands for, over the axes of `mesh`, before `annotate` is called."""
     if isinstance(maker, int):
         found = [_annotation(function, "res_attrs", maker)]
     elif isinstance(maker, SSAValue):

@@ -1,0 +1,142 @@
+"""The search for a function on one mesh, and what a rank holds under its decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument, OpResult, SSAValue
+from xdsl.rewriter import Rewriter
+
+from spmdir.dialects import ir
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.names import text_name
+from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.value_op import ValueOp
+from spmdir.passes.finish import bound, copied
+from spmdir.passes.live_memory import live_memory
+from spmdir.passes.pipeline import Pipeline, parse_steps, run_passes
+from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
+from spmdir.passes.propagation.op_strategies import rules_of
+from spmdir.passes.propagation.sub_axes import fits
+from spmdir.search.budget import Decision, Held, cheapest_within
+from spmdir.search.problem import Problem
+from spmdir.search.solve import Search, Solution
+from spmdir.search.timeline import live_bytes, peak_step
+
+_FOLLOWING = "expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+"""The passes that take a decided program to that of one rank, in the standard pipeline."""
+
+
+class MeshSearch:
+    """The search for a function on one mesh. It is made before any decision is written to the function.
+
+    Args:
+        makers: what each node of `problem` stands for.
+        effort: the most turns of messages.
+        pipeline: by whose rules, rewrites and machine the program goes on.
+        is_even: whether axes that shard one factor must shard it evenly if they are parts of one axis.
+
+    Attributes:
+        free: what is decided if memory is free.
+
+    Raises:
+        Unsolvable: the user annotations leave a node without a strategy.
+    """
+
+    def __init__(
+        self,
+        function: FuncOp,
+        makers: Sequence[Maker],
+        problem: Problem,
+        effort: int,
+        pipeline: Pipeline,
+        is_even: bool = False,
+    ):
+        self.function, self.makers, self.problem, self.pipeline = function, makers, problem, pipeline
+        self._is_even, self._rules = is_even, rules_of(problem)
+        self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
+        self._search = Search(problem, effort)
+        self.free = self._search.solution()
+
+    def is_legal(self, solution: Solution) -> bool:
+        """Return whether axes that were split shard evenly, as merged names require, if they have to."""
+        return not self._is_even or fits(self.problem, self._rules, solution.strategies)
+
+    def write(self, solution: Solution) -> float:
+        """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
+        return annotate(self.function, self.problem, self.makers, self._rules, solution, self._annotations)
+
+    def within(self, budget: float, free: Decision | None) -> Decision:
+        """Return the cheapest decision found that holds at most `budget` bytes; if none does, that which holds least.
+
+        Args:
+            free: the decision where memory is free, if it is known.
+        """
+        return cheapest_within(free or self.decision(self.free), budget, len(self.problem.values), self._decide)
+
+    def name(self, value: int) -> str:
+        """Return how text names a value of the problem."""
+        for maker, node in zip(self.makers, self.problem.nodes, strict=True):
+            if value in node.results and not isinstance(maker, int):
+                return text_name(maker if isinstance(maker, SSAValue) else maker.results[node.results.index(value)])
+        return "%"
+
+    def _decide(self, holding: Sequence[float], copy_holding: Sequence[float]) -> Decision:
+        return self.decision(self._search.solution(holding, copy_holding))
+
+    def decision(self, solution: Solution) -> Decision:
+        """Write a solution to the function, and return it with what a rank holds under it."""
+        if not self.is_legal(solution):
+            return Decision(solution, Held(math.inf, ()))
+        self.write(solution)
+        return Decision(solution, self._held())
+
+    def _held(self) -> Held:
+        """Return what a rank holds as the function is decided, after the passes that follow, on a copy of it alone.
+
+        What is held inside an op counts as its first result.
+
+        Raises:
+            SpmdirError: it cannot be partitioned.
+        """
+        local = run_passes(self._copy(), self.pipeline.with_steps(parse_steps(_FOLLOWING)))
+        memory = live_memory(ir.functions(local)[0], ir.mesh(local), self.pipeline.rules, {})
+        at = peak_step(memory.buffers)
+        live: list[tuple[int, bool, float]] = []
+        for value, buffer in zip(memory.values, memory.buffers, strict=True):
+            owner = self._owner(value)
+            if owner is not None and buffer.first <= at <= buffer.last and buffer.bytes > 0:
+                live.append((*owner, buffer.bytes))
+        return Held(max(live_bytes(memory.buffers)), tuple(sorted(live, key=lambda entry: -entry[2])))
+
+    def _copy(self) -> ModuleOp:
+        """Return a module with a copy of the function alone, with numbers for sizes, each op located at its node."""
+        module = self.function.parent_op()
+        assert isinstance(module, ModuleOp)
+        copy, position = copied(module), ir.functions(module).index(self.function)
+        for index, function in enumerate(ir.functions(copy)):
+            if index != position:
+                Rewriter.erase_op(function)
+        nodes = {maker: index for index, maker in enumerate(self.makers) if isinstance(maker, ValueOp)}
+        ops = self.function.body.block.ops, ir.functions(copy)[0].body.block.ops
+        for old, new in zip(*ops, strict=True):
+            if isinstance(old, ValueOp) and old in nodes:
+                new.location = NameLoc(StringAttr(str(nodes[old])), new.location)
+        examples = open_sizes(copy).hints
+        return bound(copy, examples, self.pipeline) if examples else copy
+
+    def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
+        """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""
+        source = value
+        while isinstance(source.owner, Collective):
+            source = source.owner.operands[0]
+        if isinstance(source, BlockArgument):
+            results, position = self.problem.nodes[source.index].results, 0
+        elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):
+            results, position = self.problem.nodes[int(source.op.location.desc.data)].results, source.index
+        else:
+            return None
+        return results[position if position < len(results) else 0], source is not value
