@@ -64,25 +64,21 @@ def moves(
     partial: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
     shard_placements: tuple[ShardPlacement, ...],
-    rank: int,
     mesh: Mesh,
     collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
     """Return the steps from `source` that move `free` axes, towards the wanted `partial` placements.
 
     Of the collectives that name axes the `collectives` are used. Shapes do not come in, so the steps are found once for
-    all tensors of one rank; permutes are those that even division allows. A step that a placement declares stands for
+    all tensors; permutes are those that even division allows. A step that a placement declares stands for
     the one that its trait would give. None leads to partial values of different kinds, which do not commute.
     """
-    shape, own = (0,) * rank, source.has_own_type
     steps: list[Step] = []
 
     def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
-        target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-        if not moves_jointly(kind, axes, [source, *([target] if target else [])]):
-            return
-        if not own or not blocking_axes(kind, axes, source, target or source):
-            steps.append(make_step(kind, source, mesh, shape, axes=axes, target=target, **given))
+        step = _move(kind, source, mesh, tuple(axes), to, **given)
+        if step is not None:
+            steps.append(step)
 
     def of_trait(trait: str, to: Placement) -> list[str]:
         axes = [axis for axis in free if source[axis].trait == trait]
@@ -119,6 +115,25 @@ def moves(
         *_conversions(source, partial, free, shard_placements, mesh),
         *_permutes_from(source, free, shard_placements, mesh),
     )
+
+
+@functools.lru_cache(maxsize=65536)
+def _move(
+    kind: str, source: Sharding, mesh: Mesh, axes: tuple[str, ...], to: Placement | None, **given: Any
+) -> Step | None:
+    """Return the step of `kind` that gives `axes` the placement `to`; None if it cannot move them together.
+
+    Args:
+        given: further arguments of `make_step`.
+    """
+    target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
+    if not moves_jointly(kind, axes, [source, *([target] if target else [])]):
+        return None
+    if source.has_own_type and blocking_axes(kind, axes, source, target or source):
+        return None
+    dims = (*(placement.dim for _, placement in source.entries), given.get("dim"), given.get("to_dim"))
+    rank = 1 + max((dim for dim in dims if dim is not None), default=-1)
+    return make_step(kind, source, mesh, (0,) * rank, axes=axes, target=target, **given)
 
 
 def _conversions(

@@ -6,7 +6,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
@@ -156,12 +156,9 @@ class PlanSearch:
     def _expand(self, here: Sharding, reached: PlanCost) -> None:
         """Take or queue the steps from `here`, which costs `reached` to reach, that may belong to the best plan."""
         reshard, best = self.reshard, self.best
-        rank = len(reshard.shape)
-        steps = moves(here, self.wanted, self.free, self.shard_placements, rank, reshard.mesh, reshard.collectives)
+        steps = moves(here, self.wanted, self.free, self.shard_placements, reshard.mesh, reshard.collectives)
         self.seen += len(steps)
-        steps = (*steps, *exchanges(here, reshard.target, reshard.mesh))
-        # Once a plan is known, few steps need a price.
-        for step in self._legal(here, reached, sorted(steps, key=lambda step: step.target != reshard.target)):
+        for step in self._legal(here, reached, (*steps, *exchanges(here, reshard.target, reshard.mesh))):
             if step.spec.loads is None:
                 self._reach(reached, step)
                 continue
@@ -171,7 +168,7 @@ class PlanSearch:
             if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
                 self._push(priority, step.target, reached, next(self._order), step)
 
-    def _legal(self, here: Sharding, reached: PlanCost, steps: Sequence[Step]) -> Iterator[Step]:
+    def _legal(self, here: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
         """Yield those of `steps` that are legal on this shape and do not lead to a plan worse than one known."""
         reshard, best = self.reshard, self.best
         mesh, shape = reshard.mesh, reshard.shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, Shard
@@ -57,26 +58,30 @@ class QuickBound:
         """Return the least seconds and the least bytes that a rank sends from `source` to the target."""
         if not self._is_known or not _is_standard(source):
             return 0.0, 0.0
-        need, own = math.prod(self._need) / self._together, math.prod(self._lengths(source))
+        lengths = self._lengths(source)
+        need, own = math.prod(self._need) / self._together, math.prod(lengths)
         reduces = any(axis not in self._left for axis, _ in source.partial)
         wire = self._itemsize * (need if reduces else max(need - own, 0.0))
-        return (self.seconds(source, wire), wire) if wire or self._ranks(source) > 1 else (0.0, 0.0)
+        ranks = self._ranks(source, lengths)
+        return (self._seconds(ranks, wire), wire) if wire or ranks > 1 else (0.0, 0.0)
 
     def seconds(self, source: Sharding, wire: float) -> float:
         """Return the least time of steps from `source` to the target that send something, `wire` bytes at the least."""
-        latency = self._start
-        if self._is_known and _is_standard(source):
-            latency = max(_latency(self._ranks(source), self._groups, self._start, self._hop), self._start + self._hop)
-        return latency + wire / self._bandwidth
+        if not self._is_known or not _is_standard(source):
+            return self._start + wire / self._bandwidth
+        return self._seconds(self._ranks(source, self._lengths(source)), wire)
 
-    def _ranks(self, source: Sharding) -> int:
+    def _seconds(self, ranks: int, wire: float) -> float:
+        """Return the least time of steps that send something, after which a rank has what `ranks` ranks had."""
+        latency = _latency(ranks, self._groups, self._start, self._hop)
+        return max(latency, self._start + self._hop) + wire / self._bandwidth
+
+    def _ranks(self, source: Sharding, lengths: Sequence[int]) -> int:
         """Return how many ranks have a part in what the rank with most ends up with, at the least.
 
         Ranks that differ along axes on which the target is partial have a sum together.
         """
-        overlapped = math.prod(
-            [-(-need // max(own, 1)) for own, need in zip(self._lengths(source), self._need, strict=True)]
-        )
+        overlapped = math.prod([-(-need // max(own, 1)) for own, need in zip(lengths, self._need, strict=True)])
         classes = math.prod([self._sizes[axis] for axis, _ in source.partial])
         return -(-overlapped * classes // self._together)
 

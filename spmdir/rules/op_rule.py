@@ -85,9 +85,8 @@ class OpRule(RuleInstance):
             self._known[key] = None  # so that an expansion that leads back here is found out
             try:
                 with self.rules.clock:
-                    self._known[key] = tuple(
-                        dict.fromkeys(s for s in self._list(count, sharded, plugins) if isinstance(s, Strategy))
-                    )
+                    listed = [one for one in self._list(count, sharded, plugins) if isinstance(one, Strategy)]
+                    self._known[key] = tuple(dict.fromkeys(listed))
             except SpmdirError:
                 del self._known[key]
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
@@ -62,7 +62,7 @@ class Catalogue:
 
         return [targets(source) if self.plugins else [] for source in self.placements]
 
-    @cache  # noqa: B019  # catalogues live as long as the process
+    @lru_cache(maxsize=256)  # noqa: B019  # catalogues are few, and small
     def prices(
         self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +84,7 @@ class Catalogue:
         return start, np.where(np.isinf(start), 0.0, (large - np.where(np.isinf(start), 0.0, start)) / LARGE)
 
 
-@cache
+@lru_cache(maxsize=64)
 def catalogue(rank: int, plugin_placements: tuple[Placement, ...]) -> Catalogue:
     """Return the catalogue of the standard placements of tensors of up to `rank` dimensions, and of plug-in ones."""
     standard = (R, *map(Shard, range(rank)), *map(Partial, REDUCTIONS))

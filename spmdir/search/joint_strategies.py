@@ -107,10 +107,9 @@ def idle_strategies(
 
 def _passing(strategies: Sequence[NodeStrategy]) -> tuple[list[NodeStrategy], list[tuple[int, Placement]]]:
     """Return the strategies that may be idle, and (result index, partial value) of what the others make."""
-    passing = [s for s in strategies if not s.factors and any(p.kind is not None for p in s.operands)]
-    if not any(not s.factors and all(p.kind is None for p in (*s.operands, *s.results)) for s in strategies):
-        passing = []
-    others = [strategy for strategy in strategies if strategy not in passing]
+    whole = [s for s in strategies if not s.factors]
+    passing = [s for s in whole if any(s.kinds[: len(s.operands)])] if any(not s.kinds for s in whole) else []
+    others = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
     return passing, list(dict.fromkeys(made for strategy in others for made in _partial(strategy)))
 
 

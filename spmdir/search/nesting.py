@@ -69,12 +69,14 @@ def nest(
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
     maker = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
-    names = problem.mesh.axis_names
+    names, tried = problem.mesh.axis_names, dict(orders.chosen)
     for key, axes in orders.chosen.items():
         if orders.is_free(key):
             order = [names[at] for at in searched[key[0] if key[0] >= 0 else maker[~key[0]]]]
             orders.chosen[key] = tuple(sorted(axes, key=order.index))
     _improve(orders, planner)
+    if orders.chosen == tried:
+        return nested
     other = _nested(problem, orders, planner)
     return other if other.seconds < nested.seconds * (1 - _EQUAL) else nested
 
@@ -156,8 +158,10 @@ def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: flo
 
 def _reshard(orders: Orders, value: int) -> tuple[TensorMeta, Sharding, tuple[Sharding, ...]]:
     """Return what is resharded, as it is made and as it is needed elsewhere."""
-    source = orders.made(value)
-    targets = dict.fromkeys(orders.sharding(value, wanted, node) for node, wanted in orders.uses[value])
+    source, placed = orders.made(value), orders.placed[value]
+    # Most users need a value as it is made, where no order can differ.
+    uses = [(node, wanted) for node, wanted in orders.uses[value] if wanted is not placed or placed.nested]
+    targets = dict.fromkeys([orders.sharding(value, wanted, node) for node, wanted in uses])
     targets.pop(source, None)
     return orders.problem.values[value], source, tuple(targets)
 

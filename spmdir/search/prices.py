@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import cache
+from functools import lru_cache
 
 import attrs
 import numpy as np
@@ -28,7 +28,7 @@ NEVER = 1e6
 """Seconds that stand for a reshard that there is not: sums with it stay finite."""
 
 
-@cache
+@lru_cache(maxsize=256)
 def permute_price(count: int, nodes: int, topology: Topology) -> tuple[float, float]:
     """Return the seconds to start to send all that a rank has to another rank, and those a byte."""
     start, large = (cost(NEIGHBOURS, Sizes(count, 0, 0, size), nodes, topology).seconds for size in (0.0, LARGE))

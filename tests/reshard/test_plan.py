@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
+import pkgutil
 import random
 import subprocess
 import sys
@@ -13,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spmdir
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.cost import step_cost
-from spmdir.reshard.moves import free_axes
+from spmdir.reshard.moves import free_axes, moves
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import make_step
 from spmdir.reshard.topology import CPU_GLOO, FLAT, H100X8, Topology
@@ -285,3 +288,22 @@ def test_partial_values_of_plugins_take_the_plans_of_sums(placement: str, mesh: 
     ]
     assert [step.kind for step in plans[1].steps] == [step.kind for step in plans[0].steps]
     assert plans[1].wire_bytes == plans[0].wire_bytes
+
+
+def test_tensors_of_other_ranks_that_are_sharded_alike_share_the_steps_from_a_sharding() -> None:
+    moves.cache_clear()
+    plan_reshard((64, 128, 8), "f32", "a: S(0), b: S(1)", "a: S(0)", WIDE)
+    misses = moves.cache_info().misses
+    plan_reshard((64, 128, 8, 2), "f32", "a: S(0), b: S(1)", "a: S(0)", WIDE)
+    assert moves.cache_info().misses == misses
+
+
+@pytest.mark.parametrize("package", ["reshard", "search"])
+def test_what_is_kept_of_shardings_and_topologies_is_bounded(package: str) -> None:
+    names = [info.name for info in pkgutil.iter_modules([f"{spmdir.__path__[0]}/{package}"])]
+    modules = [importlib.import_module(f"spmdir.{package}.{name}") for name in names]
+    values = [v for m in modules for v in vars(m).values() if getattr(v, "__module__", None) == m.__name__]
+    values += [member for value in values if isinstance(value, type) for member in vars(value).values()]
+    kept = [value for value in values if hasattr(value, "cache_parameters")]
+    assert kept
+    assert [value for value in kept if value.cache_parameters()["maxsize"] is None] == []

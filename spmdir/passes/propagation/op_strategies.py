@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 
 import attrs
@@ -61,10 +62,11 @@ class OpStrategies:
         return self._known[key]
 
     def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
-        found = dict.fromkeys(self.strategies(axis, count, UNSHARDED))
-        for majors in self.majors.values():
-            found.update(dict.fromkeys(self.strategies(axis, count, self._finished(majors))))
-        return tuple(found)
+        listed = self.strategies(axis, count, UNSHARDED)
+        if not self.majors:
+            return listed
+        finished = [self.strategies(axis, count, self._finished(majors)) for majors in self.majors.values()]
+        return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]

@@ -8,7 +8,7 @@ from spmdir.core.call import Call
 from spmdir.core.errors import Location
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Value:
     """A value inside a rewrite: operand `index` of the op that is replaced, or result `result` of new op `index`."""
 
