@@ -38,15 +38,15 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         args, kwargs: as torch takes them, with a TensorMeta for each tensor and tuples for lists.
         said: what the IR says of each result; nothing is asked where it says None.
     """
-    quick = _meta_results(target, args, kwargs)
+    text = repr((args, kwargs))  # besides, since 1, 1.0 and True are equal in Python
+    quick = _meta_results(target, args, kwargs, text)
     if quick is not None and _differing([quick], said) is None:
         return
     answers: list[Results] = []
     errors: list[UnsupportedError] = []
     for device in DEVICES:
         try:
-            # By text besides, since 1, 1.0 and True are equal in Python.
-            found = _results(target, args, kwargs, device, repr((args, kwargs)))
+            found = _results(target, args, kwargs, device, text)
         except UnsupportedError as error:
             errors.append(error)
             continue
@@ -81,11 +81,13 @@ def _differing(answers: list[Results], said: Results) -> int | None:
     return None
 
 
-def _meta_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Results | None:
+@lru_cache(maxsize=65536)
+def _meta_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], text: str) -> Results | None:
     """Return what `target` gives for tensors without data; None where it takes none.
 
     That is the answer of fake tensors in a fraction of their time, but for ops without a kernel for such tensors, for
-    which fake tensors have a substitute, and for by-products that are others on a CPU.
+    which fake tensors have a substitute, and for by-products that are others on a CPU. Ops of repeated layers, and of
+    ranks that hold alike, are asked once.
     """
     try:
         return _types(target(*_tensors(args, "meta"), **{name: _tensors(value, "meta") for name, value in kwargs}))
