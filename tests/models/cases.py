@@ -6,6 +6,7 @@ import random
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -22,8 +23,14 @@ from spmdir.dialects.values import signature_name
 from spmdir.runtime.training import OPTIMIZERS
 from tests.models import decisions, plans, shipped, zoo
 
-PIPELINE = "propagate{topology=flat},insert-reshard,verify-spmd,lower-reshard{topology=flat},fuse-collectives,localize"
-"""Where latencies cost nothing, the ops of models as small as these are sharded too."""
+PIPELINE = (
+    "propagate{topology=flat effort=0},insert-reshard,verify-spmd,lower-reshard{topology=flat},"
+    "fuse-collectives,localize"
+)
+"""Where latencies cost nothing, the ops of models as small as these are sharded too.
+
+The quickest search decides: what is right may not depend on the decision.
+"""
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest error allowed, relative to the largest value of the output."""
@@ -85,16 +92,25 @@ def shardings(model: str, plan: str, layout: Layout) -> dict[str, str]:
     return {key: layout.adapt(value) for key, value in found.items()}
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Program:
-    """What is traced, what it is run on, and what one device makes of it."""
+    """What is traced, what it is run on, and what one device makes of it; made once a process."""
 
     traced: Any
     inputs: list[torch.Tensor]
     state: Mapping[str, torch.Tensor]
     expected: list[Any]
 
+    @cached_property
+    def arguments(self) -> tuple[list[str], list[TensorMeta]]:
+        """The names of what a sharding can be given for, and their shapes."""
+        function = ir.main_function(spmdir.import_fx(self.traced, spmdir.Mesh({"x": 2})))
+        names = [signature_name(function, "arg_attrs", index) for index in range(len(function.args))]
+        metas = [meta_of(argument.type) for argument in function.args]
+        return names, [meta for meta in metas if meta]
 
+
+@cache
 def forward(
     model: str, dtype: torch.dtype, sizes: tuple[int, int], decompositions: str = "", residual: str | None = None
 ) -> Program:
@@ -107,6 +123,7 @@ def forward(
     return Program(exported, list(inputs), {**exported.state_dict, **exported.constants}, expected)
 
 
+@cache
 def training(
     model: str, dtype: torch.dtype, sizes: tuple[int, int], optimizer: str = "adamw", residual: str | None = None
 ) -> Program:
@@ -126,14 +143,6 @@ def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
     if name.startswith(("exp_avg.", "exp_avg_sq.", "momentum_buffer.")):
         return torch.rand(value.shape, generator=generator, dtype=value.dtype) * 0.1 + 0.01
     return value + 3 if name == "step" else value
-
-
-def arguments(program: Program, mesh: spmdir.Mesh) -> tuple[list[str], list[TensorMeta]]:
-    """Return the names of what a sharding can be given for, and their shapes."""
-    function = ir.main_function(spmdir.import_fx(program.traced, mesh))
-    names = [signature_name(function, "arg_attrs", index) for index in range(len(function.args))]
-    metas = [meta_of(argument.type) for argument in function.args]
-    return names, [meta for meta in metas if meta]
 
 
 def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
@@ -191,7 +200,7 @@ def worst_error(
                 errors(
                     program,
                     layout,
-                    *shipped.plan(*arguments(program, layout.mesh), program.expected, layout.mesh, plan),
+                    *shipped.plan(*program.arguments, program.expected, layout.mesh, plan),
                 )
             )
     return max(errors(program, layout, shardings(name.partition(":")[0], plan, layout)))
@@ -200,7 +209,7 @@ def worst_error(
 def random_shardings(program: Program, mesh: spmdir.Mesh, seed: str) -> dict[str, str]:
     """Any shardings of about half of what a program takes, with open axes."""
     choice = random.Random(seed)
-    names, metas = arguments(program, mesh)
+    names, metas = program.arguments
     found = {}
     for name, meta in zip(names, metas, strict=True):
         kinds = ["R", "?", *(f"S({dim})" for dim in range(meta.rank) for _ in range(2))]

@@ -95,7 +95,7 @@ def shardings(draw, rank: int, mesh: spmdir.Mesh, partial: bool) -> str:
 def test_any_sharding_of_inputs_and_outputs_gives_what_one_device_gives(name, data):
     layout = cases.Layout(spmdir.Mesh(data.draw(st.sampled_from(MESHES))))
     program = cases.program_of(name, "none", layout, sizes=data.draw(st.sampled_from([EVEN, UNEVEN, ONE])))
-    names, tensors = cases.arguments(program, layout.mesh)
+    names, tensors = program.arguments
     chosen = data.draw(st.lists(st.sampled_from(range(len(names))), unique=True))
     plan = {names[i]: data.draw(shardings(tensors[i].rank, layout.mesh, tensors[i].dtype == "f64")) for i in chosen}
     out = None
