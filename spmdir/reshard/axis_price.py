@@ -9,15 +9,15 @@ from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_b
 from spmdir.core.placement.standard import R
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
-from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.collectives import PLANNED, collective
 from spmdir.reshard.cost import Cost, cost, edge_collectives
 from spmdir.reshard.topology import DEFAULT, Topology
 
 NOTHING = Cost(0.0, 0.0)
 _NEVER = Cost(math.inf, math.inf)
 
-_FREE = {("replicated", "replicated"), ("shard", "partial")}
-"""Traits before and after between which nothing is ever sent: a shard may stand among identities."""
+_LOCAL = {("replicated", "replicated"): Traffic(), ("shard", "partial"): collective("rearrange").traffic or Traffic()}
+"""Traits before and after between which nothing is ever sent: a shard is put among identities."""
 
 ITEMSIZE = 4
 """Bytes of an element, where only those of a tensor are known."""
@@ -52,8 +52,9 @@ def axis_price(
     if "open" in (source.trait, target.trait):
         return _NEVER
     if not _needs_replicated(source, target):
-        if (source.trait, target.trait) in _FREE:
-            return NOTHING
+        if (source.trait, target.trait) in _LOCAL:
+            local_step = _LOCAL[source.trait, target.trait]
+            return cost(local_step, _sizes(source, target, local_bytes, count), nodes, topology)
         legal = [spec for spec in collectives if (spec.before, spec.after) == (source.trait, target.trait)]
         if legal:
             sizes = _sizes(source, target, local_bytes, count)

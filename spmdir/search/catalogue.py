@@ -41,17 +41,6 @@ class Catalogue:
         return [p.kind for p in self.placements]
 
     @cached_property
-    def shards(self) -> list[bool]:
-        """Return, by placement, whether it shards a dimension."""
-        return [p.dim is not None for p in self.placements]
-
-    @cached_property
-    def gathers(self) -> list[list[bool]]:
-        """Return, by source and target placement, whether the reshard concatenates shards."""
-        shard = [p.trait == "shard" for p in self.placements]
-        return [[before and not after for after in shard] for before in shard]
-
-    @cached_property
     def shaped(self) -> list[list[int]]:
         """Return, by source placement, the targets to which the price depends on the shape."""
 

@@ -1,0 +1,197 @@
+"""How long the cheapest steps between joint placements take: tables for all pairs of placements at once.
+
+A step is a collective on axes that have one placement before and one after, a permute, or an exchange, as in
+`spmdir.reshard.moves`; times are those of the planner if all chunks are of one length. Sequences of steps lead through
+the placements that divide the value evenly. Exchanges that make partial values, or take two
+rounds, are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec, Sizes
+from spmdir.reshard.collectives import collective
+from spmdir.reshard.cost import cost, node_count
+from spmdir.reshard.topology import Topology
+from spmdir.search.catalogue import LARGE
+from spmdir.search.joint_placements import JointPlacements, Numbers
+
+Line = tuple[Numbers, Numbers]
+"""Seconds to start, and those a byte of the value, [before, after]; infinite where there is no step."""
+
+
+class StepTimes:
+    """The times of steps between the joint placements that are numbered so far.
+
+    Attributes:
+        shares: by placement, the fraction of a value that a rank holds.
+    """
+
+    def __init__(
+        self, mesh: Mesh, placements: JointPlacements, collectives: tuple[CollectiveSpec, ...], topology: Topology
+    ):
+        self._mesh, self._placements, self._topology, self._collectives = mesh, placements, topology, collectives
+        catalogue, counts = placements.catalogue, np.array(placements.counts, dtype=float)
+        self._axes = range(len(counts))
+        self._counts, self._rows = counts, np.array(placements.all)
+        dims = np.array([-1 if p.dim is None else p.dim for p in catalogue.placements])
+        self._dims = dims[self._rows]
+        self._shards = self._dims >= 0
+        self._standard = self._rows < len(catalogue.placements) - len(catalogue.plugins)
+        self._own_type = np.array([p.has_own_type for p in catalogue.placements])[self._rows]
+        self._traits = np.array([p.trait for p in catalogue.placements])[self._rows]
+        self.shares = np.prod(np.where(self._shards, 1 / counts, 1.0), axis=1)
+        self._moves = self._rows[:, None, :] != self._rows[None, :, :]
+        place = np.argsort(np.array(placements.order), axis=1)
+        # [placement, outer, inner]: whether two axes shard one dimension, and which is outside the other.
+        self._nested: Numbers = (
+            (self._dims[:, :, None] == self._dims[:, None, :])
+            & self._shards[:, :, None]
+            & (place[:, :, None] < place[:, None, :])
+        )
+        dimensions = range(int(dims.max()) + 1)
+        factors = [np.prod(np.where(self._dims == dim, counts, 1), axis=1) for dim in dimensions]
+        self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
+        self._lines = [self._collective_steps(), *self._rearrangements()]
+        self._known: dict[object, Numbers] = {}
+
+    def table(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
+        """Return the seconds of the cheapest steps for a value between placements, [before, after]."""
+        shape = np.ones(self._parts.shape[1], dtype=int)
+        shape[: meta.rank] = meta.shape[: len(shape)]
+        reach = (shape % self._parts == 0).all(1)
+        for axis in self._axes:
+            reach &= np.isin(self._rows[:, axis], self._rows[numbers, axis])
+        reach[numbers] = True
+        key = meta.bytes, reach.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            at = np.flatnonzero(reach)
+            pairs = np.ix_(at, at)
+            found = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
+            np.fill_diagonal(found, 0.0)
+            for through in np.flatnonzero((shape % self._parts[at] == 0).all(1)).tolist():
+                np.minimum(found, found[:, through, None] + found[through], out=found)
+            self._known[key] = found
+        own = (reach.cumsum() - 1)[numbers]
+        return found[np.ix_(own, own)]
+
+    def _groups(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """Yield each choice of axes, how many ranks a group over them has, and how many nodes it spans."""
+        names = self._placements.axes
+        for length in range(1, len(names) + 1):
+            for chosen in itertools.combinations(self._axes, length):
+                count = math.prod(self._placements.counts[axis] for axis in chosen)
+                yield chosen, count, node_count([names[axis] for axis in chosen], self._mesh)
+
+    def _collective_steps(self) -> Line:
+        """Return the times of collectives that name axes; several axes move alike, innermost in their dimensions."""
+        rows, (start, each) = self._rows, self._nothing()
+        for chosen, count, nodes in self._groups():
+            first, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
+            alike = (rows[:, chosen] == rows[:, first : first + 1]).all(1)
+            alike &= ~self._nested[:, chosen][:, :, others].any((1, 2))
+            legal = alike[:, None] & alike & self._moves[:, :, chosen].all(2) & ~self._moves[:, :, others].any(2)
+            inside = self._shards[:, first]
+            legal &= self._keeps_order(others) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
+            before, after = np.nonzero(legal)
+            begin, byte = self._placements.catalogue.prices(count, nodes, self._collectives, self._topology)
+            pair = rows[before, first], rows[after, first]
+            left = np.prod(np.where(self._shards[:, others], 1 / self._counts[others], 1.0), axis=1)
+            start[before, after], each[before, after] = begin[pair], byte[pair] * left[before]
+        return start, each
+
+    def _keeps_order(self, axes: Sequence[int]) -> Numbers:
+        """Return, [before, after], whether these axes nest alike."""
+        nested = self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1)
+        return (nested[:, None] == nested[None]).all(2)
+
+    def _rearrangements(self) -> tuple[Line, Line]:
+        """Return the times of permutes, and of exchanges, which may reduce standard partial values."""
+        shares, partial = self.shares, self._standard & (self._traits == "partial")
+        movable = ~self._own_type & ((self._traits == "shard") | (self._traits == "replicated"))
+        reduces = partial[:, None] & self._moves
+        combined = np.prod(np.where(reduces, self._counts, 1.0), axis=2)
+        sent = shares[None, :] * (combined - self._kept())
+        touched, same_parts = self._touched(), (self._parts[:, None] == self._parts[None]).all(2)
+        permute, exchange = [self._nothing() for _ in range(2)]
+        for chosen, count, nodes in self._groups():
+            others = [axis for axis in self._axes if axis not in chosen]
+            legal = touched[:, :, chosen].all(2) & ~touched[:, :, others].any(2) & movable[:, chosen].all(1)[None, :]
+            whole = (movable & self._standard)[:, chosen].all(1)
+            _enter(
+                permute,
+                legal & whole[:, None] & whole & same_parts,
+                self._times("permute", count, nodes),
+                shares[None, :],
+            )
+            reduced = (movable | partial)[:, chosen].all(1)[:, None]
+            for several in np.unique(combined[legal & reduced]).tolist():
+                times = self._times("exchange", count, nodes, int(several))
+                _enter(exchange, legal & reduced & (combined == several), times, shares[None, :], sent)
+        return permute, exchange
+
+    def _nothing(self) -> Line:
+        size = len(self._rows)
+        return np.full((size, size), np.inf), np.zeros((size, size))
+
+    def _times(self, kind: str, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
+        """Return the seconds to start a step, and those for each byte that a rank has after it and that it receives."""
+        traffic = collective(kind).traffic
+        assert traffic is not None  # a step of the planner's own
+
+        def seconds(held: float, moved: float) -> float:
+            sizes = Sizes(count, held, held, combined=combined, moved=moved)
+            return cost(traffic, sizes, nodes, self._topology).seconds
+
+        start = seconds(0.0, 0.0)
+        return start, (seconds(LARGE, 0.0) - start) / LARGE, (seconds(0.0, LARGE) - start) / LARGE
+
+    def _touched(self) -> Numbers:
+        """Return, [before, after, axes], whether an axis moves, or is inside one that does."""
+        nested = self._nested
+        touched = self._moves | (nested[:, None] != nested[None]).any(2)
+        for _ in self._axes[1:]:
+            touched |= (nested[:, None] & touched[:, :, :, None]).any(2)
+        return touched
+
+    def _kept(self) -> Numbers:
+        """Return, [before, after], the fraction of what a rank has after a step that it had before, at the least.
+
+        Of each axis the first and last ranks are looked at, and the middle one where there are few axes. Chunks that
+        are no blocks are moved as a whole.
+        """
+        middle = len(self._axes) < 3
+        ranks = np.array(
+            list(itertools.product(*({0, int(n) // 2 if middle else 0, int(n) - 1} for n in self._counts)))
+        ).T
+        places = np.arange(len(self._rows))
+        first = np.zeros((*self._parts.shape, ranks.shape[1]))
+        length = np.ones(self._parts.shape)
+        for axes in np.array(self._placements.order).T:
+            dims = self._dims[places, axes]
+            at = places[dims >= 0], dims[dims >= 0]
+            length[at] /= self._counts[axes[dims >= 0]]
+            first[at] += ranks[axes[dims >= 0]] * length[at][:, None]
+        kept = np.ones((len(places), len(places), ranks.shape[1]))
+        for dim in range(self._parts.shape[1]):
+            begin, end = first[:, dim], first[:, dim] + length[:, dim, None]
+            kept *= np.maximum(np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin), 0.0)
+        blocks: Numbers = np.all(self._standard, axis=1)
+        return np.where(blocks[:, None] & blocks, kept.min(2) / self.shares, 0.0)
+
+
+def _enter(
+    line: Line, legal: Numbers, times: tuple[float, float, float], held: Numbers, sent: Numbers | float = 0.0
+) -> None:
+    """Enter the times of steps where they are legal."""
+    start, by_held, by_sent = times
+    line[0][legal] = start
+    line[1][legal] = (by_held * held + by_sent * sent + np.zeros_like(line[1]))[legal]

@@ -1,0 +1,49 @@
+"""The tables of the search against the planner, pair by pair."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from spmdir.core.dtype import F32
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.plan_tree import Planner, plan_tree
+from spmdir.reshard.topology import FLAT, H100X8, Topology
+from spmdir.search.catalogue import catalogue
+from spmdir.search.joint_placements import JointPlacements
+from spmdir.search.step_times import StepTimes
+
+META = TensorMeta((64, 32, 16), F32)
+
+
+@pytest.mark.parametrize(("topology", "equal"), [(FLAT, 0.97), (H100X8, 0.8)], ids=str)
+def test_tables_say_what_the_planner_says(topology: Topology, equal: float) -> None:
+    mesh = Mesh({"a": 2, "b": 4})
+    placements = JointPlacements(mesh, mesh.axis_names, catalogue(META.rank, ()))
+    names = ["R", "S(0)", "S(1)", "S(2)", "P(sum)"]
+    index = {str(placement): at for placement, at in placements.catalogue.index.items()}
+    for pair in itertools.product(names, repeat=2):
+        for order in ((0, 1), (1, 0)):
+            placements.number((index[pair[0]], index[pair[1]]), order)
+    table = StepTimes(mesh, placements, PLANNED, topology).table(META, np.arange(len(placements.all)))
+    planner = Planner(mesh, topology, PLANNED)
+    ratios = []
+    for before, after in itertools.permutations(range(len(placements.all)), 2):
+        source, target = (sharding(placements, number) for number in (before, after))
+        planned = plan_tree(META, source, (target,), planner).seconds
+        assert (table[before, after] > 0) == (planned > 0)
+        ratios.append(table[before, after] / planned if planned else 1.0)
+    found = np.array(ratios)
+    assert (abs(found - 1) < 1e-6).mean() >= equal
+    assert found.min() > 0.5 and found.max() < 3
+
+
+def sharding(placements: JointPlacements, number: int) -> Sharding:
+    placed, order = placements.all[number], placements.order[number]
+    names = [(placements.axes[at], placements.catalogue.placements[placed[at]]) for at in order]
+    return Sharding(names, placements.mesh.name)
