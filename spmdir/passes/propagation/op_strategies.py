@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -69,13 +69,14 @@ class OpStrategies:
         return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
-        fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
+        fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements), axis)
         if not fitting and self.sizes:
             sharded = sharded.over(self._beside(rule, axis))
-            fitting = [s for s in rule.strategies(count, sharded, self.plugin_placements) if self._gives(s, axis)]
+            fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements), axis)
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
-        fitting = [s for s in fitting if not self._idles(s, count, sharded)] or fitting
+        idle = {f for f, one in enumerate(rule.factors) if one.size < count * sharded.of(f)}  # for some ranks
+        fitting = [s for s in fitting if idle.isdisjoint(s.factors)] or fitting
         if axis in self.parts:
             fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
         return tuple(self._strategy(s, count) for s in fitting)
@@ -85,12 +86,12 @@ class OpStrategies:
         assert self.rule is not None
         return ShardCounts({factor: self.rule.factors[factor].size for factor in sorted(factors)})
 
-    def _gives(self, strategy: Strategy, axis: str) -> bool:
-        """Return whether the results of `strategy` on `axis` agree with the user annotations."""
-        return not any(self.results) or all(
-            wanted is None or axis in wanted.open_axes or wanted[axis] == placement
-            for wanted, placement in zip(self.results, strategy.results, strict=True)
-        )
+    def _giving(self, strategies: Sequence[Strategy], axis: str) -> Sequence[Strategy]:
+        """Return those of `strategies` whose results on `axis` agree with the user annotations."""
+        wanted = [(at, s[axis]) for at, s in enumerate(self.results) if s is not None and axis not in s.open_axes]
+        if not wanted:
+            return strategies
+        return [s for s in strategies if all(s.results[at] == placement for at, placement in wanted)]
 
     def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
         """Return the number of shards of each factor by the axes other than `axis`, as far as user annotations tell."""
@@ -101,7 +102,7 @@ class OpStrategies:
         for _ in range(len(others)):
             for other in others:
                 strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements)
-                strategies = [s for s in strategies if self._gives(s, other)]
+                strategies = self._giving(strategies, other)
                 if strategies:
                     beside.append((strategies[0], sizes[other]))
                     others.remove(other)
@@ -143,13 +144,6 @@ class OpStrategies:
             strategy.text,
             self.rule.rotated(strategy, count),
         )
-
-    def _idles(self, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
-        """Return whether the strategy shards a factor over more ranks than it has elements."""
-        if not strategy.factors or self.rule is None:
-            return False
-        factors = self.rule.factors
-        return any(factors[f].size < count * sharded.of(f) for f in strategy.factors)
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
         """Return whether ranks may add in another order than one device.
