@@ -9,7 +9,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model wire_bytes compile_time se
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz reshards matrix check-rules check-placements op-table parsed-texts site wheel-check
+.PHONY: env test test-cuda demo bench fuzz decisions reshards matrix check-rules check-placements op-table parsed-texts site wheel-check
 
 env: $(VENV)/.installed
 
@@ -41,6 +41,10 @@ bench: env
 # Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
 fuzz: env
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+# Random programs of fewer than ten ops, decided and compared with the best of all decisions; half an hour.
+decisions: env
+	$(BIN)/python -m tests.search.compare_exhaustively
 
 # Random reshards between all placements, shipped ones and those of plug-ins: planned, emitted, simulated and compared.
 reshards: env

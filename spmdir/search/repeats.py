@@ -19,8 +19,8 @@ from spmdir.search.problem import Node, Problem
 FEWEST_LAYERS = 4
 """From how many equal layers on decisions do not depend on their number."""
 
-BORDER = 4
-"""How many more or fewer nodes than there are layers a part of equal layers may merge."""
+BORDER = 3
+"""How many more or fewer nodes than it has in all layers together a part of equal layers may merge."""
 
 MOSTLY = 0.5
 """The part of the nodes that layers make up at the least."""
@@ -115,7 +115,7 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
     """Return a program of equal layers as if there were as many as `times` says, others as they are.
 
     What is decided for the result does not depend on how many layers there are. That is how many nodes most parts
-    merge. Other parts merge up to `BORDER` more or less, since first and last layers are not equal to the rest, or
+    merge. Other parts merge up to `BORDER` more or fewer, since first and last layers are not equal to the rest, or
     several of each layer; those that are in some layers only weigh in proportion.
     """
     layers = _layers(shared.weight)
@@ -123,9 +123,9 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
         return shared
 
     def scaled(weight: float) -> float:
-        in_each = round(weight / layers)
+        in_each = (weight + BORDER) // layers
         beside = weight - in_each * layers
-        return in_each * times + beside if abs(beside) <= BORDER else weight * times / layers
+        return in_each * times + beside if beside <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])

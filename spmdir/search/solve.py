@@ -19,10 +19,10 @@ from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
 
-DEPTH = 4
+DEPTH = 3
 """The depth to which the surroundings of nodes are compared before merging."""
 
-LAYERS = 6
+LAYERS = 4
 """How many equal layers programs of more than a few are decided for."""
 
 TOGETHER = 2

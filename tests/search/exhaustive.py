@@ -49,15 +49,19 @@ def optimum(problem: Problem, known: float = math.inf, limit: int = 20_000) -> O
     still to be used are made and required alike, the cheapest is kept.
 
     Args:
-        known: what some decision costs; what costs more from its first nodes on is not kept.
+        known: what some decision costs; what costs more, with the least that nodes to come take, is not kept.
     """
     prices = _Prices(problem)
     last_user = {value: index for index, node in enumerate(problem.nodes) for value in node.operands}
+    states = [
+        [(*state, prices.of_node(node, state[0])) for state in joint_states(problem.mesh, node)]
+        for node in problem.nodes
+    ]
+    to_come = [sum(min(own for _, _, own in found) for found in states[index + 1 :]) for index in range(len(states))]
     kept: dict[Live, tuple[float, tuple[tuple[Joint, Order], ...]]] = {(): (0.0, ())}
     for index, node in enumerate(problem.nodes):
         before, kept = kept, {}
-        for joint, order in joint_states(problem.mesh, node):
-            own = prices.of_node(node, joint)
+        for joint, order, own in states[index]:
             for live, (cost, decided) in before.items():
                 after, reshards = [], 0.0
                 for value, made, required in _used(problem.mesh, live, node, joint, order):
@@ -66,7 +70,7 @@ def optimum(problem: Problem, known: float = math.inf, limit: int = 20_000) -> O
                     else:
                         reshards += prices.of_value(value, made, required)
                 total, key = cost + own + reshards, tuple(after)
-                if total <= known * (1 + 1e-9) and (key not in kept or total < kept[key][0]):
+                if total + to_come[index] <= known * (1 + 1e-9) and (key not in kept or total < kept[key][0]):
                     kept[key] = total, (*decided, (joint, order))
         if len(kept) > limit:
             return None
