@@ -60,6 +60,7 @@ class BlockSearch:
         axes: those that are decided: the block, and axes before it.
         block: positions in `axes` of those to decide.
         fixed: by part, a strategy for each of `axes`; of those in the block it is a start, or None.
+        orders: by part, the nesting order of the start, as in the attribute; any if there are none.
 
     Attributes:
         orders: by part, the axes by position, those that shard one factor in the nesting order that was decided.
@@ -72,6 +73,7 @@ class BlockSearch:
         axes: Sequence[str],
         block: Sequence[int],
         fixed: Sequence[Sequence[NodeStrategy | None]] | None,
+        orders: Sequence[tuple[int, ...]] = (),
     ):
         say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
         rank = max((meta.rank for meta in shared.values), default=0)
@@ -82,7 +84,9 @@ class BlockSearch:
         ]
         self.now = Assignment(shared, states, Prices(problem.mesh, shared, placements))
         self.random = random.Random(SEED)
-        self.start = None if fixed is None else [_position(s, joint) for s, joint in zip(states, fixed, strict=True)]
+        nested = orders or [()] * len(states)
+        starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
+        self.start = list(itertools.starmap(_position, starts))
         self.messages = Messages(self.now)
         self.plans = len(axes) <= PLANNED_AXES
         self.best: list[int] = []
@@ -90,7 +94,7 @@ class BlockSearch:
 
     def run(self, effort: int) -> list[Joint]:
         """Return the strategies of each part on all axes, after at most `effort` turns of messages."""
-        if self.start is not None:
+        if self.start:
             self._consider(self.start, FORESTS)
         last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
         near = NEAR if len(self.now.choice) > FEW_NODES else LEAST
@@ -149,10 +153,12 @@ class BlockSearch:
             improve_forest(self.now, order, least)
 
 
-def _position(states: StateTable, joint: Sequence[NodeStrategy | None]) -> int:
-    """Return which of the states has these strategies; the cheapest by itself if none has."""
+def _position(states: StateTable, joint: Sequence[NodeStrategy | None], order: tuple[int, ...]) -> int:
+    """Return which of the states has these strategies, and this nesting order if one has; the cheapest if none has."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
-    for at in range(len(states.order)):
-        if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True)):
-            return at
-    return int(states.seconds.argmin())
+    found = [
+        at
+        for at in range(len(states.order))
+        if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True))
+    ]
+    return next((at for at in found if states.order[at] == order), found[0] if found else int(states.seconds.argmin()))

@@ -11,6 +11,7 @@ distinct placement that the users of a value require.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import attrs
 
@@ -44,6 +45,10 @@ class Solution:
     orders: Sequence[tuple[int, ...]] = ()
 
 
+Decision = dict[str, list[NodeStrategy]]
+"""Axis → the strategy of each part."""
+
+
 class Search:
     """The search of the best decision for a problem.
 
@@ -67,21 +72,25 @@ class Search:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        decided_for = as_if_repeated(shared.holding_at(holding, copy_holding), LAYERS)
-        axes, joints = problem.mesh.axis_names, None
+        priced = shared.holding_at(holding, copy_holding)
+        decided_for = as_if_repeated(priced, LAYERS)
+        axes, joints, orders = problem.mesh.axis_names, None, ()
+        found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
         together = TOGETHER + problem.is_small
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
                 missing = (None,) * (len(decided) - len(joints[0]))
-                joints = [(*joint, *missing) for joint in joints]
-            search = BlockSearch(problem, decided_for, decided, block, joints)
-            joints = search.run(self.effort)
-        assert joints is not None
-        strategies = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
-        cost = joint_cost(problem.mesh, shared, strategies, search.orders)
-        every = {axis: [found[part] for part in shared.node_class] for axis, found in strategies.items()}
-        return Solution(every, cost, [search.orders[part] for part in shared.node_class])
+                joints, orders = [(*joint, *missing) for joint in joints], ()
+            search = BlockSearch(problem, decided_for, decided, block, joints, orders)
+            joints, orders = search.run(self.effort), search.orders
+            if decided == axes:
+                decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
+                found.append((joint_cost(problem.mesh, priced, decision, orders), decision, orders))
+        _, strategies, orders = min(found, key=itemgetter(0))
+        cost = joint_cost(problem.mesh, shared, strategies, orders)
+        every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
+        return Solution(every, cost, [orders[part] for part in shared.node_class])
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:

@@ -155,6 +155,7 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         neighbours=[],
         first=[],
         node_class=[],
+        value_class=[],
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
         topology=problem.topology,

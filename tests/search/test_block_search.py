@@ -67,5 +67,14 @@ def test_nodes_without_a_start_do_not_discard_that_of_others() -> None:
     joints = list(search.run(100))
     with_gap = [(None, None), *joints[1:]]
     again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), with_gap)
-    assert again.start is not None
     assert again.start[1:] == search.best[1:]
+
+
+def test_a_start_has_the_nesting_order_that_it_is_given() -> None:
+    problem, search = search_of(H100X8)
+    states = search.now.states
+    part, at = next((part, of.order.index((1, 0))) for part, of in enumerate(states) if (1, 0) in of.order)
+    joints, orders = [of.strategies(0) for of in states], [(0, 1)] * len(states)
+    joints[part], orders[part] = states[part].strategies(at), (1, 0)
+    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), joints, orders)
+    assert again.start[part] == at

@@ -12,6 +12,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.reshard.topology import H100X8
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.solve import solve
+from tests.search.compare_exhaustively import compare
 from tests.search.exhaustive import joint_states, joint_strategies, optimum, unmerged
 from tests.search.random_programs import Program, programs
 from tests.search.test_search import problem_of
@@ -112,6 +113,12 @@ def test_what_fixed_users_hold_is_where_others_are_made_from() -> None:
     best = optimum(problem, found.cost * 1.001)
     assert best is not None
     assert found.cost == pytest.approx(best.cost)
+
+
+def test_small_random_programs_are_decided_as_trying_everything_does() -> None:
+    compared, worse = compare(12, 0, 200, MESHES)
+    assert not worse, "\n".join(worse)
+    assert compared > 4
 
 
 ONE_COPY_FOR_BOTH_OPERANDS = """spmd.mesh @mesh <b = 4, a = 2>
