@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-AXIS_TEXT = r"[A-Za-z_]\w*(?:\([1-9]\d*\)[1-9]\d*)?"
+AXIS_TEXT = r"[A-Za-z_]\w*(?:\([1-9][0-9]*\)[1-9][0-9]*)?"
 """The regular expression of an axis or sub-axis."""
 
-_AXIS = re.compile(r"([A-Za-z_]\w*)(?:\(([1-9]\d{0,17})\)([1-9]\d{0,17}))?", re.ASCII)
+_AXIS = re.compile(r"([A-Za-z_]\w*)(?:\(([1-9][0-9]{0,17})\)([1-9][0-9]{0,17}))?", re.ASCII)
 
 
 @lru_cache(maxsize=4096)

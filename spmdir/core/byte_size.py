@@ -22,7 +22,7 @@ class Bytes(float):
     def __new__(cls, text: str | float) -> Bytes:
         if not isinstance(text, str):
             return super().__new__(cls, text)
-        found = re.fullmatch(r"(\d+(?:\.\d*)?(?:e\d+)?) *([A-Za-z]*)", text.strip())
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?) *([A-Za-z]*)", text.strip())
         if found is None or (found[2] or "B") not in UNITS:
             raise ValueError(text)
         return super().__new__(cls, float(found[1]) * UNITS[found[2] or "B"])

@@ -73,9 +73,9 @@ ALL = (
 )
 
 _TOKEN = re.compile(
-    rf"""(?P<skipped>"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*|//[^\n]*)|[()\[\]{{}}]|(?<![\w.])\d{{{DIGITS.most + 1},}}"""
+    rf"""(?P<skipped>"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*|//[^\n]*)|[()\[\]{{}}]|(?<![\w.])[0-9]{{{DIGITS.most + 1},}}"""
 )
-_WIDE_TYPE = re.compile(rf"tensor<(?:(?:\d+|\?|\[[^\]]*\])x){{{DIMENSIONS.most + 1}}}")
+_WIDE_TYPE = re.compile(rf"tensor<(?:(?:[0-9]+|\?|\[[^\]]*\])x){{{DIMENSIONS.most + 1}}}")
 
 
 def check_shape(shape: Iterable[int]) -> None:

@@ -26,16 +26,16 @@ _TOKEN = re.compile(
     rf"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<complex>complex\([^()]*\))
-  | (?P<local>(?:{_KINDS})\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?\d+)?(?:\s*[+-]\s*\d+)?)
-  | (?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))
-  | (?P<int>-?\d+)
-  | (?P<operand>%\d+)
+  | (?P<local>(?:{_KINDS})\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?[0-9]+)?(?:\s*[+-]\s*[0-9]+)?)
+  | (?P<float>-?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf\b|nan\b))
+  | (?P<int>-?[0-9]+)
+  | (?P<operand>%[0-9]+)
   | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
   | (?P<punctuation>[\[\]{{}}=,])
     )""",
     re.VERBOSE,
 )
-_LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?\d+))?(?:\s*([+-])\s*(\d+))?")
+_LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?[0-9]+))?(?:\s*([+-])\s*([0-9]+))?")
 _WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **DTYPES}
 
 
@@ -160,11 +160,15 @@ def _local(token: str, start: int) -> Local:
 
 def _shard(kind: str, inside: str, token: str, start: int) -> Local:
     extent, *parts = split_entries(inside) or [""]
-    back = re.fullmatch(r"back (\d+)", parts[-1].strip()) if parts else None
+    back = re.fullmatch(r"back ([0-9]+)", parts[-1].strip()) if parts else None
     parts = parts[:-1] if back else parts
     axes = tuple(part.partition(":")[0].strip() for part in parts)
     texts = [part.partition(":")[2] for part in parts]
-    if not extent.strip().isdecimal() or not all(map(is_axis, axes)) or (any(texts) and not all(texts)):
+    if (
+        not (extent.isascii() and extent.strip().isdecimal())
+        or not all(map(is_axis, axes))
+        or (any(texts) and not all(texts))
+    ):
         raise LiteralError(f"found {token}, expected {kind}(extent, axis, …) or …(extent, axis: placement, …)", start)
     try:
         placements = tuple(map(parse_placement, filter(None, texts)))

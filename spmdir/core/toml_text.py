@@ -78,7 +78,7 @@ def _location(text: str, file: str, position: int) -> Location:
 
 def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> ParseError:
     message = str(error)
-    at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z", message)
+    at = re.search(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z", message)
     if at is None or at[1] is None:
         place = _location(text, file, len(text))
     else:

@@ -18,7 +18,7 @@ from spmdir.dialects.named import load_named_ops
 from spmdir.dialects.syntax.bracketed import take_balanced
 from spmdir.dialects.syntax.declared import declare_mesh
 
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*")
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]{1,18})\s*")
 _ATTRIBUTE = re.compile(r"<\s*@([^,<>]*),?([^\[\]]*?)(?:,\s*intra\s*\[([^\[\]]*)\]\s*)?>")
 
 

@@ -9,7 +9,7 @@ import re
 
 from xdsl.ir import Block, OpResult, SSAValue
 
-_NUMBER = re.compile(r"\.\d{1,9}", re.ASCII)
+_NUMBER = re.compile(r"\.[0-9]{1,9}", re.ASCII)
 
 
 def keep_name(value: SSAValue, name: str) -> None:

@@ -18,7 +18,7 @@ from spmdir.core.symbolic.symbols import Sizes, Symbol
 from spmdir.dialects.syntax.bracketed import take_balanced
 from spmdir.dialects.syntax.declared import Hints, declare_hints, declared_hints
 
-_SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s+in\s+(\d+)\s*\.\.\s*(\d+)?\s*")
+_SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]+)\s+in\s+([0-9]+)\s*\.\.\s*([0-9]+)?\s*")
 
 _RELATION = re.compile(r"[=!<>]=|[<>]")
 _COMMA = re.compile(r",(?![^()]*\))")

@@ -23,7 +23,7 @@ from spmdir.dialects.names import name_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local
 
-_NUMBERED = re.compile(r"_\d+\Z")
+_NUMBERED = re.compile(r"_[0-9]+\Z")
 
 
 def sharding_of(value: Any) -> Sharding | None:

@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 
 from spmdir.core.errors import Location
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|[/\\]spmdir[/\\](?:importer|runtime)[/\\]|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 _DEPTH = 32

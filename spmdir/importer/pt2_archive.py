@@ -33,7 +33,7 @@ _PAYLOADS = {
 """What lists the tensors of a folder → how the names of their members begin."""
 _NAMED = re.compile(
     r"archive_format|archive_version|version|byteorder|\.format_version|\.storage_alignment|\.data/\w+"
-    r"|data/weights/weight_\d+|data/constants/tensor_\d+|extra/[\w./-]+"
+    r"|data/weights/weight_[0-9]+|data/constants/tensor_[0-9]+|extra/[\w./-]+"
 )
 _TRUST = "pass --trust if you trust its author as much as a program of theirs that you run"
 

@@ -133,7 +133,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         value = node.value
         if isinstance(value, str):
-            return bool(_SYMBOL.fullmatch(value) or re.fullmatch(r"-?[\d.]{1,40}(e[+-]?\d{1,3})?", value))
+            return bool(_SYMBOL.fullmatch(value) or re.fullmatch(r"-?[0-9.]{1,40}(e[+-]?[0-9]{1,3})?", value))
         return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
     return isinstance(node, _SYNTAX)
 
@@ -185,7 +185,7 @@ _FORMS: dict[str, tuple[Callable[[str], bool], str]] = {
     "name": _IDENTIFIER,
     "as_name": _IDENTIFIER,
     "forward_arg_names": _IDENTIFIER,
-    "symbol": (_matches(r"(?!.*\d{6})\w{1,40}"), "the name of a size, such as s0"),
+    "symbol": (_matches(r"(?!.*[0-9]{6})\w{1,40}"), "the name of a size, such as s0"),
     "target": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "as_operator": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "source_fn_stack": (_matches(r"[\w.,;:<> -]*"), "names of functions"),

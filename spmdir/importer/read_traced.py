@@ -22,7 +22,7 @@ from spmdir.importer.pytree_names import Names, argument_names, result_names
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 
-_CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)\d+")
+_CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)[0-9]+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""
 
 
@@ -51,7 +51,7 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _user_input(node: fx.Node, path: Names) -> Input:
-    names = path or (node.name, re.sub(r"_\d+$", "", node.name))  # make_fx numbers every argument's name
+    names = path or (node.name, re.sub(r"_[0-9]+$", "", node.name))  # make_fx numbers every argument's name
     value = node.meta.get("val")
     return Input(node, tuple(dict.fromkeys(names)), "input" if isinstance(value, Tensor) else "literal", value)
 

@@ -13,7 +13,7 @@ from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 
-_POSITION = re.compile(r"input:(\d+)")
+_POSITION = re.compile(r"input:([0-9]+)")
 LIKE = "like:"
 
 SHOWN = 8

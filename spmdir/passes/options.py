@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import ParseError, did_you_mean
+from spmdir.core.number_text import integer, real
 from spmdir.passes import PASSES, PassTable
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _shown(option: str) -> str:
 
 
 def _number(name: str, key: str, text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an int")
     return int(text)
 
@@ -130,7 +131,7 @@ def _convert(text: str, kind: Any) -> Any:
         if text != "none":
             raise ValueError(text)
         return None
-    return kind(text)
+    return {int: integer, float: real}.get(kind, kind)(text)
 
 
 def _type_text(kind: Any) -> str:

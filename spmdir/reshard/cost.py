@@ -138,7 +138,7 @@ def _moved(sizes: Sizes) -> float:
 
 
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
-    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
+    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank, or for empty tensors.
 
     Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A pass over n
     ranks takes n − 1 hops, as many of them between nodes as there are such neighbours on a ring, or such peers in a
@@ -150,10 +150,12 @@ def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost
     launches = traffic.kernels(sizes) * topology.launch_latency
     if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
         return Cost(0.0, copies + launches)
+    wire = traffic.wire(sizes)
+    if not wire:
+        return Cost(0.0, copies)
     hops = traffic.passes * (sizes.group - 1) or 1
     inter_hops = hops * traffic.crossing(sizes.group, nodes)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
-    wire = traffic.wire(sizes)
     crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
     fixed = traffic.rounds * latency + launches

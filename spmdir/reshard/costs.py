@@ -24,9 +24,9 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import collectives
 
-_COLLECTIVE = re.compile(r"(\w+) (\d{1,9}) ranks(?: on (\d{1,9}) nodes)? (\d{1,18}) bytes", re.ASCII)
-_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:\d{1,18}(?:,\d{1,18})*)?\])*)", re.ASCII)
-_SECONDS = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_COLLECTIVE = re.compile(r"(\w+) ([0-9]{1,9}) ranks(?: on ([0-9]{1,9}) nodes)? ([0-9]{1,18}) bytes", re.ASCII)
+_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:[0-9]{1,18}(?:,[0-9]{1,18})*)?\])*)", re.ASCII)
+_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _EXPECTED = "expected `aten.mm f32[128,256] f32[256,512] = 12.3e-6` or `all_gather 8 ranks 1048576 bytes = 41e-6`"
 
 MOST_SECONDS = 1e6
@@ -197,7 +197,7 @@ def _normalised(what: str) -> str:
         nodes = f" on {int(of[3])} nodes" if of[3] and int(of[3]) != 1 else ""
         return f"{of[1]} {int(of[2])} ranks{nodes} {int(of[4])} bytes"
     if op := _OP.fullmatch(what):
-        return op[1] + re.sub(r"(?<=[\[,])0+(?=\d)", "", op[2])
+        return op[1] + re.sub(r"(?<=[\[,])0+(?=[0-9])", "", op[2])
     return what
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.errors import Location, ParseError, SpmdirError, SpmdirWarning
 
-_EXPECTATION = re.compile(r"expected-(\w+)(?:@([+-]\d{1,9}|\w+))?\s*(?:\{\{(.*?)\}\})?")
+_EXPECTATION = re.compile(r"expected-(\w+)(?:@([+-][0-9]{1,9}|\w+))?\s*(?:\{\{(.*?)\}\})?")
 _SEVERITIES = ("error", "warning")
 
 

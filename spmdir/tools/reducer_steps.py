@@ -97,7 +97,7 @@ STEPS = (inlined, declarations, results, ops, arguments, mesh_axes, shardings, a
 def smaller(text: str) -> list[Callable[[], Iterator[str]]]:
     """List, for each number that may be less, what yields the texts in which it is, the smallest number first."""
     mesh = re.search(r"^spmd\.mesh.*$", text, re.MULTILINE)
-    axes = re.compile(r"(?<== )\d+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
+    axes = re.compile(r"(?<== )[0-9]+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
     dims = {int(dim) for shape in _SHAPE.findall(text) for dim in shape.split("x") if dim.isdecimal()}
     return [
         *(partial(_with_axis_sizes, text, *axis.span()) for axis in axes),
@@ -115,8 +115,8 @@ def _with_sizes(text: str, size: int) -> Iterator[str]:
         yield _with_size(text, size, new)
 
 
-_SHAPE = re.compile(r"(?<=tensor<)(?:[\d?]+x)+")
-_LITERAL = re.compile(r"(?<== )(?:\[[-\d, ]+\]|\d+)(?=[,}])")
+_SHAPE = re.compile(r"(?<=tensor<)(?:[0-9?]+x)+")
+_LITERAL = re.compile(r"(?<== )(?:\[[-0-9, ]+\]|[0-9]+)(?=[,}])")
 
 
 def _below(size: int, least: int) -> list[int]:
@@ -128,7 +128,7 @@ def _with_size(text: str, old: int, new: int) -> str:
     """Return `text` with a size replaced in all tensor types, and in the arguments of ops."""
 
     def replace(match: re.Match[str]) -> str:
-        return re.sub(rf"(?<![-\d]){old}(?!\d)", str(new), match[0])
+        return re.sub(rf"(?<![-0-9]){old}(?![0-9])", str(new), match[0])
 
     lines = (
         line if line.startswith("spmd.mesh") else _LITERAL.sub(replace, _SHAPE.sub(replace, line))

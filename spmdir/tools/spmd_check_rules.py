@@ -9,6 +9,7 @@ from typing import Any
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import SIMULATED
+from spmdir.core.number_text import integer, real
 from spmdir.core.progress import say
 from spmdir.tools.command import ArgumentParser, guarded, write_text
 
@@ -76,8 +77,8 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
     parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
     parser.add_argument("--progress", action="store_true", help="a line to stderr for each op; terminals show the last")
-    parser.add_argument("--processes", type=int, help="worker processes (default: one a core)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one op (default 300)")
+    parser.add_argument("--processes", type=integer, help="worker processes (default: one a core)")
+    parser.add_argument("--timeout", type=real, default=300.0, help="seconds for one op (default 300)")
     return parser
 
 

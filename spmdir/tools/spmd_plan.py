@@ -94,7 +94,7 @@ def _mesh(text: str) -> list[tuple[str, int]]:
         string.ascii_lowercase, text.replace("x", ",").split(",") if "=" not in text else text.split(","), strict=False
     ):
         name, named, size = part.rpartition("=")
-        if not size.strip().isdecimal() or len(size) > 18:
+        if not (size.isascii() and size.strip().isdecimal()) or len(size) > 18:
             raise argparse.ArgumentTypeError(f"'{part}' is not an axis; expected sizes as in 2x8, or dp=2,tp=8")
         axes.append((name.strip() if named else letter, int(size)))
     return axes

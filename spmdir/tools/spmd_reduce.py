@@ -15,6 +15,7 @@ from io import BytesIO, TextIOWrapper
 from typing import Any
 
 from spmdir.core.errors import SpmdirError, did_you_mean
+from spmdir.core.number_text import real
 from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
 
@@ -108,7 +109,7 @@ def argument_parser() -> ArgumentParser:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = real(text)
     except ValueError:
         seconds = math.nan
     if not seconds > 0:

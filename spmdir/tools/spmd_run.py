@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
+from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
@@ -91,7 +92,7 @@ def argument_parser() -> ArgumentParser:
 
 def _seed(text: str) -> int:
     try:
-        seed = int(text)
+        seed = integer(text)
     except ValueError:
         seed = None
     if seed is None or not -(2**63) <= seed < 2**64:
@@ -101,7 +102,7 @@ def _seed(text: str) -> int:
 
 def _tolerance(text: str) -> float:
     try:
-        tolerance = float(text)
+        tolerance = real(text)
     except ValueError:
         tolerance = math.nan
     if not tolerance >= 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spmdir.core.errors import ParseError, shown
 from spmdir.core.mesh import Mesh
+from spmdir.core.number_text import integer
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
 from spmdir.tools.plan_file import PlanFile, read_plan
@@ -98,7 +99,7 @@ def parse_mesh(text: str) -> Mesh:
     axes = []
     for part in text.split(","):
         axis, _, size = map(str.strip, part.partition("="))
-        if not axis.isidentifier() or not re.fullmatch(r"\d{1,18}", size):
+        if not axis.isidentifier() or not re.fullmatch(r"[0-9]{1,18}", size):
             raise ParseError(f"'{part}' is not a mesh axis; expected `name=size`, as in dp=2,tp=4")
         axes.append((axis, int(size)))
     return Mesh(tuple(axes))
@@ -106,7 +107,7 @@ def parse_mesh(text: str) -> Mesh:
 
 def _rank(text: str) -> int:
     try:
-        return int(text)
+        return integer(text)
     except ValueError:  # also of thousands of digits
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a rank; expected an integer from 0 on") from None
 

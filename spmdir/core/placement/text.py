@@ -36,10 +36,10 @@ def _float_text(value: float) -> str:
 
 
 FIELD_TEXTS: dict[Any, FieldText] = {
-    int: FieldText(r"-?\d+", int, str),
-    float: FieldText(r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)", float, _float_text),
+    int: FieldText(r"-?[0-9]+", int, str),
+    float: FieldText(r"-?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)", float, _float_text),
     str: FieldText(r"[A-Za-z_]\w*", str, str),
-    tuple[int, ...]: FieldText(r"\[[\d\s,]*\]", _numbers, lambda value: "[" + ", ".join(map(str, value)) + "]"),
+    tuple[int, ...]: FieldText(r"\[[0-9\s,]*\]", _numbers, lambda value: "[" + ", ".join(map(str, value)) + "]"),
 }
 """Type of a field → its text."""
 

@@ -33,7 +33,7 @@ from spmdir.dialects.attributes import (
 from spmdir.dialects.size_types import SizeType, read_measure, read_size
 from spmdir.dialects.syntax.declared import Hints
 
-_NAME = r"%[A-Za-z0-9_$.\-]+(?:\#\d+)?"
+_NAME = r"%[A-Za-z0-9_$.\-]+(?:\#[0-9]+)?"
 
 
 OPERANDS = re.compile(r"\s*\(([^()]*)\)")
@@ -51,10 +51,10 @@ _TYPE = re.compile(
 _PENDING = re.compile(r"!spmd\.pending<\s*(.*?)\s*>", re.DOTALL)
 
 
-_SHAPE = re.compile(r"tensor<((?:(?:\d+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+_SHAPE = re.compile(r"tensor<((?:(?:[0-9]+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
 
 
-_SIZE = re.compile(r"(\d+|\?|\[[^\[\]]*\])x")
+_SIZE = re.compile(r"([0-9]+|\?|\[[^\[\]]*\])x")
 
 
 _SIZE_OPERAND = re.compile(r'"(?:[^"\\]|\\.)*"|' + f"({_NAME})")

@@ -73,7 +73,7 @@ def print_operands(printer: Printer, values: Any, structure: Structure) -> None:
 def print_with_sizes(printer: Printer, text: str, sizes: Sequence[SSAValue]) -> None:
     """Print `text` with the names of operands in the place of their numbers."""
     position = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|%(\d+)', text):
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|%([0-9]+)', text):
         if match[1] is not None:
             printer.print_string(text[position : match.start()])
             printer.print_ssa_value(sizes[int(match[1])])

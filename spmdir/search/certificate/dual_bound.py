@@ -102,7 +102,7 @@ class _Value:
         is_more = counts @ np.array(borne) > before
         for use, weight, made in zip(self.uses, weights, borne, strict=True):
             use.weight = np.where(is_more, weight, use.weight)
-            use.made = np.where(is_more, made, use.made)
+            use.made = np.where(is_more, _finite(made), use.made)
 
 
 class DualBound:
@@ -167,15 +167,17 @@ class DualBound:
 
     def _take_from_operands(self, index: int) -> None:
         for needed, sources in zip(self._needed[index], self._sources[index], strict=True):
-            needed[:] = np.minimum.reduce(
-                [(value.borne(use.weight)[:, at] - use.made[:, None]).min(0) for value, use, at in sources]
+            needed[:] = _finite(
+                np.minimum.reduce(
+                    [(value.borne(use.weight)[:, at] - use.made[:, None]).min(0) for value, use, at in sources]
+                )
             )
 
     def _take_from_results(self, index: int) -> None:
         for value in self._values[index]:
             for use in value.uses:
                 borne = value.borne(use.weight)
-                use.made[:] = (borne - use.most_needed(self._needed, borne.shape[1])).min(1)
+                use.made[:] = _finite((borne - use.most_needed(self._needed, borne.shape[1])).min(1))
 
     def _give_to_results(self, index: int) -> None:
         cost = self.reduced(index)
@@ -213,6 +215,12 @@ class DualBound:
                         pairs += [(table, int(made[row]), int(needed[column])) for row, column in found]
         self._prices.plan(pairs)
         return len(pairs)
+
+
+def _finite(numbers: np.ndarray) -> np.ndarray:
+    """Return `numbers` with 0 for a placement that no reshard is from or to, which may have any: infinities of two such
+    placements would add up to NaN."""
+    return np.where(np.isinf(numbers), 0.0, numbers)
 
 
 def _excess(placed: np.ndarray, cost: np.ndarray, count: int) -> np.ndarray:
