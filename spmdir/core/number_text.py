@@ -1,4 +1,4 @@
-"""Numbers in options and on command lines: Python's, in ASCII digits alone, as every other text that spmdir reads has."""
+"""Numbers in options and on command lines: Python's, in ASCII digits alone, as in every other text."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.report.op_costs import OpCost
+from spmdir.report.op_costs import ROWS, Grouping, OpCost, cost_table
 from spmdir.report.shares import Share, table
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.topology import Topology
@@ -91,6 +91,14 @@ class CommReport:
             lines.append("not counted: values without a sharding; run propagate")
         lines += map(str, self.errors)
         return "\n".join(lines)
+
+    def table(self, by: Grouping = "op", rows: int | None = ROWS) -> str:
+        """Return a table of the `rows` ops, or lines of source, that take longest; of all if None.
+
+        What is left out is one row together. Each has its bytes of memory traffic and those sent, what bounds it, or
+        what takes longest in it, and where its time is from.
+        """
+        return "\n".join(cost_table(self.ops, by, rows))
 
     def _objective_line(self, objective: float) -> str:
         """Return what propagate minimised, with what both tables add up to where that is another number."""

@@ -68,10 +68,11 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
         print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
     if options.verify_roundtrip:
         check_roundtrip(module)
-    if options.cost_report:
+    if options.cost_report or options.cost_by:
         from spmdir.report.communication import comm_report
 
-        print(comm_report(module, pipeline=pipeline.with_steps(Pipeline().steps)), file=sys.stderr)
+        report = comm_report(module, pipeline=pipeline.with_steps(Pipeline().steps))
+        print(report.table(options.cost_by, options.cost_rows) if options.cost_by else report, file=sys.stderr)
     if options.memory_report:
         from spmdir.report.memory import memory_report
 

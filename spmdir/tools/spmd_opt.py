@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from spmdir.core.errors import SpmdirErrors
+from spmdir.core.errors import SpmdirErrors, shown
 from spmdir.passes import PASSES, PassTable
+from spmdir.report.op_costs import ROWS
 from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
 
 if TYPE_CHECKING:
@@ -164,8 +165,21 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     group.add_argument("--costs", metavar="FILE", help="measured times, for passes that price and for --cost-report")
     explained = "print what the result sends and computes, its objective and certificate, to stderr"
     group.add_argument("--cost-report", action="store_true", help=explained)
+    explained = "print what costs most instead, ops or lines of source, and what bounds each, to stderr"
+    group.add_argument("--cost-by", choices=("op", "line"), help=explained)
+    explained = f"how many rows --cost-by prints, or all (default {ROWS})"
+    group.add_argument("--cost-rows", type=_rows, default=ROWS, metavar="N", help=explained)
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
     return parser
+
+
+def _rows(text: str) -> int | None:
+    """Return how many rows a table has; None for all."""
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not int(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of rows; expected a number from 1 on, or all")
+    return int(text)
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, explained: str, **options: Any) -> None:

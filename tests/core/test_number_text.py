@@ -1,4 +1,4 @@
-"""Numbers have ASCII digits, in whatever text they are: Python's `int` and a regex's `\\d` take those of all scripts."""
+"""Numbers have ASCII digits in every text; Python's `int` and a regex's `\\d` take those of all scripts."""
 
 from __future__ import annotations
 

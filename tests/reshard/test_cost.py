@@ -115,6 +115,13 @@ def test_a_group_of_one_rank_costs_nothing() -> None:
     assert (cost.wire_bytes, cost.seconds) == (0, 0)
 
 
+@pytest.mark.parametrize("target", ["", "a: S(0)"])
+def test_moving_an_empty_tensor_costs_nothing_however_many_ranks_there_are(target: str) -> None:
+    for source in ("a: S(1)", "a: P(sum)"):
+        plan = plan_reshard((0, 2**20), "f32", source, target, Mesh({"a": 2**20}))
+        assert (plan.wire_bytes, plan.seconds) == (0.0, 0.0)
+
+
 def test_every_topology_is_found_by_its_name_and_slower_machines_are_slower() -> None:
     times = [
         cost_of("all_gather", "n: S(0), g: S(0)", TWO_NODES, (GIB,), TOPOLOGIES[name], axes=("n", "g"), dim=0).seconds
