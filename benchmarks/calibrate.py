@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PRODUCTS = (256, 512, 1024, 2048, 4096, 8192)
 """Sizes of the square matrices that are multiplied."""
+
+VECTORS = tuple(4**power for power in range(6, 13))
+"""Elements of the vectors that are multiplied and added one by one."""
 
 SENT = tuple(4**power for power in range(5, 14))
 """Bytes that a rank sends, about: a number of f32 to each other rank."""
@@ -116,11 +120,21 @@ def compute(machine: Machine, seconds: float) -> tuple[dict[str, float], float, 
             lines |= {_product(size, DTYPES_OF_TORCH[dtype]): spent for size, spent in found}
     few = torch.zeros(16, device=machine.device)
     launch = timed(lambda: few.add_(1), machine, share / 2).seconds
-    peaks[VECTOR] = peaks["f32"]  # which the same units compute, without TF32
+    peaks[VECTOR] = vector_peak(machine, share / 2)
     source = torch.zeros(2**26 if machine.device == "cpu" else 2**30, dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
     copied = timed(lambda: target.copy_(source), machine, share).seconds
     return peaks, 2 * source.numel() / copied, launch, lines
+
+
+def vector_peak(machine: Machine, seconds: float) -> float:
+    """Return the operations a second of elementwise ops, of the size at which they do most: where caches hold it."""
+    found = []
+    for size in VECTORS:
+        total, one, other = (torch.ones(size, device=machine.device) for _ in range(3))
+        run = partial(total.addcmul_, one, other, value=0.5)  # a product and a sum for each element
+        found.append(2 * size / timed(run, machine, seconds / len(VECTORS)).seconds)
+    return max(found)
 
 
 def products(machine: Machine, dtype: torch.dtype, seconds: float) -> list[tuple[int, Timing]]:

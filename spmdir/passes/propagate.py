@@ -72,6 +72,8 @@ class PropagatePass(FunctionPass):
     """Whether an op without a rule runs replicated with a warning, or is an error."""
     certify: bool = False
     """Whether to print what any decision costs at the least, beside what was decided."""
+    explain: bool = False
+    """Whether to print how many turns the search took on each block of axes, and why it ended."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         super().apply(ctx, op)
@@ -125,11 +127,14 @@ class PropagatePass(FunctionPass):
             assert failed is not None
             raise failed
         best = min(searches, key=lambda one: one.free.cost)
-        seconds = best.write(best.free)
-        if machine.memory == math.inf or most_bytes(function, mesh) <= machine.memory:
-            return best.problem, seconds
-        best, solution = self._limited(function, best, searches, machine.memory)
-        return best.problem, best.write(solution)
+        solution, seconds = best.free, best.write(best.free)
+        if machine.memory < math.inf and machine.memory < most_bytes(function, mesh):
+            best, solution = self._limited(function, best, searches, machine.memory)
+            seconds = best.write(solution)
+        if self.explain:
+            text = f"searched in at most {self.effort} turns: {'; '.join(map(str, solution.ends))}"
+            print(remark(text, location_of(function)), file=sys.stderr)
+        return best.problem, seconds
 
     def _limited(
         self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float

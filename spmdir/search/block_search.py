@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from spmdir.core.progress import say
@@ -53,6 +54,24 @@ PLANNED_AXES = 3
 """Up to how many axes reshards are planned in the search: on more, a plan takes long to find."""
 
 
+@attrs.frozen
+class BlockEnd:
+    """How the search on a block of axes ended.
+
+    Attributes:
+        axes: those of the block.
+        turns: how many turns of messages there were.
+        reason: "bound met", "no progress" or "effort used up".
+    """
+
+    axes: tuple[str, ...]
+    turns: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"axes {', '.join(self.axes)}: {self.turns} turn{'s' * (self.turns != 1)}, {self.reason}"
+
+
 class BlockSearch:
     """The search of the best states of all parts on a block of axes.
 
@@ -64,6 +83,7 @@ class BlockSearch:
 
     Attributes:
         orders: by part, the axes by position, those that shard one factor in the nesting order that was decided.
+        end: how it ended.
     """
 
     def __init__(
@@ -91,11 +111,13 @@ class BlockSearch:
         self.plans = len(axes) <= PLANNED_AXES
         self.best: list[int] = []
         self.least = np.inf
+        self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
     def run(self, effort: int) -> list[Joint]:
         """Return the strategies of each part on all axes, after at most `effort` turns of messages."""
         if self.start:
             self._consider(self.start, FORESTS)
+        self.end = attrs.evolve(self.end, turns=max(effort, 1))
         last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
         near = NEAR if len(self.now.choice) > FEW_NODES else LEAST
         undecided = min(UNDECIDED, max(effort, 1) - 1)
@@ -107,7 +129,11 @@ class BlockSearch:
             gap = self.least - self.messages.bound
             if any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
-            if gap <= near * (self.least - floor) or turn - last >= PATIENCE * effort:
+            if gap <= near * (self.least - floor):
+                self.end = attrs.evolve(self.end, turns=turn + 1, reason="bound met")
+                break
+            if turn + 1 < effort and turn - last >= PATIENCE * effort:
+                self.end = attrs.evolve(self.end, turns=turn + 1, reason="no progress")
                 break
         now = self.now
         if len(now.choice) <= FEW_NODES:

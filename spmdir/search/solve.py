@@ -15,7 +15,7 @@ from operator import itemgetter
 
 import attrs
 
-from spmdir.search.block_search import BlockSearch
+from spmdir.search.block_search import BlockEnd, BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
@@ -38,11 +38,13 @@ class Solution:
         strategies: axis → the strategy of each node.
         cost: of the program, in seconds, reshards of equal nodes priced alike; what holding is worth does not count.
         orders: by node, the axes by position, those that shard one dimension in the nesting order that was priced.
+        ends: how the search on each block of axes ended, in order.
     """
 
     strategies: dict[str, list[NodeStrategy]]
     cost: float
     orders: Sequence[tuple[int, ...]] = ()
+    ends: tuple[BlockEnd, ...] = ()
 
 
 Decision = dict[str, list[NodeStrategy]]
@@ -75,6 +77,7 @@ class Search:
         priced = shared.holding_at(holding, copy_holding)
         decided_for = as_if_repeated(priced, LAYERS)
         axes, joints, orders = problem.mesh.axis_names, None, ()
+        ends: list[BlockEnd] = []
         found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
         together = TOGETHER + problem.is_small
         for block in _blocks(len(axes), together):
@@ -84,13 +87,14 @@ class Search:
                 joints, orders = [(*joint, *missing) for joint in joints], ()
             search = BlockSearch(problem, decided_for, decided, block, joints, orders)
             joints, orders = search.run(self.effort), search.orders
+            ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
                 found.append((joint_cost(problem.mesh, priced, decision, orders), decision, orders))
         _, strategies, orders = min(found, key=itemgetter(0))
         cost = joint_cost(problem.mesh, shared, strategies, orders)
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
-        return Solution(every, cost, [orders[part] for part in shared.node_class])
+        return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends))
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
