@@ -67,7 +67,9 @@ Collectives = Sequence[tuple[Traffic, Sizes]]
 
 
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Cost:
-    """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
+    """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes; nothing if that is empty."""
+    if 0 in shape:
+        return Cost(0.0, 0.0)
     nodes = node_count(step.axes, mesh)
     costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
     wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
@@ -138,7 +140,7 @@ def _moved(sizes: Sizes) -> float:
 
 
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
-    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank, or for empty tensors.
+    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
 
     Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A pass over n
     ranks takes n − 1 hops, as many of them between nodes as there are such neighbours on a ring, or such peers in a
@@ -150,12 +152,10 @@ def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost
     launches = traffic.kernels(sizes) * topology.launch_latency
     if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
         return Cost(0.0, copies + launches)
-    wire = traffic.wire(sizes)
-    if not wire:
-        return Cost(0.0, copies)
     hops = traffic.passes * (sizes.group - 1) or 1
     inter_hops = hops * traffic.crossing(sizes.group, nodes)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
+    wire = traffic.wire(sizes)
     crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
     transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
     fixed = traffic.rounds * latency + launches
