@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -25,6 +27,12 @@ VARIANTS = [
 TRAINED = [("mlp", "sgd"), ("llama", "adamw"), ("gpt2", "sgd"), ("t5", "sgd")]
 
 
+def _of_models(names: str, rows: Iterable[tuple[str, ...]]) -> pytest.MarkDecorator:
+    """One worker runs all cases of a model, whose traced programs are made once a process."""
+    cases = [pytest.param(*row, id="-".join(row), marks=pytest.mark.xdist_group(row[0])) for row in rows]
+    return pytest.mark.parametrize(names, cases)
+
+
 @cache
 def _stage(name: str, attention: str, stage: str) -> Any:
     program, _ = zoo.forward_program(name, attention=attention)
@@ -32,7 +40,7 @@ def _stage(name: str, attention: str, stage: str) -> Any:
     return program if table is None else program.run_decompositions(table() if callable(table) else table)
 
 
-@pytest.mark.parametrize(("name", "attention", "stage"), VARIANTS)
+@_of_models("name, attention, stage", VARIANTS)
 def test_the_imported_forward_computes_what_eager_does(name, attention, stage):
     program, inputs = zoo.forward_program(name, attention=attention)
     module = import_fx(_stage(name, attention, stage), MESH)
@@ -40,7 +48,7 @@ def test_the_imported_forward_computes_what_eager_does(name, attention, stage):
     torch.testing.assert_close(found, zoo.eager_model(name, attention=attention)(*inputs))
 
 
-@pytest.mark.parametrize(("name", "optimizer"), TRAINED)
+@_of_models("name, optimizer", TRAINED)
 def test_the_imported_training_step_computes_what_eager_does(name, optimizer):
     graph, leaves, _ = zoo.training_graph(name, optimizer)
     module = import_fx(graph, MESH, plans.plan(name, "fsdp_tensor_parallel"))
@@ -52,7 +60,7 @@ def test_the_imported_training_step_computes_what_eager_does(name, optimizer):
         torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@_of_models("name", zip(zoo.MODELS))
 def test_every_model_reads_back_as_it_was_written(name):
     module = import_fx(_stage(name, "sdpa", "functional"), MESH, plans.plan(name, "fsdp_tensor_parallel"))
     for generic in (False, True):
@@ -60,15 +68,14 @@ def test_every_model_reads_back_as_it_was_written(name):
         assert print_ir(parse(text), generic=generic) == text
 
 
-@pytest.mark.parametrize("kind", plans.KINDS)
-@pytest.mark.parametrize("name", zoo.MODELS)
+@_of_models("name, kind", itertools.product(zoo.MODELS, plans.KINDS))
 def test_every_plan_fits_its_model(name, kind):
     given = plans.plan(name, kind)
     module = import_fx(_stage(name, "sdpa", "functional"), MESH, given)
     assert any(arguments(module).values()) == bool(given)
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@_of_models("name", zip(zoo.MODELS))
 def test_a_constrained_residual_is_a_constraint_after_every_block(name):
     program, _ = zoo.forward_program(name, residual=plans.RESIDUAL)
     module = import_fx(program, MESH, plans.plan(name, "tensor_parallel"))
