@@ -19,7 +19,7 @@ from spmdir.search.problem import Node, Problem
 FEWEST_LAYERS = 4
 """From how many equal layers on decisions do not depend on their number."""
 
-BORDER = 3
+BORDER = 4
 """How many more or fewer nodes than it has in all layers together a part of equal layers may merge."""
 
 MOSTLY = 0.5
@@ -125,7 +125,7 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
     def scaled(weight: float) -> float:
         in_each = (weight + BORDER) // layers
         beside = weight - in_each * layers
-        return in_each * times + beside if beside <= BORDER else weight * times / layers
+        return max(in_each * times + beside, 1) if beside <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])

@@ -20,7 +20,7 @@ from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
 
-DEPTH = 3
+DEPTH = 4
 """The depth to which the surroundings of nodes are compared before merging."""
 
 LAYERS = 4
