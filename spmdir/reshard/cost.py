@@ -72,6 +72,8 @@ def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topol
         return Cost(0.0, 0.0)
     nodes = node_count(step.axes, mesh)
     costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
+    if step.spec.traffic is not None:
+        return costs[0]  # no edge says anything else
     wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
     measured = " ".join(dict.fromkeys(c.measured for c in costs if c.measured))
     edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
@@ -176,7 +178,8 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
     return mesh.group_size(step.axes) > 1 and any(traffic and traffic.crossing is not None for traffic in traffics)
 
 
-def node_count(axes: Sequence[str], mesh: Mesh) -> int:
+@functools.lru_cache(maxsize=4096)
+def node_count(axes: tuple[str, ...], mesh: Mesh) -> int:
     """The number of nodes that a group over `axes` spans."""
     if mesh.intra_node is None:
         return 1

@@ -87,7 +87,7 @@ def plan_reshard(
         _COLLECTIVES.check("collectives", collectives)
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
     source, target = (side if isinstance(side, Sharding) else as_sharding(side, mesh) for side in (src, dst))
-    return _plan(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology), collectives))
+    return plan_of(Reshard(tuple(shape), itemsize, source, target, mesh, find_topology(topology), collectives))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -116,7 +116,8 @@ def least_seconds(
 
 
 @functools.lru_cache(maxsize=65536)
-def _plan(reshard: Reshard) -> Plan:
+def plan_of(reshard: Reshard) -> Plan:
+    """Return the plan of least modelled time, as `plan_reshard` does."""
     shape, itemsize, mesh = reshard.shape, reshard.itemsize, reshard.mesh
     _check(shape, reshard.source, reshard.target, mesh)
     steps = _steps(reshard)

@@ -13,12 +13,16 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.plan import Plan, least_seconds, plan_reshard
+from spmdir.reshard.plan import Plan, least_seconds, plan_of
+from spmdir.reshard.plan_search import Reshard
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
 ORDERS = 24
 """How many orders of the reshards of one value to try; all of them up to four reshards."""
+
+PRECISE_AXES = 3
+"""Up to how many mesh axes tries are compared by the cheapest plans; on more, these take long to find."""
 
 _ROUNDING = 1e-9
 """By what fraction a lower bound may be above what it bounds, for rounding errors."""
@@ -26,11 +30,20 @@ _ROUNDING = 1e-9
 
 @attrs.frozen(cache_hash=True)
 class Planner:
-    """What reshards are planned for, and with which collectives."""
+    """What reshards are planned for, and with which collectives.
+
+    Attributes:
+        is_quick: as of `Reshard`.
+    """
 
     mesh: Mesh
     topology: Topology
     collectives: tuple[CollectiveSpec, ...]
+    is_quick: bool = False
+
+    def for_tries(self) -> Planner:
+        """Return a planner of what is compared many times: a quick one on a mesh of many axes."""
+        return attrs.evolve(self, is_quick=len(self.mesh.axes) > PRECISE_AXES)
 
     def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
         """Return the cheapest plan from `source` to `target`.
@@ -38,9 +51,8 @@ class Planner:
         Raises:
             SpmdirError: there is none.
         """
-        return plan_reshard(
-            meta.shape, meta.dtype, source, target, self.mesh, self.topology, collectives=self.collectives
-        )
+        machine = self.mesh, self.topology, self.collectives
+        return plan_of(Reshard(meta.shape, meta.dtype.itemsize, source, target, *machine, self.is_quick))
 
     def least_seconds(self, meta: TensorMeta, source: Sharding, target: Sharding) -> float:
         """Return what no plan from `source` to `target` takes less than, which is quicker to find than a plan.

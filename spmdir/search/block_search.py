@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from spmdir.core.progress import say
+from spmdir.reshard.plan_tree import PRECISE_AXES
 from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
 from spmdir.search.forest import improve_forest
@@ -49,9 +50,6 @@ RISE = 1e-3
 
 STATES = 100
 """How many states are tried for each turn that the effort allows, where all decisions of a small program are."""
-
-PLANNED_AXES = 3
-"""Up to how many axes reshards are planned in the search: on more, a plan takes long to find."""
 
 
 @attrs.frozen
@@ -108,7 +106,7 @@ class BlockSearch:
         starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
         self.start = list(itertools.starmap(_position, starts))
         self.messages = Messages(self.now)
-        self.plans = len(axes) <= PLANNED_AXES
+        self.plans = len(axes) <= PRECISE_AXES
         self.best: list[int] = []
         self.least = np.inf
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")

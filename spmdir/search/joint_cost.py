@@ -113,8 +113,12 @@ def value_seconds(
     wanted: Sequence[Placed],
     mesh: Mesh,
     shared: Quotient,
+    is_quick: bool = False,
 ) -> float:
     """Return what the reshards of a value cost that is made in one joint placement and wanted in others.
+
+    Args:
+        is_quick: as of `Planner`.
 
     It is infinite if the placements cannot shard the value together.
     """
@@ -127,9 +131,8 @@ def value_seconds(
     try:
         for sharding in (source, *targets):
             sharding.check_shape(mesh, meta.shape)
-        seconds = plan_tree(
-            meta, source, tuple(targets), Planner(mesh.root or mesh, shared.topology, shared.collectives)
-        ).seconds
+        planner = Planner(mesh.root or mesh, shared.topology, shared.collectives, is_quick)
+        seconds = plan_tree(meta, source, tuple(targets), planner).seconds
     except ShardingError:
         return math.inf
     return seconds

@@ -64,8 +64,9 @@ def nest(
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
     nested = _nested(problem, orders, planner)
-    if _improve(orders, planner):
-        nested = _nested(problem, orders, planner)
+    tries = planner.for_tries()
+    if _improve(orders, tries):
+        nested = min(nested, _nested(problem, orders, planner), key=lambda one: one.seconds)
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
     maker = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
@@ -74,7 +75,7 @@ def nest(
         if orders.is_free(key):
             order = [names[at] for at in searched[key[0] if key[0] >= 0 else maker[~key[0]]]]
             orders.chosen[key] = tuple(sorted(axes, key=order.index))
-    _improve(orders, planner)
+    _improve(orders, tries)
     if orders.chosen == tried:
         return nested
     other = _nested(problem, orders, planner)

@@ -49,7 +49,9 @@ class Prices:
             tuple([(every.axes[at], every.catalogue.placements[every.all[n][at]]) for at in every.order[n]])
             for n in (before, after)
         )
-        seconds = value_seconds(meta, made, (wanted,), self.mesh, shared)
+        # Axes that are not decided yet are no spare ones.
+        is_prefix = len(every.axes) < len(self.mesh.axes)
+        seconds = value_seconds(meta, made, (wanted,), self.mesh, shared, is_quick=is_prefix)
         if shared.copy_holding and before != after:
             seconds += shared.copy_holding[value] * meta.bytes * float(self.shares[after])
         return shared.value_weight[value] * min(seconds, NEVER)

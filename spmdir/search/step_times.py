@@ -89,7 +89,7 @@ class StepTimes:
         for length in range(1, len(names) + 1):
             for chosen in itertools.combinations(self._axes, length):
                 count = math.prod(self._placements.counts[axis] for axis in chosen)
-                yield chosen, count, node_count([names[axis] for axis in chosen], self._mesh)
+                yield chosen, count, node_count(tuple([names[axis] for axis in chosen]), self._mesh)
 
     def _collective_steps(self) -> Line:
         """Return the times of collectives that name axes; several axes move alike, innermost in their dimensions."""
