@@ -18,7 +18,7 @@ from spmdir.core.progress import say
 from spmdir.reshard.plan_tree import PRECISE_AXES
 from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
-from spmdir.search.forest import improve_forest
+from spmdir.search.forest import adopt, improve_forest
 from spmdir.search.joint_placements import JointPlacements
 from spmdir.search.joint_states import StateFinder, StateTable
 from spmdir.search.joint_strategies import Joint
@@ -121,7 +121,10 @@ class BlockSearch:
         undecided = min(UNDECIDED, max(effort, 1) - 1)
         for turn in range(max(effort, 1)):
             decides = turn >= undecided
-            seemed = [decides and self._consider(self.messages.decide(), 1) for _ in self.messages.improve()]
+            seemed = [
+                decides and self._consider(self.messages.decide(self._order() if is_back else None), 1)
+                for is_back in self.messages.improve()
+            ]
             if not decides:
                 continue
             gap = self.least - self.messages.bound
@@ -160,6 +163,13 @@ class BlockSearch:
         now, progress = self.now, False
         now.assume(choice)
         self._improve(forests)
+        if self.best and now.total() >= self.least * (1 - LEAST):
+            other = list(now.choice)
+            now.assume(self.best)
+            adopt(
+                now, {part: state for part, state in enumerate(other) if state != self.best[part]}, LEAST * self.least
+            )
+            self._improve(1)
         while (total := now.total()) < self.least * (1 - LEAST):
             progress = True
             changed = now.learn() if self.plans else []
@@ -169,6 +179,20 @@ class BlockSearch:
             self.messages.read(changed)
             self._improve(1)
         return progress
+
+    def _order(self) -> Sequence[int] | None:
+        """Return the parts as they lie around one that is chosen at random; None while nothing is decided."""
+        if not self.best:
+            return None
+        neighbours = self.now.shared.neighbours
+        first = self.random.randrange(len(neighbours))
+        found = dict.fromkeys([first])
+        waiting = [first]
+        for part in waiting:
+            new = [other for other in neighbours[part] if other not in found]
+            found.update(dict.fromkeys(new))
+            waiting += new
+        return [*found, *(part for part in range(len(neighbours)) if part not in found)]
 
     def _improve(self, times: int) -> None:
         order, least = list(range(len(self.now.choice))), LEAST * self.now.total()

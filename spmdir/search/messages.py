@@ -11,13 +11,14 @@ that a part still to come shares an equal fraction of by how much its states are
 never falls. After both, every number is moved on by a fraction of its last change (Nesterov's momentum), by which the
 bound rises several times as fast, unless it has fallen.
 
-After each pass all parts are decided, one by one in the other direction: beside those that are decided, and the others
-by their numbers. Where the bound is tight, that is the best decision.
+After each pass all parts are decided one by one, in the other direction or any order: beside those that are decided,
+and the others by their numbers. Where the bound is tight, that is the best decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -38,17 +39,25 @@ class _Part:
     Attributes:
         cost: by state, what it costs without reshards of values that other parts share.
         given: by placement, its number.
+        is_leaf: whether it shares one value alone, to which it gives all that it costs, once and for all.
     """
 
     def __init__(self, cost: Numbers):
-        self.cost = cost
+        self.cost, self.is_leaf = cost, False
         self.ends: list[tuple[Star, End]] = []
 
-    def join(self) -> None:
-        """Give all ends one array of numbers."""
+    @property
+    def size(self) -> int:
+        """Return how many placements all its ends have."""
+        return sum(end.size for _, end in self.ends)
+
+    def join(self, given: Numbers) -> None:
+        """Give all ends their numbers in one array."""
         sizes = [end.size for _, end in self.ends]
         self._first = first = [sum(sizes[:at]) for at in range(len(sizes))]
-        self.given = self._former = np.zeros(sum(sizes))
+        self.given = given
+        for at, (_, end) in zip(first, self.ends, strict=True):
+            end.given = given[at : at + end.size]
         ends = [(at, end) for at, (_, end) in zip(first, self.ends, strict=True)]
         self._keys = np.array([end.key + at for at, end in ends], dtype=np.intp).reshape(len(ends), len(self.cost))
         order = [np.argsort(end.key, kind="stable") for _, end in ends]
@@ -63,7 +72,8 @@ class _Part:
         for direction in (0, 1):
             to_come = [not end.is_last[direction] for _, end in ends]
             self._shares.append(np.repeat(np.array(to_come) / max(sum(to_come), 1), sizes))
-        self._tell()
+        if self.is_leaf:
+            self.given[:] = _least_of(self.cost[self._by_key], self._starts)
 
     def beside(self) -> tuple[Numbers, Numbers]:
         """Return what each state costs beside all values, and the part of that by placement."""
@@ -83,28 +93,15 @@ class _Part:
     def give(self, cost: Numbers, taken: Numbers, direction: int) -> None:
         """Give the values that parts to come share what the states cost above the cheapest, for what they cost."""
         if self.ends:
-            self.given = _least_of(cost[self._by_key], self._starts) * self._shares[direction] - taken
-            self._tell()
-
-    def move_on(self, again: float) -> None:
-        """Make a fraction of the last change again."""
-        given = self.given
-        self.given = given + again * (given - self._former)
-        self._former = given
-        self._tell()
+            np.subtract(_least_of(cost[self._by_key], self._starts) * self._shares[direction], taken, out=self.given)
+            for _, end in self.ends:
+                end.below = None
 
     def decide(self, state: int | None) -> None:
         """Note which state is decided, or that none is."""
         for _, end in self.ends:
             end.decided = None if state is None else int(end.key[state])
             end.below = None
-
-    def _tell(self) -> None:
-        at = 0
-        for _, end in self.ends:
-            end.given = self.given[at : at + end.size]
-            end.below = None
-            at += end.size
 
 
 class Messages:
@@ -116,28 +113,40 @@ class Messages:
 
     def __init__(self, now: Assignment):
         self.now, self.bound, self._turn, self._is_back = now, 0.0, 0, True
-        self._stars: dict[int, Star] = {}
-        self._parts = list(map(_Part, now.cost))
-        for value in range(len(now.price)):
-            self._add(value)
+        self._parts, self._stars = list(map(_Part, now.cost)), dict[int, Star]()
+        members = {value: self._members(value) for value in range(len(now.price))}
+        shared = Counter(part for found in members.values() for part in found)
+        for value, found in members.items():
+            if found:
+                self._add(value, found, [part for part in found if shared[part] > 1])
+        self._given = np.zeros(sum(part.size for part in self._parts))
+        at = 0
         for part in self._parts:
-            part.join()
+            part.join(self._given[at : at + part.size])
+            at += part.size
+        self._former = self._given.copy()
 
-    def _add(self, value: int) -> None:
+    def _members(self, value: int) -> Sequence[int]:
+        """Return the part that makes a value and the others that use it; nothing where there are no others."""
         now, shared = self.now, self.now.shared
-        part, price = shared.producer[value][0], now.price[value]
-        users = dict.fromkeys(user for user, _ in shared.users[value])
-        if part in users:
-            del users[part]
-            own = needed_beside(price, now.makes[part][value], now.needs[part][value])
-            self._parts[part].cost = self._parts[part].cost + own
-        if users:
-            made, makes = now.makers[value]
-            maker, uses = End(makes, len(made)), [Use(now.needs[user][value]) for user in users]
-            star = self._stars[value] = Star(made, maker, uses, price)
-            for other, end in zip((part, *users), (maker, *uses), strict=True):
-                end.is_last = other >= max(part, *users), other <= min(part, *users)
-                self._parts[other].ends.append((star, end))
+        maker = shared.producer[value][0]
+        members = dict.fromkeys([maker, *(user for user, _ in shared.users[value])])
+        if value in now.needs[maker]:
+            own = needed_beside(now.price[value], now.makes[maker][value], now.needs[maker][value])
+            self._parts[maker].cost = self._parts[maker].cost + own
+        return list(members) if len(members) > 1 else ()
+
+    def _add(self, value: int, members: Sequence[int], inner: Sequence[int]) -> None:
+        """Add a value that parts share, of which those that are `inner` share others too."""
+        now = self.now
+        made, makes = now.makers[value]
+        maker, uses = End(makes, len(made)), [Use(now.needs[user][value]) for user in members[1:]]
+        star = self._stars[value] = Star(made, maker, uses, now.price[value])
+        for member, end in zip(members, (maker, *uses), strict=True):
+            end.is_last = member >= max(inner, default=member), member <= min(inner, default=member)
+            part = self._parts[member]
+            part.ends.append((star, end))
+            part.is_leaf = bool(inner) and member not in inner
 
     def read(self, values: Collection[int]) -> None:
         """Read the prices of values again."""
@@ -145,20 +154,25 @@ class Messages:
             if value in self._stars:
                 self._stars[value].read(self.now.price[value])
 
-    def improve(self) -> Iterator[None]:
-        """Raise the bound in program order, yield, and raise it on the way back, and yield."""
+    def improve(self) -> Iterator[bool]:
+        """Raise the bound in program order, and on the way back; yield after each whether it was the way back."""
         again = min(MOMENTUM, self._turn / (self._turn + 1.5))
+        given = self._given.copy()
+        self._given += again * (given - self._former)
+        self._former = given
         for part in self._parts:
-            part.move_on(again)
+            part.decide(None)
         former = self.bound
         for self._is_back in (False, True):
             self._pass()
-            yield
+            yield self._is_back
         self._turn = self._turn + 1 if self.bound > former else 0
 
     def _pass(self) -> None:
         bound = 0.0
         for part in reversed(self._parts) if self._is_back else self._parts:
+            if part.is_leaf:
+                continue
             cost, taken = part.beside()
             least = float(_least(cost))
             part.give(cost - least, taken, int(self._is_back))
@@ -191,15 +205,17 @@ class Messages:
             yield from self._below(limit, [*choice, state], float(least[state]))
         part.decide(None)
 
-    def decide(self) -> list[int]:
-        """Return a state for each part, against the direction of the last pass.
+    def decide(self, order: Sequence[int] | None = None) -> list[int]:
+        """Return a state for each part, in an order; against the direction of the last pass if it is None.
 
         Each takes the cheapest beside the parts that are decided before it, and the numbers of the others.
         """
-        choice = []
-        for part in self._parts if self._is_back else reversed(self._parts):
-            choice.append(int(part.beside()[0].argmin()))
-            part.decide(choice[-1])
+        parts = range(len(self._parts))
+        choice = [0] * len(parts)
+        for at in order if order is not None else parts if self._is_back else reversed(parts):
+            part = self._parts[at]
+            choice[at] = int(part.beside()[0].argmin())
+            part.decide(choice[at])
         for part in self._parts:
             part.decide(None)
-        return choice if self._is_back else choice[::-1]
+        return choice
