@@ -163,7 +163,7 @@ class BlockSearch:
         now, progress = self.now, False
         now.assume(choice)
         self._improve(forests)
-        if self.best and now.total() >= self.least * (1 - LEAST):
+        if forests and self.best and now.total() >= self.least * (1 - LEAST):
             other = list(now.choice)
             now.assume(self.best)
             adopt(

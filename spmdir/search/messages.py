@@ -143,7 +143,7 @@ class Messages:
         maker, uses = End(makes, len(made)), [Use(now.needs[user][value]) for user in members[1:]]
         star = self._stars[value] = Star(made, maker, uses, now.price[value])
         for member, end in zip(members, (maker, *uses), strict=True):
-            end.is_last = member >= max(inner, default=member), member <= min(inner, default=member)
+            end.is_last = member >= max(inner or members), member <= min(inner or members)
             part = self._parts[member]
             part.ends.append((star, end))
             part.is_leaf = bool(inner) and member not in inner
@@ -208,11 +208,12 @@ class Messages:
     def decide(self, order: Sequence[int] | None = None) -> list[int]:
         """Return a state for each part, in an order; against the direction of the last pass if it is None.
 
-        Each takes the cheapest beside the parts that are decided before it, and the numbers of the others.
+        Each takes the cheapest beside the parts that are decided before it, and the numbers of the others. Leaves come
+        last: they know nothing of the rest of the program.
         """
-        parts = range(len(self._parts))
-        choice = [0] * len(parts)
-        for at in order if order is not None else parts if self._is_back else reversed(parts):
+        order = order or range(len(self._parts))[:: 1 if self._is_back else -1]
+        choice = [0] * len(self._parts)
+        for at in sorted(order, key=lambda at: self._parts[at].is_leaf):
             part = self._parts[at]
             choice[at] = int(part.beside()[0].argmin())
             part.decide(choice[at])
