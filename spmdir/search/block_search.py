@@ -125,12 +125,10 @@ class BlockSearch:
                 decides and self._consider(self.messages.decide(self._order() if is_back else None), 1)
                 for is_back in self.messages.improve()
             ]
-            if not decides:
-                continue
             gap = self.least - self.messages.bound
-            if any(seemed) or self.messages.bound > bound * (1 + RISE):
+            if not decides or any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
-            if gap <= near * (self.least - floor):
+            if self.best and gap <= near * (self.least - floor):
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="bound met")
                 break
             if turn + 1 < effort and turn - last >= PATIENCE * effort:

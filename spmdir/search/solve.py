@@ -79,7 +79,7 @@ class Search:
         axes, joints, orders = problem.mesh.axis_names, None, ()
         ends: list[BlockEnd] = []
         found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
-        together = TOGETHER + problem.is_small
+        together = TOGETHER + (problem.is_small and not problem.plugin_placements)
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
@@ -91,7 +91,8 @@ class Search:
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
                 found.append((joint_cost(problem.mesh, priced, decision, orders), decision, orders))
-        _, strategies, orders = min(found, key=itemgetter(0))
+        # Times leave out what holding is worth, which each block keeps or lowers.
+        _, strategies, orders = found[-1] if holding else min(found, key=itemgetter(0))
         cost = joint_cost(problem.mesh, shared, strategies, orders)
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
         return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends))

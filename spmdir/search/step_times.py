@@ -76,7 +76,6 @@ class StepTimes:
             at = np.flatnonzero(reach)
             pairs = np.ix_(at, at)
             found = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
-            np.fill_diagonal(found, 0.0)
             for through in np.flatnonzero((shape % self._parts[at] == 0).all(1)).tolist():
                 np.minimum(found, found[:, through, None] + found[through], out=found)
             self._known[key] = found
@@ -122,6 +121,7 @@ class StepTimes:
         sent = shares[None, :] * (combined - self._kept())
         touched, same_parts = self._touched(), (self._parts[:, None] == self._parts[None]).all(2)
         permute, exchange = [self._nothing() for _ in range(2)]
+        permute[0][~touched.any(2)] = 0.0
         for chosen, count, nodes in self._groups():
             others = [axis for axis in self._axes if axis not in chosen]
             legal = touched[:, :, chosen].all(2) & ~touched[:, :, others].any(2) & movable[:, chosen].all(1)[None, :]
@@ -163,7 +163,8 @@ class StepTimes:
         return touched
 
     def _kept(self) -> Numbers:
-        """Return, [before, after], the fraction of what a rank has after a step that it had before, at the least.
+        """Return, [before, after], the fraction of what a rank has after a step that it had before, at the least
+        in each dimension.
 
         Of each axis the first and last ranks are looked at, and the middle one where there are few axes. Chunks that
         are no blocks are moved as a whole.
@@ -180,12 +181,16 @@ class StepTimes:
             at = places[dims >= 0], dims[dims >= 0]
             length[at] /= self._counts[axes[dims >= 0]]
             first[at] += ranks[axes[dims >= 0]] * length[at][:, None]
-        kept = np.ones((len(places), len(places), ranks.shape[1]))
+        kept = np.ones((len(places), len(places)))
         for dim in range(self._parts.shape[1]):
-            begin, end = first[:, dim], first[:, dim] + length[:, dim, None]
-            kept *= np.maximum(np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin), 0.0)
+            # Few placements differ in one dimension, of all that there are.
+            cuts = np.column_stack((first[:, dim], length[:, dim])).round(12)
+            found, cut = np.unique(cuts, axis=0, return_inverse=True)
+            begin, end = found[:, :-1], found[:, :-1] + found[:, -1:]
+            both = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
+            kept *= np.maximum(both, 0.0).min(2)[cut.reshape(-1, 1), cut.reshape(-1)]
         blocks: Numbers = np.all(self._standard, axis=1)
-        return np.where(blocks[:, None] & blocks, kept.min(2) / self.shares, 0.0)
+        return np.where(blocks[:, None] & blocks, kept / self.shares, 0.0)
 
 
 def _enter(

@@ -17,14 +17,14 @@ from spmdir.search import nesting
 
 PIPELINE = "propagate{topology=flat},insert-reshard,lower-reshard{topology=flat}"
 PROGRAM = """spmd.mesh @mesh <a = 2, b = 2, c = 2>
-func.func @main(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, c: S(0), b: S(0)>},
-                %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(1)>})
-    -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(0), b: S(0)>},
-        tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(1), c: S(1)>}) {
-  %0 = aten.add.Tensor(%x, %y) : tensor<64x64xf32>
-  %1 = aten.relu(%0) : tensor<64x64xf32>
-  %2 = aten.mul.Tensor(%1, %1) : tensor<64x64xf32>
-  return %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>
+func.func @main(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, c: S(0), b: S(0)>},
+                %y: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(1)>})
+    -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), c: S(0), b: S(0)>},
+        tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(1), c: S(1)>}) {
+  %0 = aten.add.Tensor(%x, %y) : tensor<512x512xf32>
+  %1 = aten.relu(%0) : tensor<512x512xf32>
+  %2 = aten.mul.Tensor(%1, %1) : tensor<512x512xf32>
+  return %1, %2 : tensor<512x512xf32>, tensor<512x512xf32>
 }
 """
 
@@ -35,9 +35,9 @@ def _wire_bytes(text: str) -> float:
 
 def test_orders_that_requests_leave_open_are_those_of_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annotate, "nest", lambda *problem: nesting.nest(*problem[:4]))
-    assert _wire_bytes(PROGRAM) == 5120
+    assert _wire_bytes(PROGRAM) == 327680
     monkeypatch.setattr(nesting, "TRIES", 0)
-    assert _wire_bytes(PROGRAM) == 7680
+    assert _wire_bytes(PROGRAM) == 491520
 
 
 def test_orders_that_bounds_rule_out_are_not_planned_and_would_not_have_been_chosen(
