@@ -36,7 +36,7 @@ SEED = 0
 FORESTS = 3
 """How often parts of a start are freed, each time in another order."""
 
-UNDECIDED = 4
+UNDECIDED = 3
 """After how many turns of messages the first decision is made."""
 
 NEAR = 0.02

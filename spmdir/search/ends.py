@@ -42,9 +42,10 @@ class Use(End):
     """
 
     def __init__(self, needs: Sequence[Numbers]):
-        placements, key = np.unique(np.stack(needs), axis=1, return_inverse=True)
-        super().__init__(key.reshape(-1), placements.shape[1])
-        self._needs = list(placements)
+        counts = [int(need.max()) + 1 for need in needs]
+        found, key = np.unique(np.ravel_multi_index(needs, counts), return_inverse=True)
+        super().__init__(key, len(found))
+        self._needs = np.unravel_index(found, counts)
 
     def read(self, price: Numbers, made: Numbers) -> None:
         """Read the prices of reshards, [before, after], of a value that is made in the placements `made`."""
