@@ -76,6 +76,8 @@ class StepTimes:
             at = np.flatnonzero(reach)
             pairs = np.ix_(at, at)
             found = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
+            if not meta.bytes:
+                found[np.isfinite(found)] = 0.0  # what sends nothing is not started either
             for through in np.flatnonzero((shape % self._parts[at] == 0).all(1)).tolist():
                 np.minimum(found, found[:, through, None] + found[through], out=found)
             self._known[key] = found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,26 +22,36 @@ from spmdir.search.step_times import StepTimes
 META = TensorMeta((64, 32, 16), F32)
 
 
-@pytest.mark.parametrize(("topology", "equal"), [(FLAT, 0.97), (H100X8, 0.8)], ids=str)
-def test_tables_say_what_the_planner_says(topology: Topology, equal: float) -> None:
+EMPTY = TensorMeta((0, 32, 16), F32)
+
+
+def compared(meta: TensorMeta, topology: Topology) -> Iterator[tuple[float, float]]:
+    """Yield what the table and the planner say of each pair of placements on two axes."""
     mesh = Mesh({"a": 2, "b": 4})
-    placements = JointPlacements(mesh, mesh.axis_names, catalogue(META.rank, ()))
+    placements = JointPlacements(mesh, mesh.axis_names, catalogue(meta.rank, ()))
     names = ["R", "S(0)", "S(1)", "S(2)", "P(sum)"]
     index = {str(placement): at for placement, at in placements.catalogue.index.items()}
     for pair in itertools.product(names, repeat=2):
         for order in ((0, 1), (1, 0)):
             placements.number((index[pair[0]], index[pair[1]]), order)
-    table = StepTimes(mesh, placements, PLANNED, topology).table(META, np.arange(len(placements.all)))
+    table = StepTimes(mesh, placements, PLANNED, topology).table(meta, np.arange(len(placements.all)))
     planner = Planner(mesh, topology, PLANNED)
-    ratios = []
     for before, after in itertools.permutations(range(len(placements.all)), 2):
         source, target = (sharding(placements, number) for number in (before, after))
-        planned = plan_tree(META, source, (target,), planner).seconds
-        assert (table[before, after] > 0) == (planned > 0)
-        ratios.append(table[before, after] / planned if planned else 1.0)
-    found = np.array(ratios)
+        yield float(table[before, after]), plan_tree(meta, source, (target,), planner).seconds
+
+
+@pytest.mark.parametrize(("topology", "equal"), [(FLAT, 0.97), (H100X8, 0.8)], ids=str)
+def test_tables_say_what_the_planner_says(topology: Topology, equal: float) -> None:
+    pairs = list(compared(META, topology))
+    assert all((seconds > 0) == (planned > 0) for seconds, planned in pairs)
+    found = np.array([seconds / planned if planned else 1.0 for seconds, planned in pairs])
     assert (abs(found - 1) < 1e-6).mean() >= equal
     assert found.min() > 0.5 and found.max() < 3
+
+
+def test_tables_say_as_the_planner_does_that_moving_an_empty_value_costs_nothing() -> None:
+    assert {*compared(EMPTY, H100X8)} == {(0.0, 0.0)}
 
 
 def sharding(placements: JointPlacements, number: int) -> Sharding:
