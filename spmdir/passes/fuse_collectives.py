@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -34,6 +37,7 @@ from spmdir.passes.options import Count
 from spmdir.passes.pipeline import Pipeline, as_pipeline
 from spmdir.passes.preconditions import global_functions, reject_open_sizes
 from spmdir.passes.propagation.noted_options import Memory, machine_of, remark_other_machine
+from spmdir.passes.propagation.objective import Machine
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
@@ -89,37 +93,44 @@ class FuseCollectivesPass(ModulePass):
         check_conditions(rewrites, conditions)
         reject_open_sizes(module, self.name)
         mesh, pipeline = ir.mesh(module), as_pipeline(context.pipeline)
-        functions = global_functions(module, self.name)
-        machines = [machine_of(one, pipeline, self.topology, self.costs, self.memory) for one in functions]
-        for function, machine in zip(functions, machines, strict=True):
-            remark_other_machine(function, machine, self.name)
-        limit = min(machine.memory for machine in machines)
-        original = module if limit == math.inf else copied(module)
+        machines = [functools.cache(partial(self._machine, f, pipeline)) for f in global_functions(module, self.name)]
+        original = copied(module)
         for holds_no_more in (False, True):
             attempts: list[Attempt] = []
+            may_hold_more = False
             for function, machine in zip(ir.functions(module), machines, strict=True):
-                pricing = Pricing(mesh, context.rules, machine.topology)
+                pricing = Pricing(mesh, context.rules, machine)
                 engine = Engine(pricing, conditions, attempts.append if on_attempt else None, holds_no_more)
-                self._rewrite(function.body.block, rewrites, engine)
-            if _fits(module, original, pipeline, limit):
+                may_hold_more |= self._rewrite(function.body.block, rewrites, engine)
+            if not may_hold_more or _fits(module, original, pipeline, min(machine().memory for machine in machines)):
                 for attempt in attempts if on_attempt else ():
                     on_attempt(attempt)  # type: ignore  # not None
                 return
             restore(module, original)
 
-    def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> None:
-        """Rewrite the ops of `block` as long as something changes."""
+    def _machine(self, function: FuncOp, pipeline: Pipeline) -> Machine:
+        """Return what `function` runs on; its file need not be there unless something is priced."""
+        machine = machine_of(function, pipeline, self.topology, self.costs, self.memory)
+        remark_other_machine(function, machine, self.name)
+        return machine
+
+    def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> bool:
+        """Rewrite the ops of `block` as long as something changes; return whether a rank may hold more then."""
         rewriting = Rewriting(rewrites, engine, Names(block))
         waiting: set[Operation] | None = None
+        may_hold_more = False
         for _ in range(self.max_sweeps):
             ops = [op for op in block.ops if isinstance(op, ValueOp)]
             # One collective for equal ones is held from the first of them to the last use.
-            changed = _erase_unused(ops) if engine.holds_no_more else _merge_duplicates(ops) + _erase_unused(ops)
+            merged = [] if engine.holds_no_more else _merge_duplicates(ops)
+            changed = merged + _erase_unused(ops)
             if waiting is not None:
                 waiting = waiting.union(*(_users(value, rewriting.reach) for value in changed))
                 if not waiting:
                     break
             waiting = _sweep(ops, rewriting, waiting)
+            may_hold_more |= bool(merged or waiting)
+        return may_hold_more
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
         own = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]

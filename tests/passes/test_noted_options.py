@@ -84,3 +84,17 @@ def test_the_file_of_a_machine_is_not_needed_where_there_is_no_reshard_to_plan()
     decided = spmdir.print_ir(spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat}"))
     with pytest.raises(ParseError, match=r'-p "lower-reshard\{topology=m.toml\}"'):
         spmdir.memory_report(spmdir.parse(decided.replace("topology=flat", "topology=m.toml")))
+
+
+def test_fuse_collectives_needs_no_file_of_a_machine_where_nothing_is_priced(tmp_path: Path) -> None:
+    path = tmp_path / "own.costs"
+    path.write_text(COSTS)
+    lowered = spmdir.print_ir(spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{costs={path}}},{LOWERED}"))
+    path.unlink()
+    assert "spmd.exchange" in lowered
+    assert spmdir.print_ir(spmdir.run_passes(spmdir.parse(lowered), "fuse-collectives")) == lowered
+    back_and_forth = """%g = spmd.all_gather %x.reshard on [tp] dim 1 : tensor<64x64xf32> <>
+  %s = spmd.slice %g on [tp] dim 1 : tensor<64x64xf32> <tp: S(1)>
+  return %s"""
+    with pytest.raises(ParseError, match=r"names the file '.*own.costs', which is not read"):
+        spmdir.run_passes(spmdir.parse(lowered.replace("return %x.reshard", back_and_forth)), "fuse-collectives")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at, sharding_at
 from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.passes.propagation.objective import Machine
 from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_cost, step_sizes
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
@@ -56,12 +57,12 @@ class Pricing:
     Attributes:
         mesh: of the program, whose types are global.
         rules: of its ops.
-        topology: what it runs on.
+        machine: gives what it runs on; asked once something is priced.
     """
 
     mesh: Mesh
     rules: RuleSet
-    topology: Topology
+    machine: Callable[[], Machine]
 
     def of_op(self, op: ValueOp) -> RewriteCost:
         """Return the cost of an op of the program, all of whose results have shardings."""
@@ -70,7 +71,7 @@ class Pricing:
         if isinstance(op, Collective):
             meta = op.metas[0]
             assert meta is not None
-            return _step_cost(op.step(self.mesh), meta, self.mesh, self.topology)
+            return _step_cost(op.step(self.mesh), meta, self.mesh, self.machine().topology)
         results = tuple((meta, sharding) for meta, sharding in zip(op.metas, op.shardings, strict=True))
         return self._local(op, [sharding_of(value) for value in op.tensors], results)
 
@@ -79,7 +80,7 @@ class Pricing:
         if isinstance(node, NewWait):
             return RewriteCost(0.0, 0, 0.0, 1, 0.0)
         if isinstance(node, NewCollective):
-            return _step_cost(node.step, meta_at(node), self.mesh, self.topology)
+            return _step_cost(node.step, meta_at(node), self.mesh, self.machine().topology)
         result = (meta_at(node), node.sharding)
         if isinstance(node, Unbucketed):  # all results of an unbucket are one op
             return RewriteCost(0.0, 0, _touched(*result, self.mesh), int(node.index == 0), 0.0)
@@ -92,7 +93,7 @@ class Pricing:
         call = op.call()
         work = work_alone(self.rules.instantiate(call), op.name, call.operands, tuple(meta for meta, _ in results))
         needed = tuple(zip(call.operands, operands, strict=True))
-        spent = op_seconds(work, needed, tuple(results), self.mesh, self.topology)  # type: ignore  # None is not there
+        spent = op_seconds(work, needed, tuple(results), self.mesh, self.machine().topology)  # type: ignore  # None is not there
         return RewriteCost(0.0, 0, touched, 1, spent)
 
 
