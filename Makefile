@@ -47,7 +47,9 @@ decisions: env
 	$(BIN)/python -m tests.search.compare_exhaustively
 
 # Random reshards between all placements, shipped ones and those of plug-ins: planned, emitted, simulated and compared.
+# Before them, the plans of all pairs of shardings of a matrix with every shape on every machine.
 reshards: env
+	$(BIN)/python -m tests.reshard.every_pair
 	$(BIN)/python -m tests.lowering.random_reshards --count 20000
 
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.

@@ -18,7 +18,7 @@ CASES = [
     ({"a": 2, "b": 3}, MATRICES, 40),
     ({"a": 4, "b": 2}, MATRICES, 40),
     ({"a": 2, "b": 2, "c": 2}, MATRICES, 12),
-    ({"a": 2, "b": 4}, ((64, 512, 1024), (7, 512, 1023)), 200),
+    ({"a": 2, "b": 4}, ((64, 512, 1024), (7, 512, 1023)), 60),
 ]
 """Mesh, shapes, and how many pairs of shardings are tried."""
 

@@ -26,8 +26,6 @@ from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
 from spmdir.reshard.two_round_exchange import two_round_exchange
 
 FEWEST_BYTES = Topology("fewest-bytes", 1e9, 1e9, 0.0, 0.0, 0.0, 1e15)
-MESHES = [Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}), Mesh({"a": 2, "b": 4})]
-SHAPES = [(8, 24), (7, 5), (3, 2), (1, 9), (0, 4)]
 
 
 def all_shardings(mesh: Mesh, placements: list[Placement]) -> list[Sharding]:
@@ -222,20 +220,6 @@ def run(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, 
     return {step.kind for step in plan.steps}
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_plans_between_all_pairs_of_shardings_keep_the_value(mesh: Mesh) -> None:
-    torch.manual_seed(0)
-    chosen = random.Random(0)
-    shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial("sum")])
-    kinds: set[str] = set()
-    for source, target in itertools.product(shardings, repeat=2):
-        for shape, topology in zip(chosen.sample(SHAPES, 3), (CPU_GLOO, FEWEST_BYTES, FEWEST_BYTES), strict=True):
-            kinds |= run(shape, source, target, mesh, topology)
-    everything = {"slice", "partition", "all_gather", "all_to_all", "all_reduce", "reduce_scatter"}
-    assert kinds - {"permute", "two_round_exchange"} == everything | {"exchange", "rearrange"}
-    assert ("permute" in kinds) == (len(mesh.axes) > 1)
-
-
 @pytest.mark.parametrize("mesh", [Mesh({"a": 2}), Mesh({"a": 2, "b": 3})], ids=str)
 def test_plans_from_one_kind_of_reduction_to_another_keep_the_value(mesh: Mesh) -> None:
     torch.manual_seed(0)
@@ -253,7 +237,7 @@ def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, op: str, kind: str
     chosen = random.Random(0)
     shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial(op)])
     pairs = list(itertools.product(shardings, repeat=2))
-    for source, target in chosen.sample(pairs, min(len(pairs), 400)):
+    for source, target in chosen.sample(pairs, min(len(pairs), 100)):
         shape = chosen.choice([(12, 24), (7, 5), (1, 3), (0, 4)])
         tensor = torch.randint(-9, 9, shape).double()
         step = make_step(kind, source, mesh, shape, target=target)
@@ -283,7 +267,7 @@ def test_plans_on_three_axes_keep_the_value() -> None:
     mesh = Mesh({"a": 2, "b": 2, "c": 3})
     chosen = random.Random(1)
     shardings = all_shardings(mesh, [R, Shard(0), Shard(1), Partial("sum")])
-    for _ in range(150):
+    for _ in range(50):
         source, target = chosen.choice(shardings), chosen.choice(shardings)
         run(
             chosen.choice([(12, 24), (7, 11), (5, 3)]),
