@@ -14,9 +14,14 @@ from spmdir.rules.language.syntax_tree import PASSING
 SAMPLES = all_samples(default())
 
 
+FIRST = {sample.op: sample for sample in reversed(SAMPLES)}
+"""One sample of each op; `make check-rules` runs all on 4 ranks."""
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op)
 def test_every_strategy_gives_what_the_op_gives(sample: Sample):
-    assert not (wrong := unsound(sample, default(), (2, 3, 4))), "\n".join(wrong)
+    counts = (2, 3, 4) if sample is FIRST[sample.op] else (2, 3)
+    assert not (wrong := unsound(sample, default(), counts)), "\n".join(wrong)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op)
