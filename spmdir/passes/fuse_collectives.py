@@ -111,7 +111,7 @@ class FuseCollectivesPass(ModulePass):
     def _machine(self, function: FuncOp, pipeline: Pipeline) -> Machine:
         """Return what `function` runs on; its file need not be there unless something is priced."""
         machine = machine_of(function, pipeline, self.topology, self.costs, self.memory)
-        remark_other_machine(function, machine, self.name)
+        remark_other_machine(function, machine, self.name, pipeline)
         return machine
 
     def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> bool:

@@ -47,8 +47,9 @@ class LowerReshardPass(FunctionPass):
                 reshards.setdefault(_origin(reshard), []).append(reshard)
         if not reshards:
             return  # the file of a machine that nothing is priced by need not be there
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs)
-        remark_other_machine(function, machine, self.name)
+        pipeline = as_pipeline(ctx.pipeline)
+        machine = machine_of(function, pipeline, self.topology, self.costs)
+        remark_other_machine(function, machine, self.name, pipeline)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         for of_value in reshards.values():
             _lower(_origin(of_value[0]), of_value, planner, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.passes.propagation.mesh_search import MeshSearch
-from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options
+from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, split_weights, wanted_splits
@@ -62,6 +63,8 @@ class PropagatePass(FunctionPass):
     """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
     costs: str = ""
     """A file of measured times, which come before those of the topology."""
+    costs_digest: str = ""
+    """What tells the table in `costs` from others, as `spmd.decided_by` has it; if it is another, a remark says so."""
     memory: Memory = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
     effort: Count = 100
@@ -88,7 +91,9 @@ class PropagatePass(FunctionPass):
         with ir.collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
             machine = Machine(topology, memory_limit(self.memory, topology))
-            note_options(function, self, sizes_op(module) is not None)
+            remark_other_costs(function, self, topology, self.name)
+            digest = topology.costs.digest if self.costs and topology.costs else ""
+            note_options(function, dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None)
             note_machine(function, attrs.evolve(machine, memory=math.inf))  # what follows is not to mind the limit yet
             problem, objective = self._decide(function, mesh, ctx, machine)
             note_objective(function, objective)
@@ -167,7 +172,7 @@ def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
 def _remark_unused(costs: Costs, module: ModuleOp) -> None:
     """Print a remark to stderr if lines of `costs` can price nothing of the program, as those with a wrong size."""
     ops = [op for function in ir.functions(module) for op in function.body.block.ops if isinstance(op, AtenOp)]
-    mesh, calls = ir.mesh(module), {(op.name, op.call().operands) for op in ops}
+    mesh, calls = ir.mesh(module), {op.call() for op in ops}
     unused = costs.unused(calls, mesh.group_size(mesh.axis_names), node_count(mesh.axis_names, mesh))
     if unused:
         listed = ", ".join(str(line.number) for line in unused[:LISTED]) + (", …" if len(unused) > LISTED else "")

@@ -150,7 +150,7 @@ def comm_report(
     from spmdir.dialects import ir
     from spmdir.dialects.verification import is_local
     from spmdir.passes.finish import is_undecided
-    from spmdir.passes.propagation.noted_options import machine_of
+    from spmdir.passes.propagation.noted_options import machine_of, remark_noted_costs
     from spmdir.passes.propagation.objective import certificate_of, objective_of
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
@@ -170,6 +170,7 @@ def comm_report(
     errors: list[OutputError] = []
     for function in functions:
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
+        remark_noted_costs(function, machine, "the cost report", pipeline)
         collectives += collective_costs(function, mesh, machine, sent)
         bounds += _bounds(function, mesh)
         with pipeline.rules:

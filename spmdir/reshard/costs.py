@@ -1,16 +1,19 @@
 """Measured times of ops and collectives, as a text table that overrides the model's.
 
     aten.mm f32[128,256] f32[256,512] = 12.3e-6
+    aten.einsum f32[128,256] f32[512,256] {equation = "ab,cb->ac"} = 12.9e-6
     all_gather 8 ranks 1048576 bytes = 41e-6
     all_gather 16 ranks on 2 nodes 1048576 bytes = 96e-6
 
-An op has the types of the operands that a rank has; a collective the ranks of its group, and the bytes that a rank
-sends.
+An op has the types of the operands that a rank has, those of lists one by one, and may have the literal arguments of
+the program, all of them; without, a line is for any arguments that have no line of their own. A collective has the
+ranks of its group, and the bytes that a rank sends.
 """
 
 from __future__ import annotations
 
 import bisect
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
@@ -18,14 +21,17 @@ from functools import cached_property
 import attrs
 
 from spmdir.core.admission import why_not
+from spmdir.core.call import Call
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
+from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import collectives
 
 _COLLECTIVE = re.compile(r"(\w+) ([0-9]{1,9}) ranks(?: on ([0-9]{1,9}) nodes)? ([0-9]{1,18}) bytes", re.ASCII)
-_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:[0-9]{1,18}(?:,[0-9]{1,18})*)?\])*)", re.ASCII)
+_OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:[0-9]{1,18}(?:,[0-9]{1,18})*)?\])*)( {[^{}]*})?", re.ASCII)
+_LINE = re.compile(r"(.*?)(?:=([^={}]*))?")
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _EXPECTED = "expected `aten.mm f32[128,256] f32[256,512] = 12.3e-6` or `all_gather 8 ranks 1048576 bytes = 41e-6`"
 
@@ -75,6 +81,12 @@ class Costs:
         return "".join(f"{line}\n" for line in self.lines)
 
     @cached_property
+    def digest(self) -> str:
+        """Return what tells the table from those with other times, in whatever order and layout its lines are."""
+        lines = sorted(f"{line.what} = {line.seconds!r}" for line in self.lines)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+    @cached_property
     def _ops(self) -> dict[str, CostLine]:
         return {line.what: line for line in self.lines if not _COLLECTIVE.fullmatch(line.what)}
 
@@ -86,19 +98,24 @@ class Costs:
                 found.setdefault((of[1], int(of[2]), int(of[3] or 1)), []).append((int(of[4]), line))
         return {key: sorted(sizes, key=lambda size: size[0]) for key, sizes in found.items()}
 
-    def op(self, name: str, operands: Sequence[TensorMeta]) -> Measured | None:
-        """Return the time of an op on operands of these local types; None if it was not measured."""
-        line = self._ops.get(op_text(name, operands)) if self._ops else None
+    def op(self, name: str, operands: Sequence[TensorMeta], arguments: str = "{}") -> Measured | None:
+        """Return the time of an op on operands of these local types; None if it was not measured.
+
+        Args:
+            arguments: the text of its literals, as `print_arguments` gives it.
+        """
+        text = op_text(name, operands) if self._ops else ""
+        line = self._ops.get(f"{text} {arguments}") or self._ops.get(text)
         return Measured(line.seconds, f"{self.file}:{line.number}") if line is not None else None
 
-    def unused(self, calls: Collection[tuple[str, Sequence[TensorMeta]]], ranks: int, nodes: int) -> list[CostLine]:
+    def unused(self, calls: Collection[Call], ranks: int, nodes: int) -> list[CostLine]:
         """Return the lines that can price nothing of a program, in any sharding.
 
         Those of an op need one of the same name, with as many operands of the same element types, and as large or
-        larger in each dimension.
+        larger in each dimension, and with the same arguments if they have some.
 
         Args:
-            calls: name and global operands of each op.
+            calls: of each op, on global operands.
             ranks, nodes: of the mesh.
         """
         found = []
@@ -106,8 +123,7 @@ class Costs:
             if of := _COLLECTIVE.fullmatch(line.what):
                 is_used = ranks % int(of[2]) == 0 and int(of[3] or 1) <= nodes
             else:
-                name, *types = line.what.split(" ")
-                is_used = any(name == other and _are_shards(types, operands) for other, operands in calls)
+                is_used = any(_may_price(line.what, call) for call in calls)
             found += [] if is_used else [line]
         return found
 
@@ -139,9 +155,13 @@ class Costs:
         return Measured(line.seconds * scale, f"{self.file}:{line.number}")
 
 
-def _are_shards(types: Sequence[str], operands: Sequence[TensorMeta]) -> bool:
-    """Return whether tensors of `types`, as a line has them, could be shards of `operands`."""
-    return len(types) == len(operands) and all(map(_is_shard, types, operands))
+def _may_price(what: str, call: Call) -> bool:
+    """Return whether a line could be of a call on shards of the operands of `call`."""
+    op, _, arguments = what.partition(" {")
+    name, *types = op.split(" ")
+    if name != call.name or (arguments and "{" + arguments != print_arguments(call.arguments)):
+        return False
+    return len(types) == len(call.operands) and all(map(_is_shard, types, call.operands))
 
 
 def _is_shard(type: str, operand: TensorMeta) -> bool:
@@ -178,26 +198,38 @@ def parse_costs(text: str, file: str) -> Costs:
         stripped = raw.partition("#")[0].strip()
         if not stripped:
             continue
-        what = _normalised(" ".join(stripped.partition("=")[0].split()))
-        problem = _problem(what, stripped.partition("=")[2].strip())
+        parts = _LINE.fullmatch(stripped)
+        assert parts is not None
+        head, brace, arguments = parts[1].strip().partition("{")
+        what, seconds = " ".join([*head.split(), *([brace + arguments] if brace else [])]), (parts[2] or "").strip()
+        try:
+            what = _normalised(what)
+            problem = _problem(what, seconds)
+        except LiteralError as error:
+            problem = f"{error} in the arguments of `{what}`"
         if problem is None and what in seen:
             problem = f"`{what}` has a time in line {seen[what]}; expected one"
         if problem is not None:
             errors.append(ParseError(problem, Location(file, number, len(raw) - len(raw.lstrip()) + 1)))
             continue
         seen[what] = number
-        lines.append(CostLine(what, float(stripped.partition("=")[2]), number))
+        lines.append(CostLine(what, float(seconds), number))
     raise_all(errors)
     return Costs(file, tuple(lines))
 
 
 def _normalised(what: str) -> str:
-    """Return what a line measures in one spelling: no leading zeros, and one node is not named."""
+    """Return what a line measures in one spelling: no leading zeros, one node is not named, and arguments are sorted.
+
+    Raises:
+        LiteralError: its arguments are malformed.
+    """
     if of := _COLLECTIVE.fullmatch(what):
         nodes = f" on {int(of[3])} nodes" if of[3] and int(of[3]) != 1 else ""
         return f"{of[1]} {int(of[2])} ranks{nodes} {int(of[4])} bytes"
     if op := _OP.fullmatch(what):
-        return op[1] + re.sub(r"(?<=[\[,])0+(?=[0-9])", "", op[2])
+        arguments = f" {print_arguments(parse_arguments(op[3].strip()))}" if op[3] else ""
+        return op[1] + re.sub(r"(?<=[\[,])0+(?=[0-9])", "", op[2]) + arguments
     return what
 
 

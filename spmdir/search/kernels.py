@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from spmdir.core.literals import print_arguments
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.topology import VECTOR
 from spmdir.rules.instance import RuleInstance
@@ -51,9 +52,13 @@ def works(steps: Sequence[Step], metas: Sequence[TensorMeta], are_named: bool = 
     found = _Kernels(steps, metas).works()
     if not are_named:
         return found
-    operands = [tuple(metas[value] for value in step.operands) for step in steps]
-    named = zip(found, steps, operands, strict=True)
-    return [work if work == NO_WORK else attrs.evolve(work, op=s.name, operands=o) for work, s, o in named]
+    return [work if work == NO_WORK else _named(work, step, metas) for work, step in zip(found, steps, strict=True)]
+
+
+def _named(work: Work, step: Step, metas: Sequence[TensorMeta]) -> Work:
+    operands = tuple([metas[value] for value in step.operands])
+    arguments = print_arguments(step.rule.call.arguments if step.rule else ())
+    return attrs.evolve(work, op=step.name, operands=operands, arguments=arguments)
 
 
 class _Kernels:

@@ -22,7 +22,8 @@ class Work:
         operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
             stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
         launches: kernels.
-        op, operands: its name and the types of its operands, where times of ops are measured.
+        op, operands, arguments: its name, the types of its operands and the text of its literals, where times of ops
+            are measured.
     """
 
     flops: float = 0.0
@@ -32,11 +33,12 @@ class Work:
     launches: float = 0.0
     op: str = ""
     operands: tuple[TensorMeta, ...] = ()
+    arguments: str = "{}"
 
     def time(self, topology: Topology) -> Measured:
         """Return the time of an op on one rank, as it was measured, else as its roofline models it."""
         if topology.costs is not None and self.op:
-            found = topology.costs.op(self.op, self.operands)
+            found = topology.costs.op(self.op, self.operands, self.arguments)
             if found is not None:
                 return found
         return Measured(self.seconds(topology), topology.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import attrs
@@ -66,6 +67,28 @@ def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_
         assert spmdir.comm_report(module, pipeline=given).by_kind["exchange"].prices == (f"{path}:1",)
     with pytest.raises(ParseError, match=r"names the file 'm.toml'"):
         spmdir.run_passes(spmdir.parse(text.replace("costs=", "topology=m.toml costs=")), LOWERED)
+
+
+def test_a_table_that_is_not_the_one_that_was_decided_by_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.costs"
+    path.write_text(COSTS)
+    decided = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{costs={path}}}")
+    text, lowered = spmdir.print_ir(decided), spmdir.print_ir(spmdir.run_passes(decided, LOWERED))
+    reporting = spmdir.Pipeline("", costs=path)
+    path.write_text(f"# again\n{COSTS}")
+    spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
+    spmdir.comm_report(spmdir.parse(lowered), pipeline=reporting)
+    assert "prices by" not in capsys.readouterr().err
+    path.write_text(COSTS.replace("1e-9", "2e-9"))
+    spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
+    told = (
+        rf"prices by a table of costs with digest \w+, and propagate decided by {path} with digest \w+; propagate again"
+    )
+    assert re.search(f"remark: lower-reshard {told}", capsys.readouterr().err)
+    spmdir.comm_report(spmdir.parse(lowered), pipeline=reporting)
+    assert re.search(f"remark: the cost report {told}", capsys.readouterr().err)
 
 
 def test_own_options_come_before_what_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

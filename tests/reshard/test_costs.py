@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 import spmdir
+from spmdir.core.call import Call
 from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
@@ -46,6 +47,21 @@ def test_an_op_is_found_by_the_types_of_its_operands() -> None:
     assert table().op("aten.arange", ()) == Measured(1e-6, "costs.txt:3")
 
 
+def test_a_line_with_arguments_comes_before_one_for_any_arguments() -> None:
+    costs = parse_costs(
+        'aten.einsum f32[2,2] f32[2,2] {equation = "ab,bc->ac"} = 1\naten.einsum f32[2,2] f32[2,2] = 2', "c"
+    )
+    operands = (TensorMeta((2, 2), "f32"),) * 2
+    assert costs.op("aten.einsum", operands, '{equation = "ab,bc->ac"}') == Measured(1.0, "c:1")
+    assert costs.op("aten.einsum", operands, '{equation = "ab,cb->ac"}') == Measured(2.0, "c:2")
+
+
+def test_the_digest_of_a_table_tells_times_and_not_layout() -> None:
+    one = parse_costs("aten.exp f32[2] = 1\naten.exp f32[4] = 2\n", "c")
+    assert one.digest == parse_costs("# seconds\naten.exp  f32[4] = 2.0\naten.exp f32[02] = 1\n", "d").digest
+    assert one.digest != parse_costs("aten.exp f32[2] = 1\naten.exp f32[4] = 2.0000001\n", "c").digest
+
+
 @pytest.mark.parametrize(
     ("sent", "seconds", "place"),
     [
@@ -80,6 +96,11 @@ def test_groups_of_other_sizes_or_on_more_nodes_are_other_measurements() -> None
         "all_gather \u0664 ranks 1 bytes = 1": "found 'all_gather \u0664 ranks 1 bytes'; expected",
         "aten.mm f32[2,2] = -1": "found '-1' for the time",
         "aten.mm f32[2,2] = inf": "found 'inf' for the time",
+        'aten.einsum f32[2] {equation = "a=b" = 1': "found 'aten.einsum .*; expected `aten.mm",
+        "aten.einsum f32[2] {equation = a->} = 1": "found 'a', expected a literal; write \"a\" if",
+        "aten.sum f32[2] {dim = 0} {dim = 1} = 1": "found 'aten.sum .*; expected `aten.mm",
+        'aten.einsum f32[2] {equation = "a->"}': "found '' for the time of",
+        'all_gather 8 ranks 1 bytes {dim = 0} = 1': "found 'all_gather 8 ranks 1 bytes {dim = 0}'; expected",
         "aten.mmm f32[2,2] = 1": "'aten.mmm' is not an op of torch .*did you mean 'aten.mm'",
         "aten.sum.dim f32[2,2] = 1": "'aten.sum.dim' is not an op of torch",
         "aten.add_.Tensor f32[2] f32[2] = 1": "'aten.add_.Tensor' writes its operand 'self'",
@@ -105,6 +126,7 @@ def test_a_line_that_is_there_twice_is_an_error() -> None:
         ("all_gather 4 ranks 8 bytes", "all_gather 04 ranks 08 bytes"),
         ("all_gather 4 ranks 8 bytes", "all_gather 4 ranks on 1 nodes 8 bytes"),
         ("aten.exp f32[20,0]", "aten.exp f32[020,00]"),
+        ("aten.sum f32[2] {a = [0], b = 1.0}", "aten.sum f32[2]  { b=1.0,a=[ 0 ] }"),
     ],
 )
 def test_spellings_of_one_measurement_are_one(one: str, other: str) -> None:
@@ -122,8 +144,9 @@ all_gather 4 ranks 8 bytes = 1
 all_gather 3 ranks 8 bytes = 1
 all_gather 4 ranks on 2 nodes 8 bytes = 1
 """
-    call = ("aten.mm", (TensorMeta((8, 8), F32), TensorMeta((8, 8), F32)))
-    assert [line.number for line in parse_costs(lines, "c").unused([call], 8, 1)] == [2, 3, 4, 5, 7, 8]
+    call = Call("aten.mm", (TensorMeta((8, 8), F32), TensorMeta((8, 8), F32)), (("a", 1),), ())
+    lines += "aten.mm f32[2,4] f32[4,8] {a = 1} = 1\naten.mm f32[2,4] f32[4,8] {a = 2} = 1\n"
+    assert [line.number for line in parse_costs(lines, "c").unused([call], 8, 1)] == [2, 3, 4, 5, 7, 8, 10]
 
 
 def test_propagate_remarks_on_lines_that_price_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +190,26 @@ func.func @f(%x: tensor<8x4xf32>, %y: tensor<4x8xf32>) -> tensor<8x8xf32> {
     source = problem.nodes[2].source
     times = {s.factors: local_seconds(source.work, machine, [s], [4]) for s in source.strategies("tp", 4, UNSHARDED)}
     assert [factors for factors, seconds in times.items() if seconds == 3.0] == [(0,)]
+
+
+def test_einsums_of_equal_types_have_each_the_time_of_their_equation(tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("""aten.einsum f32[4,4] f32[4,4] {equation = "ab,bc->ac"} = 1e-3
+aten.einsum f32[4,4] f32[4,4] {equation = "ab,cb->ac"} = 2e-3
+aten.cat f32[4,4] f32[4,4] {dim = 0} = 4e-3
+""")
+    text = """spmd.mesh @mesh <a = 1>
+func.func @f(%x: tensor<4x4xf32>) -> tensor<8x4xf32> {
+  %0 = aten.einsum([%x, %x]) {equation = "ab,bc->ac"} : tensor<4x4xf32>
+  %1 = aten.einsum([%x, %x]) {equation = "ab,cb->ac"} : tensor<4x4xf32>
+  %2 = aten.cat([%0, %1]) {dim = 0} : tensor<8x4xf32>
+  return %2 : tensor<8x4xf32>
+}"""
+    pipeline = spmdir.Pipeline("propagate", costs=tmp_path / "c.txt")
+    report = spmdir.comm_report(spmdir.run_passes(spmdir.parse(text), pipeline), pipeline=pipeline)
+    assert {kind: share.seconds for kind, share in report.compute.items() if kind != "inputs"} == {
+        "aten.cat": 4e-3,
+        "aten.einsum": 3e-3,
+    }
 
 
 def test_the_report_says_which_lines_a_time_is_from(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The options of propagate that its function is noted with, as `spmd.decided_by`, and the machine that they say.
 
 The note has the options that later passes and reports go by, topology, costs and memory, where they are not the default
-ones. With symbolic sizes it has all of them, since bind-sizes may have to decide again by them.
+ones, and a digest of the table of costs, since its file may change. With symbolic sizes it has all of them, since
+bind-sizes may have to decide again by them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Memory = Literal["auto", "least"] | Size | None
 def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
     """Note on `function` the pass that decided it, as text; nothing if what is noted has the defaults."""
     function.attributes.pop(NOTE, None)
-    options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in MACHINE]
+    noted = (*MACHINE, "costs-digest")
+    options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in noted]
     if options:
         function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, tuple(options))))
 
@@ -130,16 +132,39 @@ def machine_of(
     return Machine(chosen, noted.memory if memory == "auto" else memory_limit(memory, chosen))
 
 
-def remark_other_machine(function: FuncOp, found: Machine, name: str) -> None:
-    """Print a remark to stderr if the pass `name` goes by another topology than propagate did in this process."""
+def remark_other_machine(function: FuncOp, found: Machine, name: str, pipeline: Pipeline) -> None:
+    """Print a remark to stderr if the pass `name` goes by another topology than propagate did in this process, or by
+    another table of costs than the text notes."""
     noted = noted_machine(function)
-    if noted is not None and noted.topology != found.topology:
-        text = f"{name} prices by {_shown(found.topology)}, and propagate decided by {_shown(noted.topology)}"
-        print(remark(text, location_of(function)), file=sys.stderr)
+    if noted is None:
+        remark_noted_costs(function, found.topology, name, pipeline)
+    elif noted.topology != found.topology:
+        _remark_other(function, name, _shown(found.topology), _shown(noted.topology))
+
+
+def remark_noted_costs(function: FuncOp, found: Topology, name: str, pipeline: Pipeline) -> None:
+    """Print a remark to stderr if the table of costs of `found` is not the one that the text of `function` notes."""
+    if noted_machine(function) is None:
+        remark_other_costs(function, _noted_pass(function, pipeline), found, name)
+
+
+def remark_other_costs(function: FuncOp, decided_by: Any, found: Topology, name: str) -> None:
+    """Print a remark to stderr if the table of costs of `found` is not the one that propagate, as noted, expects."""
+    digest = found.costs.digest if found.costs else ""
+    if decided_by.costs_digest not in ("", digest):
+        prices = f"a table of costs with digest {digest}" if digest else "no table of costs"
+        expected = f"{decided_by.costs} with digest {decided_by.costs_digest}; propagate again, or give that table"
+        _remark_other(function, name, prices, expected)
+
+
+def _remark_other(function: FuncOp, name: str, found: str, expected: str) -> None:
+    text = f"{name} prices by {found}, and propagate decided by {expected}"
+    print(remark(text, location_of(function)), file=sys.stderr)
 
 
 def _shown(topology: Topology) -> str:
-    return topology.name if topology.costs is None else f"{topology.name} and {topology.costs.file}"
+    costs = topology.costs
+    return topology.name if costs is None else f"{topology.name} and {costs.file} with digest {costs.digest}"
 
 
 def _machine_in_text(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
