@@ -71,14 +71,11 @@ def test_results_and_bytes_are_those_of_torchs_own_ring_with_and_without_balance
             assert ours == theirs == keys * (3 + 3 + 4) // 4
 
 
-def _trained(rank: int, path: str, placement: str, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
-    graph, leaves, shardings = _step(placement, arguments)
-    module = spmdir.import_fx(graph, MESH, shardings)
+def _trained(rank: int, path: str, text: str, leaves: list[torch.Tensor], shardings: list[str]) -> list[torch.Tensor]:
+    finish = pipeline(path)
     device_mesh = dist.device_mesh.init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
-    local = [
-        local_tensor(leaf, parse_sharding(shardings[f"input:{index}"]), MESH, rank) for index, leaf in enumerate(leaves)
-    ]
-    return [*spmdir.lower_to_fx(module, device_mesh=device_mesh, pipeline=pipeline(path))(*local)]
+    local = [local_tensor(leaf, parse_sharding(held), MESH, rank) for leaf, held in zip(leaves, shardings, strict=True)]
+    return [*spmdir.lower_to_fx(spmdir.parse(text), device_mesh=device_mesh, pipeline=finish)(*local)]
 
 
 def _step(placement: str, arguments: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor], dict[str, str]]:
@@ -103,11 +100,14 @@ def test_a_llama_is_trained_by_rings_over_zigzag_tokens_simulated_and_on_real_ra
     arguments = (state, torch.randint(0, 32, (2, 64)), torch.randint(0, 32, (2, 64)))
     graph, leaves, shardings = _step(placement, arguments)
     module = spmdir.import_fx(graph, MESH, shardings)
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path)))
+    finish = pipeline(path)
+    texts: dict[str, str] = {}
+    spmdir.run_passes(module, finish, after=lambda name, module: texts.update({name: spmdir.print_ir(module)}))
+    report = spmdir.comm_report(module)
     assert report.by_kind["rotate"].count == 2 * (6 + 6 + 8)  # two layers, forward and backward
     wanted = pytree.tree_leaves(step(*arguments))
-    found = pytree.tree_leaves(spmdir.simulate(module, leaves, pipeline=pipeline(path)))
+    found = pytree.tree_leaves(spmdir.simulate(module, leaves, pipeline=finish))
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-    for local in on_ranks(4, _trained, tmp_path, path, placement, arguments):
+    for local in on_ranks(4, _trained, tmp_path, path, texts["insert-reshard"], leaves, [*shardings.values()]):
         torch.testing.assert_close(local[0], wanted[0], rtol=1e-12, atol=1e-12)
