@@ -23,14 +23,8 @@ from spmdir.dialects.values import signature_name
 from spmdir.runtime.training import OPTIMIZERS
 from tests.models import decisions, plans, shipped, zoo
 
-PIPELINE = (
-    "propagate{topology=flat effort=0},insert-reshard,verify-spmd,lower-reshard{topology=flat},"
-    "fuse-collectives,localize"
-)
-"""Where latencies cost nothing, the ops of models as small as these are sharded too.
-
-The quickest search decides: what is right may not depend on the decision.
-"""
+PIPELINE = "propagate{topology=flat},insert-reshard,verify-spmd,lower-reshard{topology=flat},fuse-collectives,localize"
+"""Where latencies cost nothing, the ops of models as small as these are sharded too."""
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest error allowed, relative to the largest value of the output."""
