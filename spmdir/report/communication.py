@@ -95,8 +95,11 @@ class CommReport:
     def table(self, by: Grouping = "op", rows: int | None = ROWS) -> str:
         """Return a table of the `rows` ops, or lines of source, that take longest; of all if None.
 
-        What is left out is one row together. Each has its bytes of memory traffic and those sent, what bounds it, or
-        what takes longest in it, and where its time is from.
+        What is left out is one row together. Each has its bytes of memory traffic and those sent, what bounds most
+        of its time, and where that is from.
+
+        Raises:
+            UnsupportedError: there is no such table.
         """
         return "\n".join(cost_table(self.ops, by, rows))
 

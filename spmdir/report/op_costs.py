@@ -9,7 +9,7 @@ from typing import Literal
 import attrs
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location
+from spmdir.core.errors import Location, UnsupportedError, shown
 from spmdir.report.shares import Share, table
 
 Grouping = Literal["op", "line"]
@@ -22,7 +22,7 @@ LABELS: dict[Grouping, tuple[str, ...]] = {"op": ("op", "kind", "line"), "line":
 """The first columns of a table."""
 
 COLUMNS = ("count", "ms", "share", "Gflop", "memory", "sent", "bound by", "price of")
-"""The others: of what takes longest in a row stands what bounds it."""
+"""The others: of what bounds the ops of a row stands what bounds most of their time."""
 
 INPUTS = "inputs"
 """What the reading of inputs is called among the kinds of ops."""
@@ -72,14 +72,21 @@ def cost_table(ops: Sequence[OpCost], by: Grouping, rows: int | None = ROWS) -> 
 
     Args:
         rows: the most that there are; None for all.
+
+    Raises:
+        UnsupportedError: there is no such table.
     """
+    if by not in LABELS:
+        raise UnsupportedError(f"a table of costs is by {shown(by)}; expected one of {', '.join(LABELS)}")
+    if rows is not None and (not isinstance(rows, int) or rows < 1):
+        raise UnsupportedError(f"a table of costs has {shown(rows)} rows; expected an int from 1 on, or None for all")
     groups: dict[object, list[OpCost]] = {}
     for at, op in enumerate(ops):
         groups.setdefault(op.line if by == "line" else at, []).append(op)
     ordered = sorted(groups.values(), key=lambda group: -_seconds(group))
-    shown = ordered if rows is None else ordered[:rows]
-    cells = [(*_labels(group[0], by), *_cells(group, ops)) for group in shown]
-    if others := [op for group in ordered[len(shown) :] for op in group]:
+    dearest = ordered if rows is None else ordered[:rows]
+    cells = [(*_labels(group[0], by), *_cells(group, ops)) for group in dearest]
+    if others := [op for group in ordered[len(dearest) :] for op in group]:
         cells.append(("others", *[""] * (len(LABELS[by]) - 1), *_cells(others, ops)))
     return table([(*LABELS[by], *COLUMNS), *cells], range(len(LABELS[by]), len(LABELS[by]) + 6))
 
@@ -94,7 +101,10 @@ def _cells(ops: Sequence[OpCost], among: Sequence[OpCost]) -> tuple[str, ...]:
     part = f"{share.seconds / total:.1%}" if total else ""
     flops = f"{math.fsum(op.flops for op in ops) / 1e9:.4g}"
     memory = size_text(math.fsum(op.traffic for op in ops))
-    return count, ms, part, flops, memory, sent, max(ops, key=lambda op: op.seconds).bound, prices
+    bounds: dict[str, float] = {}
+    for op in ops:
+        bounds[op.bound] = bounds.get(op.bound, 0.0) + op.seconds
+    return count, ms, part, flops, memory, sent, max(bounds, key=bounds.__getitem__), prices
 
 
 def _seconds(ops: Sequence[OpCost]) -> float:

@@ -59,7 +59,7 @@ class BlockEnd:
     Attributes:
         axes: those of the block.
         turns: how many turns of messages there were.
-        reason: "bound met", "no progress" or "effort used up".
+        reason: "near its own bound", "no progress" or "effort used up".
     """
 
     axes: tuple[str, ...]
@@ -129,7 +129,7 @@ class BlockSearch:
             if not decides or any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
             if self.best and gap <= near * (self.least - floor):
-                self.end = attrs.evolve(self.end, turns=turn + 1, reason="bound met")
+                self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
                 break
             if turn + 1 < effort and turn - last >= PATIENCE * effort:
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="no progress")

@@ -39,7 +39,7 @@ def test_what_propagate_needs_is_what_insert_reshard_gives(text: str) -> None:
     assert " needs (" not in ir.print_ir(module)
 
 
-@pytest.mark.parametrize(("effort", "end"), [(1, "1 turn, effort used up"), (100, "turns, bound met")])
+@pytest.mark.parametrize(("effort", "end"), [(1, "1 turn, effort used up"), (100, "turns, near its own bound")])
 def test_it_says_how_the_search_ended_on_each_block_of_axes(
     effort: int, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import CommReport, comm_report
+from spmdir.report.op_costs import OpCost, cost_table
+from spmdir.report.shares import Share
 from spmdir.reshard.costs import parse_costs
 from spmdir.reshard.topology import H100X8, Topology
 
@@ -73,3 +78,25 @@ def test_a_measured_time_names_its_line(report: CommReport) -> None:
     costs = parse_costs("aten.mm bf16[1024,4096] bf16[4096,4096] = 9e-5", "costs.txt")
     measured = next(op for op in report_on(attrs.evolve(H100X8, costs=costs)).ops if op.kind == "aten.mm")
     assert (measured.seconds, measured.bound, measured.share.prices) == (9e-5, "measured", ("costs.txt:1",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("lines",), "a table of costs is by 'lines'; expected one of op, line"),
+        (("op", 0), "a table of costs has 0 rows; expected an int from 1 on, or None for all"),
+        (("op", -1), "a table of costs has -1 rows; expected an int from 1 on, or None for all"),
+    ],
+)
+def test_tables_that_there_are_not_are_errors(report: CommReport, arguments: tuple[Any, ...], error: str) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        report.table(*arguments)
+    assert raised.value.message == error
+
+
+def test_rows_of_several_ops_say_what_bounds_most_of_their_time() -> None:
+    def op(seconds: float, bound: str) -> OpCost:
+        return OpCost("x", "aten.relu", None, Share(1, 0.0, seconds, ("h100x8",)), 0.0, 0.0, bound)
+
+    found = cost_table([op(3e-3, "compute"), op(2e-3, "network"), op(2e-3, "network")], "line")
+    assert "network" in found[1]
