@@ -137,7 +137,7 @@ class PropagatePass(FunctionPass):
             best, solution = self._limited(function, best, searches, machine.memory)
             seconds = best.write(solution)
         if self.explain:
-            text = f"searched in at most {self.effort} turns: {'; '.join(map(str, solution.ends))}"
+            text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print(remark(text, location_of(function)), file=sys.stderr)
         return best.problem, seconds
 

@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.call import Call
 from spmdir.core.dtype import I1
-from spmdir.core.errors import Location, ShardingError
+from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
@@ -78,7 +78,7 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
                 complete |= dict.fromkeys(members)
                 complete[members[-1]] = _replaced(members, note, mesh, rules)
                 continue
-        except ShardingError as error:
+        except SpmdirError as error:
             raise error.about(op.name, location_of(op)) from None
         complete[op] = _as_is(op, rules)
     for op in ops:
@@ -92,11 +92,17 @@ def _as_is(op: AtenOp, rules: RuleSet) -> TorchOp:
 
 
 def _is_whole(members: Sequence[AtenOp], note: Note) -> bool:
-    """Return whether `members` are all ops of the expansion that `note` is of: a pass may have dropped one."""
+    """Return whether `members` are all ops of the expansion that `note` is of, with the shardings of its results.
+
+    A pass may have dropped one, or a text may have others.
+    """
     if len(members) != note.places.count:
         return False
     operands, results = _values(members, note)
     found = zip((*operands, *results), (*note.operands, *note.results), strict=True)
+    made = zip(results, note.made, strict=True)
+    if any(value is not None and (sharding_of(value) or Sharding()) != sharding for value, sharding in made):
+        return False
     inside = {value for op in members for value in op.results} - set(results)
     return all(value is None or value.type == type_ for value, type_ in found) and all(
         user in members for value in inside for user in _users(value)

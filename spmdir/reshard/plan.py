@@ -117,7 +117,7 @@ def least_seconds(
 
 @functools.lru_cache(maxsize=65536)
 def plan_of(reshard: Reshard) -> Plan:
-    """Return the plan of least modelled time, as `plan_reshard` does."""
+    """Return the plan of least modelled time, as `plan_reshard` does; one that is quick to find where that is asked."""
     shape, itemsize, mesh = reshard.shape, reshard.itemsize, reshard.mesh
     _check(shape, reshard.source, reshard.target, mesh)
     steps = _steps(reshard)

@@ -48,7 +48,10 @@ The reshards of a Llama on sub-axes of two axes of 1024 ranks send as many bytes
 """
 
 QUICK_RATIO = 1.5
-"""What a quick search takes its bounds times where FEW_AXES may move: so a plan costs up to as many times the least."""
+"""What a quick search takes its bounds times where FEW_AXES may move.
+
+Plans of 90 reshards took 1 % longer in the mean and 16 % at most; nothing is proved, since the axes are fewer too.
+"""
 
 PlanCost = tuple[float, float, float]
 """A cost to minimise, in this order: ticks, wire bytes, steps."""

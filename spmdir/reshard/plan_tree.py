@@ -46,7 +46,7 @@ class Planner:
         return attrs.evolve(self, is_quick=len(self.mesh.axes) > PRECISE_AXES)
 
     def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
-        """Return the cheapest plan from `source` to `target`.
+        """Return the cheapest plan from `source` to `target`, or a good one that is quick to find.
 
         Raises:
             SpmdirError: there is none.

@@ -42,8 +42,8 @@ UNDECIDED = 3
 NEAR = 0.02
 """A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
 
-PATIENCE = 0.03
-"""The part of all turns after which, without progress, the search ends."""
+PATIENCE = 34
+"""One of so many of all turns may pass without progress until the search ends."""
 
 RISE = 1e-3
 """The part of the bound by which it has to rise to be progress."""
@@ -131,7 +131,7 @@ class BlockSearch:
             if self.best and gap <= near * (self.least - floor):
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
                 break
-            if turn + 1 < effort and turn - last >= PATIENCE * effort:
+            if turn + 1 < effort and (turn - last) * PATIENCE >= effort:
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="no progress")
                 break
         now = self.now

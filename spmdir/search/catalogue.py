@@ -18,6 +18,10 @@ LARGE = 2.0**30
 """Bytes, many enough that the time to start a collective is little beside that to send them."""
 
 
+MEASURED = tuple(4.0**power for power in range(3, 15))
+"""Sizes in bytes at which measured times are looked at."""
+
+
 @attrs.define(frozen=True, slots=False, eq=False)
 class Catalogue:
     """The placements that values of a program may have, by number.
@@ -58,6 +62,7 @@ class Catalogue:
         """Return, [before, after], the seconds to start a reshard on `count` ranks, and those a byte.
 
         Reshards that there are not take infinitely long to start; those whose cost depends on the shape count as such.
+        Where times are measured, no sampled one is less.
         """
 
         def of(size: float) -> np.ndarray:
@@ -70,7 +75,17 @@ class Catalogue:
 
         start, large = of(0.0), of(LARGE)
         start[np.isnan(start)] = np.inf
-        return start, np.where(np.isinf(start), 0.0, (large - np.where(np.isinf(start), 0.0, start)) / LARGE)
+        never = np.isinf(start)
+        start, large = np.where(never, 0.0, start), np.where(never, 0.0, large)
+        each = (large - start) / LARGE
+        if topology.costs is not None:
+            # Measured times lie on no line: one below them leaves it to plans to say which reshard takes longer.
+            times = {size: np.where(never, 0.0, of(size)) for size in MEASURED}
+            for size, found in times.items():
+                start = np.minimum(start, (found - large * size / LARGE) / (1 - size / LARGE))
+            start = np.maximum(start, 0.0)
+            each = np.minimum.reduce([(found - start) / size for size, found in (*times.items(), (LARGE, large))])
+        return np.where(never, np.inf, start), each
 
 
 @lru_cache(maxsize=64)

@@ -91,7 +91,7 @@ class Search:
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
                 found.append((joint_cost(problem.mesh, priced, decision, orders), decision, orders))
-        # Times leave out what holding is worth, which each block keeps or lowers.
+        # Times leave out what holding is worth, which the last block has seen on all axes.
         _, strategies, orders = found[-1] if holding else min(found, key=itemgetter(0))
         cost = joint_cost(problem.mesh, shared, strategies, orders)
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}

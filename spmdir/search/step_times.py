@@ -2,8 +2,8 @@
 
 A step is a collective on axes that have one placement before and one after, a permute, or an exchange, as in
 `spmdir.reshard.moves`; times are those of the planner if all chunks are of one length. Sequences of steps lead through
-the placements that divide the value evenly. Exchanges that make partial values, or take two
-rounds, are left out.
+the placements that divide the value evenly, through partial ones too where plans do not. Exchanges that make partial
+values, or take two rounds, are left out.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ class StepTimes:
         """Return the seconds of the cheapest steps for a value between placements, [before, after]."""
         shape = np.ones(self._parts.shape[1], dtype=int)
         shape[: meta.rank] = meta.shape[: len(shape)]
-        reach = (shape % self._parts == 0).all(1)
+        even = (shape % self._parts == 0).all(1)
+        reach = even.copy()
         for axis in self._axes:
             reach &= np.isin(self._rows[:, axis], self._rows[numbers, axis])
         reach[numbers] = True
-        key = meta.bytes, reach.tobytes()
+        key = meta.bytes, reach.tobytes(), even.tobytes()
         found = self._known.get(key)
         if found is None:
             at = np.flatnonzero(reach)
@@ -78,7 +79,7 @@ class StepTimes:
             found = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
             if not meta.bytes:
                 found[np.isfinite(found)] = 0.0  # what sends nothing is not started either
-            for through in np.flatnonzero((shape % self._parts[at] == 0).all(1)).tolist():
+            for through in np.flatnonzero(even[at]).tolist():
                 np.minimum(found, found[:, through, None] + found[through], out=found)
             self._known[key] = found
         own = (reach.cumsum() - 1)[numbers]

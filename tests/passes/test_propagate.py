@@ -10,6 +10,7 @@ import pytest
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
+from spmdir.report.communication import comm_report
 from spmdir.tools.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
@@ -59,3 +60,31 @@ func.func @f(%x: tensor<64x512xf32>, %w: tensor<512x512xf32>, %v: tensor<512x64x
     said = capsys.readouterr().err
     assert said.startswith(f"in.mlir:2:1: remark: searched in at most {effort} turns: axes a, b: ")
     assert said.endswith(f"{end}\n")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "reduce_scatter 4 ranks 1024 bytes = 100e-6\nreduce_scatter 4 ranks 24576 bytes = 5e-6",
+        "reduce_scatter 4 ranks 1 bytes = 1000000\nreduce_scatter 4 ranks 100 bytes = 1e-9",
+    ],
+)
+def test_times_that_are_measured_on_no_line_are_decided_by_as_they_are(lines: str, tmp_path: Path) -> None:
+    text = """spmd.mesh @mesh <dp = 2, tp = 4>
+func.func @mlp(%x: tensor<16x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+               %w1: tensor<1024x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+               %w2: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> RESULT {
+  %0 = aten.mm(%x, %w1) : tensor<16x4096xf32>
+  %1 = aten.gelu(%0) {approximate = "none"} : tensor<16x4096xf32>
+  %2 = aten.mm(%1, %w2) : tensor<16x1024xf32>
+  return %2 : tensor<16x1024xf32>
+}
+"""
+    result, sharded = "tensor<16x1024xf32>", "{spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}"
+    (tmp_path / "costs.txt").write_text(lines)
+    free, annotated = (
+        comm_report(run_passes(ir.parse(text.replace("RESULT", of)), f"propagate{{costs={tmp_path}/costs.txt}}"))
+        for of in (result, f"({result} {sharded})")
+    )
+    assert free.objective is not None and annotated.objective is not None
+    assert free.objective <= annotated.objective

@@ -72,11 +72,23 @@ def test_ops_of_which_one_is_not_of_the_expansion_cost_what_they_do_by_themselve
     assert "aten.amax" in comm_report(ir.parse(text.replace("ops = 5", "ops = 6"))).compute
 
 
+def test_ops_whose_results_are_sharded_otherwise_than_the_expansion_cost_what_they_do_by_themselves() -> None:
+    text = ir.print_ir(run_passes(ir.parse(program("aten.softmax.int", "<a = 4>")), "propagate{topology=flat},expand"))
+    head, _, last = text.rpartition("= aten.div")
+    line, end, rest = last.partition("\n")
+    assert "aten.softmax.int" in comm_report(ir.parse(text)).compute
+    assert (
+        "aten.div.Tensor"
+        in comm_report(ir.parse(head + "= aten.div" + line.split(" <")[0] + " <>" + end + rest)).compute
+    )
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("[[0, 0]]", "[[0, 9]]", "spmd.expansion names operand 9 of op 0; the expansion has none there"),
         ("ops = 5", "ops = 4", "spmd.expansion names result 0 of op 4; the expansion has none there"),
+        ("ops = 5", "ops = 0", "spmd.expansion is malformed ('ops' is 0)"),
         ("[[4, 0]]", "[4]", "spmd.expansion is malformed"),
         ("needs = #spmd.shardings<@mesh, <a: S(1)>>", "needs = #spmd.shardings<@mesh, <a: S(7)>>", "7"),
     ],

@@ -21,7 +21,7 @@ from tests.search.random_programs import Program, programs
 from tests.search.test_search import problem_of
 
 MESHES = [Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"b": 4, "a": 2}), Mesh({"a": 2, "b": 2, "c": 2})]
-LENGTHS = (4, 8, 64, 1024)
+LENGTHS = (3, 4, 8, 63, 64, 1024)
 OPS = 9
 
 OPTIMAL = 1 + 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -88,6 +89,7 @@ def test_equal_values_learn_prices_together() -> None:
     )
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, H100X8)[1]
     now, chance = BlockSearch(problem, quotient(problem, 10), ("a", "b"), (0, 1), None).now, random.Random(0)
+    # So that there is something to learn: of values that are cut evenly, most prices are exact.
     for price in {id(price): price for price in now.price}.values():
         price *= 0.5
     changed: set[int] = set()
@@ -97,6 +99,30 @@ def test_equal_values_learn_prices_together() -> None:
         changed = {*now.learn()}
         assert changed == {at for at, price in enumerate(now.price) if (price != before[id(price)]).any()}
     assert len(changed) > 1
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+@TOPOLOGIES
+def test_all_decisions_below_a_limit_are_found(topology, turns: int) -> None:
+    module = ir.parse(
+        "spmd.mesh @mesh <a = 2, b = 4>\n"
+        "func.func @f(%0: tensor<64x64xf32>, %1: tensor<64x64xf32>) -> tensor<64x64xf32> {\n"
+        "  %2 = aten.mm(%0, %1) : tensor<64x64xf32>\n  return %2 : tensor<64x64xf32>\n}"
+    )
+    problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, topology)[1]
+    now = BlockSearch(problem, quotient(problem, 10), ("a",), (0,), None).now
+    totals = {}
+    for choice in itertools.product(*(range(len(costs)) for costs in now.cost_rows)):
+        now.assume(choice)
+        totals[choice] = now.total()
+    least = min(totals.values())
+    found = Messages(now)
+    for _ in range(turns):
+        turn(found)
+    limit = least * 1.5 + 1e-9
+    below = {tuple(choice) for choice in found.below(lambda: limit)}
+    assert below == {choice for choice, total in totals.items() if total < limit}
+    assert 0 < len(below) < len(totals)
 
 
 def _descend(now: Assignment) -> None:

@@ -130,7 +130,7 @@ def _read(attribute: Any) -> Note:
     for name, value in entries.items():
         if not isinstance(value, kinds[name]):
             raise ValueError(f"'{name}' is {value}")
-    if type(places["ops"]) is not int:
+    if type(places["ops"]) is not int or places["ops"] < 1:
         raise ValueError(f"'ops' is {places['ops']!r}")
     found = Note(
         entries["op"].data, entries["operands"].data, entries["results"].data,
