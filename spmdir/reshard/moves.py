@@ -75,8 +75,8 @@ def moves(
     """
     steps: list[Step] = []
 
-    def add(kind: str, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
-        step = _move(kind, source, mesh, tuple(axes), to, **given)
+    def add(spec: CollectiveSpec, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
+        step = _move(spec, source, mesh, tuple(axes), to, **given)
         if step is not None:
             steps.append(step)
 
@@ -84,32 +84,32 @@ def moves(
         axes = [axis for axis in free if source[axis].trait == trait]
         return [axis for axis in axes if not has_own_step(source[axis], to)]
 
-    def between(before: str, after: str) -> list[str]:
-        return [spec.name for spec in collectives if (spec.before, spec.after) == (before, after)]
+    def between(before: str, after: str) -> list[CollectiveSpec]:
+        return [spec for spec in collectives if (spec.before, spec.after) == (before, after)]
 
     for place, before in itertools.product(shard_placements, ("replicated", "partial")):
-        for kind in between(before, "shard"):
+        for spec in between(before, "shard"):
             for axes in _choices(of_trait(before, place)):
-                add(kind, axes, place, dim=place.dim)
+                add(spec, axes, place, dim=place.dim)
     for dim in dict.fromkeys(place.dim for place in shard_placements):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
             axes = movable[start:]
-            for kind in between("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
-                add(kind, axes, dim=dim)
-            for kind, place in itertools.product(between("shard", "shard"), shard_placements):
+            for spec in between("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
+                add(spec, axes, dim=dim)
+            for spec, place in itertools.product(between("shard", "shard"), shard_placements):
                 if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
-                    add(kind, axes, place, dim=dim, to_dim=place.dim)
-    for kind in between("partial", "replicated"):
+                    add(spec, axes, place, dim=dim, to_dim=place.dim)
+    for spec in between("partial", "replicated"):
         for axes in _subsets(of_trait("partial", R)):
-            add(kind, axes)
+            add(spec, axes)
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
         if not source.kinds <= {placement.kind}:
             continue
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
-        for kind, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
-            add(kind, chosen, placement, reduction=placement.op)
+        for spec, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
+            add(spec, chosen, placement, reduction=placement.op)
     return (
         *steps,
         *_conversions(source, partial, free, shard_placements, mesh),
@@ -119,13 +119,14 @@ def moves(
 
 @functools.lru_cache(maxsize=65536)
 def _move(
-    kind: str, source: Sharding, mesh: Mesh, axes: tuple[str, ...], to: Placement | None, **given: Any
+    spec: CollectiveSpec, source: Sharding, mesh: Mesh, axes: tuple[str, ...], to: Placement | None, **given: Any
 ) -> Step | None:
-    """Return the step of `kind` that gives `axes` the placement `to`; None if it cannot move them together.
+    """Return the step by a collective that gives `axes` the placement `to`; None if it cannot move them together.
 
     Args:
         given: further arguments of `make_step`.
     """
+    kind = spec.name
     target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
     if not moves_jointly(kind, axes, [source, *([target] if target else [])]):
         return None

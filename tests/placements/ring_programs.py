@@ -36,6 +36,20 @@ def pipeline(path: str, memory: str = "least", topology: str | None = None) -> P
     return Pipeline(passes, plugins=[path], topology=topology)
 
 
+def ring_pipeline(path: str) -> Pipeline:
+    """Return the passes after `propagate`, with the plug-in at `path`: for programs that are decided."""
+    return Pipeline("inline,expand,insert-reshard,lower-reshard,localize", plugins=[path])
+
+
+def ring_program(tensors: list[Tensor], sharding: str, is_causal: bool = True) -> str:
+    """Return the text of `program` with the decision that all ops need their operands with `sharding`, by rings."""
+    lines = program(tensors, sharding, is_causal=is_causal).splitlines()
+    for name, count in ((FORWARD, 3), (BACKWARD, 6)):
+        at = next(at for at, line in enumerate(lines) if f"{name}(" in line)
+        lines[at] += f" needs ({', '.join([f'<{sharding}>'] * count)})"
+    return "\n".join(lines)
+
+
 def program(tensors: list[Tensor], sharding: str, mesh: str = "cp = 4", is_causal: bool = True) -> str:
     """Return the text of a program from queries, keys, values and the gradient of the output to the output and the
     gradients of the first three, all of them with `sharding`."""

@@ -12,7 +12,17 @@ from torch import fx
 import spmdir
 from spmdir.core.sharding import parse_sharding
 from spmdir.simulator.distribution import local_tensor
-from tests.placements.ring_programs import FORWARD, expected, inputs, pipeline, plugin, program, worst
+from tests.placements.ring_programs import (
+    FORWARD,
+    expected,
+    inputs,
+    pipeline,
+    plugin,
+    program,
+    ring_pipeline,
+    ring_program,
+    worst,
+)
 
 MESH = spmdir.Mesh({"cp": 4})
 
@@ -40,22 +50,22 @@ def test_output_and_gradients_are_right_for_uneven_and_empty_shards_of_any_place
     path: str, placement: str, length: int, is_causal: bool
 ) -> None:
     tensors = inputs(length)
-    module = spmdir.parse(program(tensors, f"cp: {placement}", is_causal=is_causal))
-    local = spmdir.run_passes(module, pipeline(path))
+    module = spmdir.parse(ring_program(tensors, f"cp: {placement}", is_causal=is_causal))
+    local = spmdir.run_passes(module, ring_pipeline(path))
     assert "spmd.rotate" in spmdir.print_ir(local)
     assert "all_gather" not in spmdir.print_ir(local)
     spmdir.run_passes(spmdir.parse(spmdir.print_ir(local)), spmdir.Pipeline("verify-spmd", plugins=[path]))
-    found = spmdir.simulate(module, tensors, pipeline=pipeline(path))
+    found = spmdir.simulate(module, tensors, pipeline=ring_pipeline(path))
     assert worst(found, expected(tensors, is_causal)) < 1e-12
 
 
 def test_halves_are_added_and_their_gradients_sent_in_full_precision(path: str) -> None:
     tensors = inputs(64, size=32, dtype=torch.bfloat16)
-    module = spmdir.parse(program(tensors, "cp: ZigZag(2)"))
-    text = spmdir.print_ir(spmdir.run_passes(module, pipeline(path)))
+    module = spmdir.parse(ring_program(tensors, "cp: ZigZag(2)"))
+    text = spmdir.print_ir(spmdir.run_passes(module, ring_pipeline(path)))
     sent = [line.rsplit("x", 1)[1] for line in text.splitlines() if "spmd.rotate" in line]
     assert (sent.count("bf16>"), sent.count("f32>")) == (2 * 3 + 2 * 3, 2 * 4)
-    found = spmdir.simulate(module, tensors, pipeline=pipeline(path))
+    found = spmdir.simulate(module, tensors, pipeline=ring_pipeline(path))
     assert [tensor.dtype for tensor in found] == [torch.bfloat16] * 4
     assert worst(found, expected(tensors)) < 2**-7
 
@@ -179,7 +189,7 @@ class Attention(torch.nn.Module):
 
 @pytest.mark.parametrize("placement", ["S(2)", "ZigZag(2)", "Cyclic(2, 2)"])
 def test_exported_attention_without_gradients_goes_by_rings_too(path: str, placement: str) -> None:
-    tensors = inputs(16)[:3]
+    tensors = inputs(16, heads=3, key_heads=3)[:3]
     shardings = {f"input:{at}": f"cp: {placement}" for at in range(3)}
     module = spmdir.import_fx(torch.export.export(Attention(), tuple(tensors)), MESH, shardings)
     assert "aten.scaled_dot_product_attention(" in spmdir.print_ir(module)

@@ -23,24 +23,25 @@ ROTATED = f"""{HEAD}
         out = aten.add.Tensor(out, {PRODUCT}) if both(m, k)
     return out
 """
-PASSES = "propagate{memory=least},insert-reshard,lower-reshard,localize"
+DECIDED = "insert-reshard,lower-reshard,localize"
+PASSES = f"propagate{{memory=least}},{DECIDED}"
 
 
-def _product(rows: int, inner: int, ranks: int, placement: str = "S(0)") -> str:
+def _product(rows: int, inner: int, ranks: int, placement: str = "S(0)", decided: str = "") -> str:
     """Return a product of a tall matrix and a small one, both and the result with `placement`."""
     given = f"{{spmd.sharding = #spmd.sharding<@mesh, dp: {placement}>}}"
     x, w, y = (f"tensor<{rows}x{inner}xf64>", f"tensor<{inner}x8xf64>", f"tensor<{rows}x8xf64>")
     return f"""spmd.mesh @mesh <dp = {ranks}>
 func.func @f(%x: {x} {given}, %w: {w} {given}) -> ({y} {given}) {{
-  %0 = aten.mm(%x, %w) : {y}
+  %0 = aten.mm(%x, %w) : {y}{decided}
   return %0 : {y}
 }}"""
 
 
-def _pipeline(tmp_path: Path, rules: str) -> spmdir.Pipeline:
+def _pipeline(tmp_path: Path, rules: str, passes: str = PASSES) -> spmdir.Pipeline:
     path = tmp_path / "own.rules"
     path.write_text(rules)
-    return spmdir.Pipeline(PASSES, plugins=[str(path)])
+    return spmdir.Pipeline(passes, plugins=[str(path)])
 
 
 @pytest.mark.parametrize(("placement", "inner"), [("S(0)", 32), ("S(0)", 30), ("S(0)", 5), ("ZigZag(0)", 30)])
@@ -49,7 +50,8 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
 ) -> None:
     torch.manual_seed(0)
     x, w = torch.randn(512, inner, dtype=torch.float64), torch.randn(inner, 8, dtype=torch.float64)
-    module, pipeline = spmdir.parse(_product(512, inner, 4, placement)), _pipeline(tmp_path, ROTATED)
+    ring = f" <dp: {placement}> needs (<dp: {placement}>, <dp: {placement}>)"
+    module, pipeline = spmdir.parse(_product(512, inner, 4, placement, ring)), _pipeline(tmp_path, ROTATED, DECIDED)
     report = spmdir.comm_report(spmdir.run_passes(module, pipeline))
     assert {kind: share.count for kind, share in report.by_kind.items()} == {"rotate": 3}
     (found,) = spmdir.simulate(module, [x, w], pipeline=pipeline)

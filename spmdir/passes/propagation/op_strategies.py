@@ -148,12 +148,12 @@ class OpStrategies:
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
         """Return whether ranks may add in another order than one device.
 
-        They do where they split the sum, unless one rank alone has what is added, as in a lookup; and kernels add the
-        columns of a matrix in blocks, so that the order depends on how many there are.
+        They do where the sum is split, here or before, unless one rank alone has what is added, as in a lookup; and
+        kernels add the columns of a matrix in blocks, so that the order depends on how many there are.
         """
         rule = self.rule
-        if not strategy.factors or rule is None:
-            return False
+        if rule is None or not strategy.factors:
+            return any(p.op in _ADDING for p in strategy.results)
         factor, adds = strategy.factors[0], any(p.op in _ADDING for p in strategy.results)
         if strategy.rewrite == "local":
             return rule.has_ring(strategy) or (adds and strategy.text is not None)
