@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 
 from spmdir.core.call import Call, Local
-from spmdir.core.errors import ParseError, SpmdirError
+from spmdir.core.errors import ParseError
 from spmdir.core.placement.standard import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
@@ -87,7 +87,7 @@ class OpRule(RuleInstance):
                 with self.rules.clock:
                     listed = [one for one in self._list(count, sharded, plugins) if isinstance(one, Strategy)]
                     self._known[key] = tuple(dict.fromkeys(listed))
-            except SpmdirError:
+            except BaseException:
                 del self._known[key]
                 raise
         found = self._known[key]

@@ -123,8 +123,10 @@ class _Reader:
             size = self.rule.factors[factor].size
             if not suits(placement, size, self.count):
                 raise NotOfThisCall("{} ranks cannot shard {} elements so", self.count, size)
-            if not all(shard_lengths(((placement, sharded.of(factor)), (placement, self.count)), size)):
-                raise NotOfThisCall("{}", too_small(size, self.count * sharded.of(factor), 1))
+            outer = sharded.of(factor)  # the ranks of other axes, which may shard it in another way
+            first = placement if outer == 1 or suits(placement, size, outer) else Shard(placement.dim)
+            if not all(shard_lengths(((first, outer), (placement, self.count)), size)):
+                raise NotOfThisCall("{}", too_small(size, self.count * outer, 1))
 
     def check_ring(self, ring: Statement, sharded: ShardCounts) -> None:
         """Raise RuleError unless the strategy shards what `ring` is over, NotOfThisCall if its ranks are too many."""

@@ -477,6 +477,13 @@ def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     assert judge(case, list(zip("xy", rows, strict=True)), mesh).fault is None
 
 
+def test_placements_that_cannot_shard_over_the_ranks_of_other_axes_are_no_error_beside_them():
+    uneven = plugins("Taken(0, 1)", "Ragged(0, [2, 6])")
+    rule = next(prepared(at).rule for at, given in enumerate(SAMPLES) if given.op == "aten.cumsum")
+    for outer in rule.strategies(3, placements=uneven):
+        assert rule.strategies(2, shard_counts([(outer, 3)]), uneven)
+
+
 def _fits(case: Case, pair: Sequence[Strategy], counts: Sequence[int]) -> bool:
     """Return whether shapes can be placed so, which the type check asks beside the strategies."""
     mesh = Mesh({"x": counts[0], "y": counts[1]})
