@@ -42,7 +42,7 @@ bench: env
 fuzz: env
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
-# Random programs of fewer than ten ops, decided and compared with the best of all decisions; half an hour.
+# Random programs of fewer than ten ops, decided and compared with the best of all decisions; long.
 decisions: env
 	$(BIN)/python -m tests.search.compare_exhaustively
 

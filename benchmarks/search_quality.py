@@ -96,13 +96,11 @@ def tried_exhaustively(count: int) -> tuple[list[Row], str]:
 
     Returns: beside it, the text of the program that is decided worst; empty if all decisions are the best.
     """
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-
     from spmdir.core.mesh import Mesh
     from spmdir.search.certificate.certificate import certify
     from spmdir.search.solve import solve
     from tests.search.exhaustive import optimum
-    from tests.search.random_programs import programs
+    from tests.search.random_programs import for_each, programs
     from tests.search.test_search import problem_of
 
     meshes = [Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"b": 4, "a": 2})]
@@ -110,15 +108,6 @@ def tried_exhaustively(count: int) -> tuple[list[Row], str]:
     ratios: list[float] = []
     bounds: list[float] = []
 
-    @seed(0)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs(meshes, ops=4, lengths=(4, 8, 64, 1024)))
     def run(program) -> None:
         problem = problem_of(program.text)
         cost = solve(problem).cost
@@ -128,7 +117,7 @@ def tried_exhaustively(count: int) -> tuple[list[Row], str]:
             found.setdefault(ratios[-1], program.text)
             bounds.append(certify(problem, cost).lower_bound / best.cost)
 
-    run()
+    for_each(run, programs(meshes, ops=4, lengths=(4, 8, 64, 1024)), count)
     optimal = 100 * sum(ratio < OPTIMAL for ratio in ratios) / len(ratios)
     tight = 100 * sum(ratio > 1 - 1e-3 for ratio in bounds) / len(bounds)
     worst = max(ratios)

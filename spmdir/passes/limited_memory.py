@@ -16,13 +16,10 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.finish import copied
 from spmdir.passes.live_memory import live_memory
-from spmdir.passes.pipeline import Pipeline, parse_steps, run_passes
+from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
 from spmdir.reshard.buffers import BUFFERS
 from spmdir.reshard.cost import local_bytes
 from spmdir.search.timeline import Timeline, live_bytes
-
-_LOCALIZING = "expand,insert-reshard,lower-reshard,localize"
-"""The passes that take a decided program to that of one rank."""
 
 MOST_BUFFERS = max(map(len, BUFFERS.values()))
 """The most buffers that a collective allocates; what ops hold inside is counted as often."""
@@ -114,7 +111,9 @@ def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
     Raises:
         SpmdirError: it cannot be partitioned.
     """
-    local = run_passes(copied(module), pipeline.with_steps(parse_steps(_LOCALIZING)))
+    # fuse-collectives asks what its own result holds.
+    steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
+    local = run_passes(copied(module), pipeline.with_steps(steps))
     memories = [live_memory(one, ir.mesh(local), pipeline.rules, {}) for one in ir.functions(local)]
     return max(max(live_bytes(memory.buffers)) for memory in memories)
 

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from spmdir.passes.fusion.terms import Rewrite
     from spmdir.rules.rule_set import RuleSet
 
-STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+PARTITIONING = "expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+"""The passes that take a decided program to that of one rank, in the standard pipeline."""
+
+STANDARD = f"inline,propagate,{PARTITIONING}"
 """The standard pipeline, from an imported program to the program of one rank."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"

@@ -74,8 +74,7 @@ class Search:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        priced = shared.holding_at(holding, copy_holding)
-        decided_for = as_if_repeated(priced, LAYERS)
+        decided_for = as_if_repeated(shared.holding_at(holding, copy_holding), LAYERS)
         axes, joints, orders = problem.mesh.axis_names, None, ()
         ends: list[BlockEnd] = []
         found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
@@ -90,10 +89,9 @@ class Search:
             ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
-                found.append((joint_cost(problem.mesh, priced, decision, orders), decision, orders))
+                found.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
         # Times leave out what holding is worth, which the last block has seen on all axes.
-        _, strategies, orders = found[-1] if holding else min(found, key=itemgetter(0))
-        cost = joint_cost(problem.mesh, shared, strategies, orders)
+        cost, strategies, orders = found[-1] if holding else min(found, key=itemgetter(0))
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
         return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends))
 

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 
 import attrs
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from spmdir.core.mesh import Mesh
 from spmdir.reshard.topology import FLAT, H100X8, Topology
 from spmdir.search.solve import solve
 from tests.search.exhaustive import optimum
-from tests.search.random_programs import Program, programs
+from tests.search.random_programs import Program, for_each, programs
 from tests.search.test_search import problem_of
 
 MESHES = [Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"b": 4, "a": 2}), Mesh({"a": 2, "b": 2, "c": 2})]
@@ -46,15 +45,6 @@ def compare(count: int, first: int, limit: int, meshes: Sequence[Mesh] = MESHES)
     """Return how many programs were compared, each on two topologies, and the texts of those that are decided worse."""
     compared, worse = 0, list[str]()
 
-    @seed(first)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs(meshes, ops=OPS, lengths=LENGTHS))
     def run(program: Program) -> None:
         nonlocal compared
         for topology in (FLAT, H100X8):
@@ -63,7 +53,7 @@ def compare(count: int, first: int, limit: int, meshes: Sequence[Mesh] = MESHES)
             if found is not None and found > OPTIMAL:
                 worse.append(f"// {found:.6f} times the best on {topology.name}\n{program.text}")
 
-    run()
+    for_each(run, programs(meshes, ops=OPS, lengths=LENGTHS), count, first)
     return compared, worse
 
 

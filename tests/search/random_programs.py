@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import attrs
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from spmdir.core.mesh import Mesh
@@ -117,3 +118,19 @@ def programs(draw: st.DrawFn, meshes: Sequence[Mesh], ops: int = 8, lengths: Seq
     body = "\n  ".join([*lines, end])
     text = f"spmd.mesh @mesh {mesh}\n\nfunc.func @main({head}) -> ({tail}) {{\n  {body}\n}}\n"
     return Program(text, tuple(inputs))
+
+
+def for_each(run: Callable[[Program], None], drawn: st.SearchStrategy[Program], count: int, first: int = 0) -> None:
+    """Call `run` with `count` programs, the same each time.
+
+    Args:
+        first: the seed of the random numbers.
+    """
+    every = settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(first)(every(given(drawn)(run)))()

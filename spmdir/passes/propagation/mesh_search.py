@@ -17,7 +17,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.finish import bound, copied
 from spmdir.passes.live_memory import live_memory
-from spmdir.passes.pipeline import Pipeline, parse_steps, run_passes
+from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
 from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
 from spmdir.passes.propagation.op_strategies import rules_of
 from spmdir.passes.propagation.sub_axes import fits
@@ -26,8 +26,8 @@ from spmdir.search.problem import Problem
 from spmdir.search.solve import Search, Solution
 from spmdir.search.timeline import live_bytes, peak_step
 
-_FOLLOWING = "expand,insert-reshard,lower-reshard,fuse-collectives,localize"
-"""The passes that take a decided program to that of one rank, in the standard pipeline."""
+_NODE = "node {} of the search"
+"""The name of the location of an op of a copy: its node."""
 
 
 class MeshSearch:
@@ -57,6 +57,7 @@ class MeshSearch:
     ):
         self.function, self.makers, self.problem, self.pipeline = function, makers, problem, pipeline
         self._is_even, self._rules = is_even, rules_of(problem)
+        self._nodes = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self.free = self._search.solution()
@@ -102,7 +103,7 @@ class MeshSearch:
         Raises:
             SpmdirError: it cannot be partitioned.
         """
-        local = run_passes(self._copy(), self.pipeline.with_steps(parse_steps(_FOLLOWING)))
+        local = run_passes(self._copy(), self.pipeline.with_steps(parse_steps(PARTITIONING)))
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self.pipeline.rules, {})
         at = peak_step(memory.buffers)
         live: list[tuple[int, bool, float]] = []
@@ -124,7 +125,7 @@ class MeshSearch:
         ops = self.function.body.block.ops, ir.functions(copy)[0].body.block.ops
         for old, new in zip(*ops, strict=True):
             if isinstance(old, ValueOp) and old in nodes:
-                new.location = NameLoc(StringAttr(str(nodes[old])), new.location)
+                new.location = NameLoc(StringAttr(_NODE.format(nodes[old])), new.location)
         examples = open_sizes(copy).hints
         return bound(copy, examples, self.pipeline) if examples else copy
 
@@ -136,7 +137,10 @@ class MeshSearch:
         if isinstance(source, BlockArgument):
             results, position = self.problem.nodes[source.index].results, 0
         elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):
-            results, position = self.problem.nodes[int(source.op.location.desc.data)].results, source.index
+            node = self._nodes.get(source.op.location.desc.data)
+            if node is None:
+                return None
+            results, position = self.problem.nodes[node].results, source.index
         else:
             return None
         return results[position if position < len(results) else 0], source is not value
