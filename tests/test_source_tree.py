@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = (
-    "core", "placements", "rules", "reshard", "search", "dialects", "plugins", "passes", "torch_interop", "lowering",
-    "simulator", "importer", "runtime", "report", "checking", "__init__", "tools",
+    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "passes", "torch_interop",
+    "lowering", "simulator", "importer", "runtime", "report", "checking", "__init__", "tools",
     "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its names."""
@@ -33,6 +33,7 @@ SAME_NAME = {
     "inline": "calls between functions in passes; values of a graph in lowering",
     "locations": "the call stacks of fx nodes in importer; the text of locations in dialects",
     "parser": "of symbolic sizes in core; of rules in rules",
+    "program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
     "replacement": "of collectives by rewrites in passes; of ops by expansions in rules",
     "ring": "the ops of rings in dialects; how they are emitted in lowering",
@@ -42,10 +43,12 @@ SAME_NAME = {
 
 
 SAME_CLASS = {
+    "Buffer": "of a program in a given order in search; of one whose order is open in schedule",
     "Collective": "the base of ops in dialects; a term of rewrites in passes",
     "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
     "Layout": "the factors of a call's tensors in rules; strides in torch_interop",
+    "Program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "Reduction": "what partial placements reduce by in core; how one is emitted in lowering",
     "Result": "a node of the syntax of rules; a result of a program in runtime",
     "Share": "of a part in reshard; of the bytes of a report",

@@ -1,0 +1,96 @@
+"""The program of one rank as a scheduler sees it: tasks that keep the accelerator busy, what they send and what they hold.
+
+Tasks and buffers are numbered by their places in `Program.tasks` and `Program.buffers`. Times are seconds on the rank.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class Transfer:
+    """What a collective sends, beside the accelerator's own work.
+
+    Attributes:
+        stream: its communicator: transfers of one stream run one after the other, in program order.
+        axes: the mesh axes of its groups.
+        fixed: seconds of latency and rounds, in which no link is busy.
+        intra, inter: seconds that the links within nodes, and those between nodes, are busy at full bandwidth.
+        wire: bytes that a rank sends.
+    """
+
+    stream: str
+    axes: tuple[str, ...]
+    fixed: float
+    intra: float
+    inter: float
+    wire: float
+
+    @property
+    def seconds(self) -> float:
+        """The time that it takes alone."""
+        return self.fixed + max(self.intra, self.inter)
+
+
+@attrs.frozen
+class Buffer:
+    """Memory of one tensor, or of several that share it.
+
+    Attributes:
+        name: of the value that it is allocated for.
+        bytes: on the rank that holds most.
+        kind: one of `spmdir.search.timeline.CLASSES`.
+    """
+
+    name: str
+    bytes: float
+    kind: str
+
+
+@attrs.frozen
+class Task:
+    """An op of the program of one rank, or several that are moved together.
+
+    Attributes:
+        name: of its first result.
+        op: the op that it is, as `aten.mm` or `spmd.all_gather_start`.
+        path: of the module that it is from, as `layers.0.attention`.
+        seconds: that it keeps the accelerator busy: the kernels of an op, packing at a start, unpacking at a wait.
+        needs: the tasks whose results it reads.
+        makes: the buffers that it allocates.
+        reads: the buffers that it needs; a view needs the buffer that it views.
+        transient: bytes that it holds only while it runs.
+        transfer: of a collective that it starts, which is sent once the task itself has run.
+        waits: the task that started what it waits for.
+        is_blocking: whether it waits for its own transfer: whether it is a collective that starts and waits in one.
+    """
+
+    name: str
+    op: str
+    path: str
+    seconds: float
+    needs: tuple[int, ...] = ()
+    makes: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
+    transient: float = 0.0
+    transfer: Transfer | None = None
+    waits: int | None = None
+    is_blocking: bool = False
+
+
+@attrs.frozen
+class Program:
+    """What one rank runs.
+
+    Attributes:
+        tasks: in an order in which they may run.
+        buffers: those of inputs, and those that tasks allocate; one is freed after the last task that reads it.
+        inputs: the buffers that are live from the start to the end, as callers hold arguments.
+        outputs: the buffers that are live to the end.
+    """
+
+    tasks: tuple[Task, ...]
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
