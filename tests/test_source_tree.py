@@ -32,11 +32,13 @@ SAME_NAME = {
     "halo": "the halo exchange: its op in dialects, its emitter in lowering",
     "inline": "calls between functions in passes; values of a graph in lowering",
     "locations": "the call stacks of fx nodes in importer; the text of locations in dialects",
+    "memory": "what is live in an order of tasks in schedule; the report of it in report",
     "parser": "of symbolic sizes in core; of rules in rules",
     "program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
     "replacement": "of collectives by rewrites in passes; of ops by expansions in rules",
     "ring": "the ops of rings in dialects; how they are emitted in lowering",
+    "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
     "values": "of the IR in dialects; of torch in torch_interop; random ones in checking",
 }
 """Names that several files of spmdir have, and what each of the files is."""

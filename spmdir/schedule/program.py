@@ -1,4 +1,4 @@
-"""The program of one rank as a scheduler sees it: tasks that keep the accelerator busy, what they send and what they hold.
+"""The program of one rank as a scheduler sees it: tasks that keep the accelerator busy, what they send and hold.
 
 Tasks and buffers are numbered by their places in `Program.tasks` and `Program.buffers`. Times are seconds on the rank.
 """
@@ -49,6 +49,14 @@ class Buffer:
 
 
 @attrs.frozen
+class Stage:
+    """A part of a task: the buffers that it allocates, and those that it needs."""
+
+    makes: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
+
+
+@attrs.frozen
 class Task:
     """An op of the program of one rank, or several that are moved together.
 
@@ -58,9 +66,11 @@ class Task:
         path: of the module that it is from, as `layers.0.attention`.
         seconds: that it keeps the accelerator busy: the kernels of an op, packing at a start, unpacking at a wait.
         needs: the tasks whose results it reads.
-        makes: the buffers that it allocates.
-        reads: the buffers that it needs; a view needs the buffer that it views.
-        transient: bytes that it holds only while it runs.
+        makes: the buffers that it allocates for others.
+        reads: the buffers of others that it needs; a view needs the buffer that it views.
+        transient: bytes that it holds beside these while it runs, at most.
+        stages: what it allocates and needs step by step, buffers of its own included, where that says more than
+            `makes`, `reads` and `transient`: an operand may be freed before the result is made.
         transfer: of a collective that it starts, which is sent once the task itself has run.
         waits: the task that started what it waits for.
         is_blocking: whether it waits for its own transfer: whether it is a collective that starts and waits in one.
@@ -74,6 +84,7 @@ class Task:
     makes: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
     transient: float = 0.0
+    stages: tuple[Stage, ...] = ()
     transfer: Transfer | None = None
     waits: int | None = None
     is_blocking: bool = False

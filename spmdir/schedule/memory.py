@@ -1,0 +1,98 @@
+"""The memory that a program holds while its tasks run in some order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from spmdir.schedule.program import Program, Stage, Task
+
+Change = tuple[tuple[int, ...], tuple[int, ...]]
+"""The buffers that are allocated as a stage begins, and those that are freed as it ends."""
+
+
+class Memory:
+    """What is live before the next task of a program: it is told task by task which one that is.
+
+    Attributes:
+        live: the numbers of the buffers, in the order in which they were allocated.
+        bytes: of these together.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.live: dict[int, None] = dict.fromkeys(program.inputs)
+        self.bytes = sum(program.buffers[buffer].bytes for buffer in self.live)
+        self._readers = [0] * len(program.buffers)
+        for task in program.tasks:
+            for buffer in _read(task):
+                self._readers[buffer] += 1
+        for buffer in (*program.inputs, *program.outputs):
+            self._readers[buffer] += 1  # whoever called the program
+
+    def peak(self, task: int) -> float:
+        """Return the most bytes that are live while `task` runs, if it is the next."""
+        live, most = self.bytes, 0.0
+        for makes, frees in self._changes(self.program.tasks[task]):
+            live += self._size(makes)
+            most = max(most, live)
+            live -= self._size(frees)
+        return most + (0.0 if self.program.tasks[task].stages else self.program.tasks[task].transient)
+
+    def growth(self, task: int) -> float:
+        """Return how many bytes more are live after `task` than before, if it is the next; fewer are negative."""
+        return sum(self._size(makes) - self._size(frees) for makes, frees in self._changes(self.program.tasks[task]))
+
+    def run(self, task: int) -> None:
+        """Run `task` next."""
+        for _ in self.moments(task):
+            pass
+
+    def moments(self, task: int) -> Iterator[float]:
+        """Run `task` next, and yield the bytes that are live in each of its stages, while `live` says which."""
+        found = self.program.tasks[task]
+        changes = self._changes(found)
+        for buffer in _read(found):
+            self._readers[buffer] -= 1
+        for makes, frees in changes:
+            self.live.update(dict.fromkeys(makes))
+            self.bytes += self._size(makes)
+            yield self.bytes + (0.0 if found.stages else found.transient)
+            for buffer in frees:
+                del self.live[buffer]
+            self.bytes -= self._size(frees)
+
+    def _size(self, buffers: Iterable[int]) -> float:
+        return sum([self.program.buffers[buffer].bytes for buffer in buffers])
+
+    def _changes(self, task: Task) -> list[Change]:
+        """Return what each stage of a task allocates and frees, if it is the next."""
+        stages = task.stages or (Stage(task.makes, task.reads),)
+        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+        read = set(_read(task))
+        frees: list[list[int]] = [[] for _ in stages]
+        for buffer, at in last.items():
+            if self._readers[buffer] == (buffer in read):
+                frees[at].append(buffer)
+        return [(stage.makes, tuple(free)) for stage, free in zip(stages, frees, strict=True)]
+
+
+def _read(task: Task) -> Iterable[int]:
+    """Return the buffers of others that a task reads, each once."""
+    return dict.fromkeys(task.reads)
+
+
+def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[float]:
+    """Return the most bytes that are live while each task runs, by task.
+
+    Args:
+        order: of the tasks; as they are numbered if None.
+    """
+    memory, found = Memory(program), [0.0] * len(program.tasks)
+    for task in range(len(program.tasks)) if order is None else order:
+        found[task] = max(memory.moments(task))
+    return found
+
+
+def peak_bytes(program: Program, order: Sequence[int] | None = None) -> float:
+    """Return the most bytes that are live at once; inputs are before the first task."""
+    return max([sum(program.buffers[buffer].bytes for buffer in program.inputs), *live_bytes(program, order)])
