@@ -23,38 +23,50 @@ from spmdir.dialects.attributes import PendingType, meta_of, pending_type, print
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
-from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, START, Clause, CollectiveSpec
+from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, START, STREAM, Clause, CollectiveSpec
 from spmdir.reshard.collectives import SHIPPED, collective, collectives
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.steps import Step, make_step, transition
 
 
 class SpmdOp(ValueOp):
-    """Base of the ops that take one tensor and give one."""
+    """Base of the ops that take one tensor and give one, or several and as many."""
 
     PARENTHESISED: ClassVar[bool] = False
     traits = traits_def(Pure())
 
+    @property
+    def may_take_several(self) -> bool:
+        """Whether the op may do several tensors at once; each result is that of the operand at its place."""
+        return False
+
     def check_counts(self) -> None:
-        if len(self.operands) != 1 or len(self.results) != 1:
+        operands, results = len(self.operands), len(self.results)
+        if (operands, results) != (1, 1) and not (self.may_take_several and operands == results > 1):
             self.check_states()
         super().check_counts()
 
     def check_states(self) -> None:
-        """Raise VerifyException for more than one operand and one result: the op keeps no state."""
+        """Raise VerifyException for other numbers of operands and results: the op keeps no state."""
         found = f"{len(self.operands)} operands and {len(self.results)} results"
-        raise VerifyException(f"has {found}; expected one each")
+        raise VerifyException(f"has {found}; expected {'as many of each' if self.may_take_several else 'one each'}")
+
+    @property
+    def pairs(self) -> Sequence[tuple[SSAValue, SSAValue]]:
+        """Return each tensor that the op takes, states left out, with what it becomes."""
+        count = len(self.operands) if self.may_take_several else 1
+        return list(zip(self.operands[:count], self.results[:count], strict=True))
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
-        source, target = self.operands[0], self.results[0]
-        before, after = global_type(source, mesh), global_type(target, mesh)
-        if before is None or after is None:
-            raise VerifyException("works on tensors alone")
-        if before.dtype != after.dtype:
-            raise VerifyException(f"changes the element type from {before.dtype} to {after.dtype}")
-        if before.shape != after.shape:
-            raise VerifyException(f"changes the global shape from {list(before.shape)} to {list(after.shape)}")
+        for source, target in self.pairs:
+            before, after = global_type(source, mesh), global_type(target, mesh)
+            if before is None or after is None:
+                raise VerifyException("works on tensors alone")
+            if before.dtype != after.dtype:
+                raise VerifyException(f"changes the element type from {before.dtype} to {after.dtype}")
+            if before.shape != after.shape:
+                raise VerifyException(f"changes the global shape from {list(before.shape)} to {list(after.shape)}")
 
     @property
     def source(self) -> Sharding | None:
@@ -70,7 +82,9 @@ class SpmdOp(ValueOp):
 class Collective(SpmdOp):
     """Base of the ops that take a tensor from one sharding to another; the result's sharding must be the legal one.
 
-    What each declares is its `SPEC`, from which follow the clauses of its text, its accessors and its verifier.
+    What each declares is its `SPEC`, from which follow the clauses of its text, its accessors and its verifier. One
+    that takes several tensors is a bucket: it does to each what it would do to it alone, with one message for all.
+    Members are packed in the order of the operands. A clause of a dimension is one number for all members, or a list.
     """
 
     SPEC: ClassVar[CollectiveSpec]
@@ -101,6 +115,15 @@ class Collective(SpmdOp):
     def reduction(self) -> str | None:
         """The reduction that is done (all_reduce, reduce_scatter) or left to be done (partition)."""
         return self._argument("reduction")
+
+    @property
+    def stream(self) -> str | None:
+        """The communicator that a start runs on; None for the one of its axes."""
+        return self._argument(STREAM.argument)
+
+    @property
+    def may_take_several(self) -> bool:
+        return self.spec.may_be_bucketed
 
     def _argument(self, name: str) -> Any:
         given: Any = self.properties.get("arguments")
@@ -153,14 +176,9 @@ class Collective(SpmdOp):
         Args:
             states: what the ranks keep for it, by `step_state`; the op gives the new one after its result.
         """
-        given = {
-            "axes": step.axes if cls.SPEC.names_axes else None,
-            "dim": step.dim,
-            "to_dim": step.to_dim,
-            "reduction": step.reduction,
-            **dict(step.others),
-        }
-        arguments = tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
+        if not states:
+            return cls.bucket([step], [value], location)
+        arguments = _arguments(cls.SPEC, [step])
         shardings = [step.target, *map(sharding_of, states)]
         metas = [meta_of(held.type) for held in (value, *states)]
         return cls.build_op([value, *states], metas, arguments, shardings, location=location)  # type: ignore
@@ -169,18 +187,45 @@ class Collective(SpmdOp):
     def result_type(cls, meta: TensorMeta | None) -> Attribute:
         return pending_type(meta) if cls.IS_START and meta else type_of(meta)
 
+    @classmethod
+    def bucket(
+        cls, steps: Sequence[Step], values: Sequence[SSAValue], location: Any = None, stream: str | None = None
+    ) -> Self:
+        """Return the op that does or starts `steps`, of this collective, on `values` at once.
+
+        Args:
+            steps: of one kind, on the same axes and with one reduction.
+            stream: of a start: its communicator; None for the one of its axes.
+        """
+        arguments = _arguments(cls.SPEC, steps, stream)
+        metas = [meta_of(value.type) for value in values]
+        return cls.build_op(values, metas, arguments, [step.target for step in steps], location=location)  # type: ignore
+
     def step(self, mesh: Mesh) -> Step:
         """Return the step that it does; the planner never plans those of some collectives, such as broadcast.
 
         Raises:
             ShardingError: the operand or the result has no sharding.
         """
-        source, target, spec = self.source, self.target, self.spec
+        return self.steps(mesh)[0]
+
+    def steps(self, mesh: Mesh) -> tuple[Step, ...]:
+        """Return the step that it does to each tensor that it takes.
+
+        Raises:
+            ShardingError: an operand or a result has no sharding.
+        """
+        return tuple(self._step(index, mesh) for index in range(len(self.pairs)))
+
+    def _step(self, index: int, mesh: Mesh) -> Step:
+        (source, target), spec = map(sharding_of, self.pairs[index]), self.spec
         if source is None or target is None:
             raise ShardingError(f"{self.name} needs the shardings of its operand and of its result; {self._lacking()}")
         axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)
-        others = tuple((name, value) for name, value in self._given().items() if name not in STANDARD_ARGUMENTS)
-        return Step(spec.name, axes, source, target, self.dim, self.to_dim, self.reduction, others)
+        given = self.given(index)
+        dim, to_dim, reduction = (given.get(name) for name in STANDARD_ARGUMENTS[1:])
+        others = tuple((name, value) for name, value in given.items() if name not in STANDARD_ARGUMENTS)
+        return Step(spec.name, axes, source, target, dim, to_dim, reduction, others)
 
     def states(self, mesh: Mesh) -> tuple[StepState, ...]:
         """Return what the ranks keep for it: its operands but the first, and its results but the first."""
@@ -209,10 +254,15 @@ class Collective(SpmdOp):
         which = "operand" if self.source is None else "result"
         return f"found none on the {which}, write it behind its type: `<dp: S(0)>`"
 
-    def _given(self) -> dict[str, Any]:
-        """Return the arguments that a transition has."""
-        names = {clause.argument for clause in self.spec.clauses}
-        return {name: value for name, value in self.argument.items() if name in names}
+    def given(self, index: int) -> dict[str, Any]:
+        """Return the arguments that the transition of member `index` has."""
+        argument, found = self.argument, {}
+        for clause in self.spec.clauses:
+            if clause.argument in argument:
+                value: Any = argument[clause.argument]
+                is_list = clause.kind == "dim" and isinstance(value, tuple)
+                found[clause.argument] = value[index] if is_list else value
+        return found
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -223,35 +273,90 @@ class Collective(SpmdOp):
             )
         argument = self.argument
         for clause in self.spec.clauses:
-            if clause.argument in argument and not clause.holds(argument[clause.argument]):
-                raise VerifyException(f"expected {clause.expected}, found {argument[clause.argument]!r}")
+            if clause.argument in argument:
+                self._check_clause(clause, argument[clause.argument])
         for axis in self.axes:
             mesh.require(axis)
         self._check_pending()
-        shape, given = global_shape(self.operands[0], mesh), self._given()
-        legal = transition(self.spec.name, self.source, mesh, shape, target=self.target, **given)
-        if legal != self.target:
-            raise ShardingError(f"{self.name} of <{self.source}> gives <{legal}>, found <{self.target}>")
+        self._check_stream()
+        self._check_members()
+        for index, (value, result) in enumerate(self.pairs):
+            self._check_transition(index, value, result, mesh)
         if self.spec.traffic is None:
             self._check_states(mesh)
         for clause in self.spec.clauses:
             if clause.kind == "rank" and clause.argument in argument:
                 self._check_rank(clause, mesh)
 
+    def _check_clause(self, clause: Clause, value: Any) -> None:
+        count = len(self.pairs)
+        if clause.kind == "dim" and isinstance(value, tuple) and count > 1:
+            if len(value) != count or not all(map(clause.holds, value)):
+                raise VerifyException(
+                    f"says {clause.keyword} {list(value)} of {count} tensors; expected one number, or one for each"
+                )
+        elif not clause.holds(value):
+            raise VerifyException(f"expected {clause.expected}, found {value!r}")
+
+    def _check_transition(self, index: int, value: SSAValue, result: SSAValue, mesh: Mesh) -> None:
+        source, target = sharding_of(value), sharding_of(result)
+        if source is None or target is None:
+            raise VerifyException(f"member {index} of the bucket has no sharding before it or after it; write both")
+        shape = global_shape(value, mesh)
+        legal = transition(self.spec.name, source, mesh, shape, target=target, **self.given(index))
+        if legal != target:
+            raise ShardingError(f"{self.name} of <{source}> gives <{legal}>, found <{target}>")
+
+    def _check_members(self) -> None:
+        held = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
+        if len(self.pairs) > 1 and any(sharding is not None and sharding.is_inexact for sharding in held):
+            raise ShardingError("joins values of which one loses precision on its way; such a value goes by itself")
+        found = dict.fromkeys(meta.dtype for value, _ in self.pairs if (meta := meta_of(value.type)) is not None)
+        if len(found) > 1:
+            raise VerifyException(
+                f"takes tensors of element types {', '.join(map(str, found))}; a message has one: make a bucket of each"
+            )
+
+    def _check_stream(self) -> None:
+        name = self.stream
+        if name is not None and not (self.IS_START and isinstance(name, str) and name.isidentifier()):
+            raise VerifyException(f"runs on stream {name!r}; expected a name, as in `stream prefetch`, and on a start")
+
     def _check_pending(self) -> None:
-        """Raise VerifyException unless a result that is pending is waited for, once, and no other is pending."""
-        type_ = self.results[0].type
-        if isinstance(type_, PendingType) is not self.IS_START:
-            expected = type_.tensor if isinstance(type_, PendingType) else self.result_type(meta_of(type_))
-            raise VerifyException(f"gives {print_type(type_)}; expected {print_type(expected)}")
-        waits = sum(isinstance(use.operation, WaitOp) for use in self.results[0].uses)
-        if self.IS_START and waits != 1:
-            raise VerifyException(f"is waited for {waits} times; expected one `spmd.wait`")
+        """Raise VerifyException unless results that are pending are waited for, once, and no others are pending."""
+        for _, result in self.pairs:
+            type_ = result.type
+            if isinstance(type_, PendingType) is not self.IS_START:
+                expected = type_.tensor if isinstance(type_, PendingType) else self.result_type(meta_of(type_))
+                raise VerifyException(f"gives {print_type(type_)}; expected {print_type(expected)}")
+        waits = {use.operation: None for result in self.results for use in result.uses}
+        found = sum(isinstance(user, WaitOp) for user in waits)
+        if self.IS_START and found != 1:
+            raise VerifyException(f"is waited for {found} times; expected one `spmd.wait`")
 
     def _check_rank(self, clause: Clause, mesh: Mesh) -> None:
         rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
         if isinstance(rank, int) and rank >= ranks:
             raise VerifyException(f"has {clause.keyword} {rank} in groups of {ranks}; expected 0 to {ranks - 1}")
+
+
+def _one_or_all(values: Sequence[int | None]) -> int | tuple[int | None, ...] | None:
+    """Return what a clause says of several members: one number if they are alike."""
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+def _arguments(spec: CollectiveSpec, steps: Sequence[Step], stream: str | None = None) -> tuple[tuple[str, Any], ...]:
+    """Return the arguments of the op that does `steps`, sorted by name."""
+    first = steps[0]
+    given = {
+        "axes": first.axes if spec.names_axes else None,
+        "dim": _one_or_all([step.dim for step in steps]),
+        "to_dim": _one_or_all([step.to_dim for step in steps]),
+        "reduction": first.reduction,
+        STREAM.argument: stream,
+        **dict(first.others),
+    }
+    return tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
 
 
 @cache
@@ -261,7 +366,8 @@ def _class_of(spec: CollectiveSpec, starts: bool = False) -> type[Collective]:
     title = "".join(map(str.capitalize, name.split("_"))) + "Op"
     made: Any = type(title, (Collective,), {"name": f"spmd.{name}", "__doc__": summary})
     made = irdl_op_definition(made)
-    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in spec.clauses)
+    clauses = (*spec.clauses, STREAM) if starts else spec.clauses
+    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in clauses)
     made.IS_START = starts
     return made
 
@@ -277,23 +383,40 @@ COLLECTIVES: dict[str, type[Collective]] = _classes(SHIPPED)
 
 @irdl_op_definition
 class WaitOp(SpmdOp):
-    """`wait %x`: the tensor that a collective has started to make."""
+    """`wait %x`: the tensors that a collective has started to make, all of them."""
 
     name = "spmd.wait"
 
+    @property
+    def may_take_several(self) -> bool:
+        return True
+
+    @property
+    def start(self) -> Collective:
+        """Return what is waited for."""
+        owner = self.operands[0].owner
+        assert isinstance(owner, Collective)  # verified
+        return owner
+
     def check_operands(self) -> None:
-        if not isinstance(self.operands[0].type, PendingType):
-            raise VerifyException(
-                f"waits for {print_type(self.operands[0].type)}, which is there; "
-                "expected what a start of a collective gives, as `spmd.all_gather_start`"
-            )
+        for operand in self.operands:
+            if not isinstance(operand.type, PendingType):
+                raise VerifyException(
+                    f"waits for {print_type(operand.type)}, which is there; "
+                    "expected what a start of a collective gives, as `spmd.all_gather_start`"
+                )
+        owner = self.operands[0].owner
+        if not isinstance(owner, Operation) or tuple(owner.results) != tuple(self.operands):
+            raise VerifyException("waits for other values than one start gives; expected all of them, in their order")
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
-        if isinstance(self.results[0].type, PendingType):
-            raise VerifyException(f"gives {print_type(self.results[0].type)}; expected a tensor, which is there")
-        if self.source != self.target:
-            raise ShardingError(f"wait keeps the sharding <{self.source}>, found <{self.target}>")
+        for operand, result in self.pairs:
+            if isinstance(result.type, PendingType):
+                raise VerifyException(f"gives {print_type(result.type)}; expected a tensor, which is there")
+            source, target = sharding_of(operand), sharding_of(result)
+            if source != target:
+                raise ShardingError(f"wait keeps the sharding <{source}>, found <{target}>")
 
 
 def plugin_collective(name: str) -> type[Collective] | None:

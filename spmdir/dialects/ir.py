@@ -18,6 +18,7 @@ from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedErr
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.function_checks import check_function
+from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
@@ -132,6 +133,7 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
     if len(declared) > 1:
         raise UnsupportedError("the module declares sizes twice; put all into one", location_of(declared[1]))
     sizes = open_sizes(module)
+    flying: list[FuncOp] = []
     # The mesh first, since the others are checked against it.
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
@@ -144,10 +146,13 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
             if isinstance(op, FuncOp):
                 check_sizes(op.function_type.inputs.data, sizes)
                 check_function(op, mesh_of(op))
+                flying.append(op)
         except (VerifyException, ValueError) as error:
             raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
         except SpmdirError as error:
             raise error.about(op.name, location_of(op)) from None
+    for function in flying:  # once the ops in it are known to be well formed
+        check_in_flight(function, mesh_of(function))
 
 
 def _check_place(op: Operation) -> None:

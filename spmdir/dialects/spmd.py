@@ -19,7 +19,6 @@ from spmdir.dialects.attributes import (
     StructureAttr,
     meta_of,
 )
-from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import COLLECTIVES, WaitOp
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
@@ -63,8 +62,6 @@ Spmd = Dialect(
         ReshardOp,
         *COLLECTIVES.values(),
         WaitOp,
-        BucketOp,
-        UnbucketOp,
         HaloOp,
         HaloReduceOp,
         *RING_CLASSES.values(),

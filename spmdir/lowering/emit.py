@@ -26,7 +26,6 @@ from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
-from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
@@ -279,36 +278,47 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
-        x = self.node(op.operands[0])
         if self.ignore_shardings:
-            return [here(x) if op.IS_START else x, *map(self.node, op.operands[1:])]
-        source, target = self.sharding(op.operands[0]), self.sharding(op.results[0])
+            nodes = list(map(self.node, op.operands))
+            return [here(x) for x in nodes] if op.IS_START else nodes
+        if len(op.pairs) > 1:
+            return [node for index in range(len(op.pairs)) for node in self.emit_member(op, index)]
+        return self.emit_member(op, 0)
+
+    def emit_member(self, op: Any, index: int) -> Sequence[Any]:
+        value, result = op.pairs[index]
+        x, source, target = self.node(value), self.sharding(value), self.sharding(result)
         measured, state = self.measured and (is_inexact(source) or is_inexact(target)), sent_state(op, self.mesh)
-        if not measured and not op.IS_START and state is None and len(op.operands) == 1:
-            return [self.emit_stateless(op, x, source, target)]
+        if not measured and not op.IS_START and state is None and len(op.operands) == len(op.pairs):
+            return [self.emit_stateless(op, index, x, source, target)]
         emit = self.call if state is None else partial(self.call_once, state)
-        started = start(op.spec, self.site(op, emit, source, target), x)
+        started = start(op.spec, self.site(op, index, emit, source, target), x)
         if not measured or op.IS_START:
             return [started if op.IS_START else started.wait(self.call), *started.states]
         group = self.group_name(self.mesh.axis_names)
         checked = self.call(measured_step, x, started.wait(self.call), self.number, group)
         return [self.call(WAIT, checked), *started.states]
 
-    def emit_stateless(self, op: Any, x: fx.Node, source: Sharding, target: Sharding) -> fx.Node:
-        """Return the result of `op`, which depends on nothing but its operand `x`; equal ones are lowered once."""
-        key = (type(op), op.properties.get("arguments"), source, target, global_type(op.operands[0], self.mesh))
+    def emit_stateless(self, op: Any, index: int, x: fx.Node, source: Sharding, target: Sharding) -> fx.Node:
+        """Return a result of `op`, which depends on nothing but its operand `x`; equal ones are lowered once."""
+        meta = global_type(op.operands[index], self.mesh)
+        key = (type(op), tuple(op.given(index).items()), source, target, meta)
         if key in self.recorded:
             return self.recorded[key].replay(self.append, x)
         emit = Recorder(self.call)
-        result = start(op.spec, self.site(op, emit, source, target), x).wait(emit)
+        result = start(op.spec, self.site(op, index, emit, source, target), x).wait(emit)
         self.recorded[key] = Recording.of(x, emit.nodes, result)
         return result
 
-    def site(self, op: Any, emit: Emit, source: Sharding, target: Sharding) -> Site:
-        meta = global_type(op.operands[0], self.mesh)
+    def site(self, op: Any, index: int, emit: Emit, source: Sharding, target: Sharding) -> Site:
+        meta = global_type(op.operands[index], self.mesh)
         assert meta is not None
         mesh = refinement(self.mesh, source, target, op.axes)
-        argument = {**op.argument, "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
+        argument = {
+            **op.argument,
+            **op.given(index),
+            "axes": tuple(part for axis in op.axes for part in mesh.parts(axis)),
+        }
         return Site(
             emit, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh), meta, argument,
             self.states(op),
@@ -316,7 +326,8 @@ class _Emitter:
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
         """Return name → what this rank keeps for a step, and its kind."""
-        held = zip(op.states(self.mesh), op.operands[1:], strict=True) if len(op.operands) > 1 else ()
+        kept = op.operands[len(op.pairs) :]
+        held = zip(op.states(self.mesh), kept, strict=True) if kept else ()
         return {
             state.name: (self.node(value), (self.local_shape(value), TORCH_DTYPES[state.meta.dtype]))
             for state, value in held
@@ -366,9 +377,8 @@ class _Emitter:
         return [positions(self.call, ranges, self.device())]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
-        started = self.values[op.operands[0]]
-        assert isinstance(started, Started)  # the verifier of spmd.wait sees to it
-        return [started.wait(self.call)]
+        started = [self.values[operand] for operand in op.operands]
+        return [one.wait(self.call) for one in started if isinstance(one, Started)]  # the verifier sees to it
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
         meta = op.metas[0]
@@ -382,16 +392,6 @@ class _Emitter:
             self.constant_names[key] = name = f"constant_{len(self.constants)}"
             self.constants[name] = value.tensor() if isinstance(value, Indices) else value
         return self.graph.get_attr(self.constant_names[key])
-
-    def emit_bucket(self, op: ValueOp) -> Sequence[Any]:
-        return [self.call(aten.cat.default, [self.call(aten.reshape.default, self.node(v), [-1]) for v in op.operands])]
-
-    def emit_unbucket(self, op: ValueOp) -> Sequence[Any]:
-        shapes = [self.local_shape(result) for result in op.results]
-        sizes = [torch.Size(shape).numel() for shape in shapes]
-        parts = self.call(aten.split_with_sizes.default, self.node(op.operands[0]), sizes)
-        flat = [self.call(operator.getitem, parts, index) for index in range(len(sizes))]
-        return [self.call(aten.reshape.default, part, list(shape)) for part, shape in zip(flat, shapes, strict=True)]
 
     def emit_identity(self, op: ValueOp) -> Sequence[Any]:
         return [self.node(op.operands[0])]
@@ -407,8 +407,6 @@ _EMITTERS = (
     (ShardIndexOp, _Emitter.emit_shard_index),
     (WaitOp, _Emitter.emit_wait),
     (ConstantOp, _Emitter.emit_constant),
-    (BucketOp, _Emitter.emit_bucket),
-    (UnbucketOp, _Emitter.emit_unbucket),
     ((ReshardOp, ConstraintOp), _Emitter.emit_identity),
 )
 """Op class → what emits it; reshards and constraints are left only where the program is emitted for one device."""

@@ -14,7 +14,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import DYNAMIC, meta_of
-from spmdir.dialects.collectives import Collective
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
@@ -93,7 +93,7 @@ class _Program:
                 self.timeline.use(self.buffer[operand])
         for index, result in enumerate(op.results):
             if views is not None:
-                self.buffer[result] = self.buffer[op.operands[0]]
+                self.buffer[result] = self.buffer[op.operands[index if isinstance(op, WaitOp) else 0]]
                 if views:
                     self.strides[result] = views[index]
             else:
@@ -113,17 +113,20 @@ class _Program:
             return ()  # of sizes that only a rank knows
         return () if rule is None else view_strides(rule, self.strides.get(op.operands[0]) or contiguous(shape))
 
-    def _collective(self, op: ValueOp) -> None:
-        """Tell a collective, buffer by buffer."""
+    def _collective(self, op: Collective) -> None:
+        """Tell a collective, member by member and buffer by buffer."""
+        for index, step in enumerate(op.steps(self.mesh)):
+            self._member(op, index, step)
 
-        operand, result = op.operands[0], op.results[0]
+    def _member(self, op: Collective, index: int, step: Step) -> None:
+        operand, result = op.pairs[index]
         meta = global_type(operand, self.mesh)
         assert meta is not None  # verified
-        step = op.step(self.mesh)  # type: ignore  # a collective
         sizes = self._buffers(step, meta, self.strides.get(operand))
-        operands = [self.buffer[value] for value in op.operands]
+        states = op.operands[len(op.pairs) :]
+        operands = [self.buffer[value] for value in (operand, *states)]
         used, kept = operands, operands if keeps_operand(step, meta, self.mesh) else []
-        for state in op.results[1:]:
+        for state in op.results[len(op.pairs) :]:
             self._hold(state)
         for place, size in enumerate(sizes):
             if place:
@@ -176,5 +179,5 @@ class _Program:
         return max(largest, float(known))
 
 
-_SAME = frozenset(("spmd.wait", "spmd.unbucket", "spmd.choose", "spmd.reshard", "spmd.constraint"))
+_SAME = frozenset(("spmd.wait", "spmd.choose", "spmd.reshard", "spmd.constraint"))
 """Ops whose results are operands, or views of them."""

@@ -10,7 +10,6 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
@@ -42,11 +41,6 @@ def _strip(op: Operation) -> None:
     """Remove an op that keeps its value, and from another op what it says of shardings."""
     if isinstance(op, SpmdOp):
         _replace(op, list(op.operands))
-    elif isinstance(op, UnbucketOp) and isinstance(op.operands[0].owner, BucketOp):
-        bucket = op.operands[0].owner
-        _replace(op, list(bucket.operands))
-        if not any(bucket.results[0].uses):
-            Rewriter.erase_op(bucket)
     elif isinstance(op, ValueOp):
         for name in ("sharding", "needs"):
             op.properties.pop(name, None)

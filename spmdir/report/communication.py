@@ -229,12 +229,12 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
             yield op.sent(mesh)
         if not isinstance(op, (Collective, WaitOp)):
             continue
-        value, result = op.operands[0], op.results[0]
-        # What an inexact placement loses need not be sent, so what is made of it is made of another value.
-        origins[result] = value if is_inexact(sharding_of(value)) else origins.get(value, value)
-        used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
-        if used or is_inexact(sharding_of(result)):
-            forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
+        for value, result in op.pairs:
+            # What an inexact placement loses need not be sent, so what is made of it is made of another value.
+            origins[result] = value if is_inexact(sharding_of(value)) else origins.get(value, value)
+            used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
+            if used or is_inexact(sharding_of(result)):
+                forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
     for value, targets in forms.items():
         meta, source = global_type(value, mesh), sharding_of(value)
         if meta is not None and source is not None:

@@ -86,7 +86,7 @@ class _Program:
         self._ops: list[TorchOp | None] = [None] * len(self._steps)
         for op, torch_op in torch_ops(ops, mesh, rules):
             if isinstance(op, SpmdOp):
-                self._numbers[op.results[0]] = self._number(op.operands[0])
+                self._numbers |= {result: self._number(value) for value, result in op.pairs}
             elif torch_op is not None:
                 self._add_torch(torch_op)
             elif not isinstance(op, (ConstantOp, AtenOp)):

@@ -90,7 +90,7 @@ def _elementwise(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> Iter
 def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool:
     """Return whether a value that an update is made of is a source that is computed, or collected from one."""
     while isinstance(value, OpResult) and isinstance(value.op, (Collective, WaitOp)):
-        value = value.op.operands[0]
+        value = value.op.operands[value.index]
     return isinstance(value, OpResult) and is_source(value)
 
 

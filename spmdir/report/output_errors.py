@@ -18,7 +18,7 @@ from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.collectives import Collective
+from spmdir.dialects.collectives import Collective, SpmdOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import is_inexact
 from spmdir.dialects.syntax.context import location_of
@@ -162,6 +162,9 @@ def output_errors(function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[OutputE
     off: dict[SSAValue, _Off] = {}
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp):
+            continue
+        if isinstance(op, SpmdOp) and len(op.pairs) > 1:  # a bucket, or the wait for one: nothing is lost on its way
+            off.update((result, off[value]) for value, result in op.pairs if value in off)
             continue
         found = _through(op, [off.get(value, _Off()) for value in op.operands], rules, is_local(function))
         if isinstance(op, Collective):

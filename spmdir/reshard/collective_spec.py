@@ -26,7 +26,7 @@ class Clause:
         argument: the name of the op's argument.
         kind: "axes" (a list of mesh axes), "dim" (a dimension of the tensor), "reduction" (a key of
             `spmdir.core.placement.reductions.REDUCTIONS` or the text of a partial placement), "number" (an int from 0
-            on), "rank" (the number of a rank in its group) or "flag" (the keyword alone).
+            on), "rank" (the number of a rank in its group), "name" (an identifier) or "flag" (the keyword alone).
     """
 
     keyword: str
@@ -52,6 +52,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reduction": (lambda value: isinstance(value, str), "the name of a reduction"),
     "number": (lambda value: type(value) is int and value >= 0, "a number from 0 on"),
     "rank": (lambda value: type(value) is int and value >= 0, "the number of a rank in its group"),
+    "name": (lambda value: isinstance(value, str) and value.isidentifier(), "a name"),
     "flag": (lambda value: value is True, "the keyword alone"),
 }
 """Kind of a clause → whether a value is of it, and how messages call these."""
@@ -67,6 +68,8 @@ DIM = Clause("dim", "dim", "dim")
 FROM = Clause("from", "dim", "dim")
 TO = Clause("to", "to_dim", "dim")
 OP = Clause("op", "reduction", "reduction")
+STREAM = Clause("stream", "stream", "name")
+"""What a start says of the communicator that it runs on."""
 
 
 @attrs.frozen
@@ -155,7 +158,7 @@ class CollectiveSpec:
         loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
             other one; for those that find that out rank by rank.
         may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
-        may_be_bucketed: whether one of a `spmd.bucket` is one of each of its members.
+        may_be_bucketed: whether it may take several tensors at once, with one message for all.
         is_planned: of a collective that names axes, whether the planner may choose it wherever its traits fit. Those
             that name none it knows by itself: permute, exchange, two_round_exchange and convert, see `moves`.
         if_local: the name of the local collective that does it where nothing is sent.

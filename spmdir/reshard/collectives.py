@@ -100,6 +100,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
             passes=1,
         ),
         may_be_async=True,
+        may_be_bucketed=True,
         is_planned=True,
     ),
     CollectiveSpec(
@@ -117,6 +118,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
             passes=1,
         ),
         may_be_async=True,
+        may_be_bucketed=True,
         is_planned=True,
     ),
     CollectiveSpec(
@@ -145,6 +147,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
             passes=1,
         ),
         may_be_async=True,
+        may_be_bucketed=True,
         is_planned=True,
     ),
     CollectiveSpec(

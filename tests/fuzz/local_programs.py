@@ -55,10 +55,8 @@ PROGRAMS = {
         return %1 : tensor<1x3x4x6xf64>""",
     "bucket": """
         <dp = 2, tp = 2> (%x: tensor<4x6xf64> <tp: S(1), dp: P(sum)>, %y: tensor<6xf64> <dp: P(sum)>)
-        %0 = spmd.bucket %x, %y : tensor<36xf64> <tp: S(0), dp: P(sum)>
-        %1 = spmd.all_reduce_start %0 on [dp] op sum : !spmd.pending<tensor<36xf64>> <tp: S(0)>
-        %2 = spmd.wait %1 : tensor<36xf64> <tp: S(0)>
-        %3, %4 = spmd.unbucket %2 : tensor<4x6xf64> <tp: S(1)>, tensor<6xf64> <>
+        %0, %1 = spmd.all_reduce_start %x, %y on [dp] op sum : !spmd.pending<tensor<4x6xf64>> <tp: S(1)>, !spmd.pending<tensor<6xf64>> <>
+        %3, %4 = spmd.wait %0, %1 : tensor<4x6xf64> <tp: S(1)>, tensor<6xf64> <>
         %5 = aten.mul.Tensor(%3, %4) : tensor<4x6xf64> <tp: S(1)>
         return %5 : tensor<4x6xf64>""",
     "sub-axes": """
@@ -100,7 +98,7 @@ def program(name: str, stage: str) -> str:
     results = body.rpartition(" : ")[2]
     text = f"spmd.mesh @mesh {mesh}\nfunc.func @main({given} -> ({results}) {{\n{body}\n}}\n"
     module = ir.parse(text)
-    if "spmd.bucket" not in text:
+    if "spmd.wait" not in text:
         run_passes(module, "propagate")
     if STAGES[stage]:
         run_passes(module, STAGES[stage])

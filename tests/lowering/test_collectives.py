@@ -141,25 +141,22 @@ func.func @main(%x: tensor<4x3xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(
                 %y: tensor<6xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(OP)>},
                 %z: tensor<2x8xf64> {spmd.sharding = #spmd.sharding<@mesh, a: P(OP), b: S(1)>})
     -> (tensor<4x3xf64>, tensor<6xf64>, tensor<2x8xf64>) {
-  %0 = spmd.bucket %x, %y, %z : tensor<40xf64> <b: S(0), a: P(OP)>
   REDUCE
   return %4, %5, %6 : tensor<4x3xf64>, tensor<6xf64>, tensor<2x8xf64>
 }
 """
 REDUCE = {
     "at_once": """
-  %1 = spmd.all_reduce %0 on [a] op OP : tensor<40xf64> <b: S(0)>
-  %4, %5, %6 = spmd.unbucket %1 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
+  %4, %5, %6 = spmd.all_reduce %x, %y, %z on [a] op OP : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, \
+tensor<2x8xf64> <b: S(1)>""",
     "asynchronously": """
-  %1 = spmd.all_reduce_start %0 on [a] op OP : !spmd.pending<tensor<40xf64>> <b: S(0)>
-  %2 = spmd.wait %1 : tensor<40xf64> <b: S(0)>
-  %4, %5, %6 = spmd.unbucket %2 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
+  %1, %2, %3 = spmd.all_reduce_start %x, %y, %z on [a] op OP : !spmd.pending<tensor<4x3xf64>> <b: S(0)>, \
+!spmd.pending<tensor<6xf64>> <>, !spmd.pending<tensor<2x8xf64>> <b: S(1)>
+  %4, %5, %6 = spmd.wait %1, %2, %3 : tensor<4x3xf64> <b: S(0)>, tensor<6xf64> <>, tensor<2x8xf64> <b: S(1)>""",
     "one_by_one": """
-  %1, %2, %3 = spmd.unbucket %0 : tensor<4x3xf64> <b: S(0), a: P(OP)>, tensor<6xf64> <a: P(OP)>, \
-tensor<2x8xf64> <b: S(1), a: P(OP)>
-  %4 = spmd.all_reduce %1 on [a] op OP : tensor<4x3xf64> <b: S(0)>
-  %5 = spmd.all_reduce %2 on [a] op OP : tensor<6xf64> <>
-  %6 = spmd.all_reduce %3 on [a] op OP : tensor<2x8xf64> <b: S(1)>""",
+  %4 = spmd.all_reduce %x on [a] op OP : tensor<4x3xf64> <b: S(0)>
+  %5 = spmd.all_reduce %y on [a] op OP : tensor<6xf64> <>
+  %6 = spmd.all_reduce %z on [a] op OP : tensor<2x8xf64> <b: S(1)>""",
 }
 
 
@@ -181,13 +178,6 @@ def test_a_bucket_is_reduced_as_its_members_would_be(how, op):
     inputs = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (6,), (2, 8))]
     for got, expected in zip(simulate(run_passes(module, "verify-spmd"), inputs), inputs, strict=True):
         torch.testing.assert_close(got, expected)
-
-
-def test_the_members_of_a_bucket_share_one_collective_in_the_emitted_graph():
-    graph = lower_to_fx(parse(BUCKET.replace("REDUCE", REDUCE["asynchronously"]).replace("OP", "sum"))).graph
-    called = [getattr(node.target, "__name__", "") for node in graph.nodes if node.op == "call_function"]
-    wanted = ["cat.default", "all_reduce.default", "wait_tensor.default", "split_with_sizes.default"]
-    assert [name for name in called if name not in ("getitem", "reshape.default", "contiguous.default")] == wanted
 
 
 LAYER_NORM_BACKWARD = """

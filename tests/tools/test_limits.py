@@ -187,12 +187,12 @@ def test_a_full_device_is_an_error_in_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, "error: cannot write the output: No space left on device\n")
 
 
-def test_an_unbucket_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_for_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "in.mlir"
-    text = PROGRAM.format(axes="dp = 2", dims="4x").replace("aten.relu(%x)", "spmd.unbucket")
+    text = PROGRAM.format(axes="dp = 2", dims="4x").replace("aten.relu(%x)", "spmd.wait")
     path.write_text(text)
     assert spmd_opt.main([str(path)]) == 1
-    assert "takes one bucket, found 0 operands" in capsys.readouterr().err
+    assert "has 0 operands and 1 results; expected as many of each" in capsys.readouterr().err
 
 
 def test_rules_are_checked_on_as_many_ranks_as_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, Unbucketed, meta_at, sharding_at
+from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, meta_at, sharding_at
 from spmdir.passes.op_seconds import op_seconds, work_alone
 from spmdir.passes.propagation.objective import Machine
 from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_cost, step_sizes
@@ -70,7 +70,7 @@ class Pricing:
             return RewriteCost(0.0, 0, 0.0, 1, 0.0)
         if isinstance(op, Collective):
             meta = op.metas[0]
-            assert meta is not None
+            assert meta is not None  # and no rewrite speaks of buckets
             return _step_cost(op.step(self.mesh), meta, self.mesh, self.machine().topology)
         results = tuple((meta, sharding) for meta, sharding in zip(op.metas, op.shardings, strict=True))
         return self._local(op, [sharding_of(value) for value in op.tensors], results)
@@ -82,8 +82,6 @@ class Pricing:
         if isinstance(node, NewCollective):
             return _step_cost(node.step, meta_at(node), self.mesh, self.machine().topology)
         result = (meta_at(node), node.sharding)
-        if isinstance(node, Unbucketed):  # all results of an unbucket are one op
-            return RewriteCost(0.0, 0, _touched(*result, self.mesh), int(node.index == 0), 0.0)
         return self._local(node.op, [sharding_at(operand) for operand in node.operands], (result,))
 
     def _local(self, op: ValueOp, operands: Sequence[Sharding | None], results: Sequence[Any]) -> RewriteCost:

@@ -16,7 +16,6 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import Shard, plugins
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.clauses import names_axes
@@ -26,12 +25,10 @@ from spmdir.passes.fusion.replacement import (
     NewCollective,
     NewWait,
     Node,
-    Replacement,
-    Unbucketed,
     meta_at,
     sharding_at,
 )
-from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
+from spmdir.passes.fusion.terms import Collective, Function, Term, Value
 from spmdir.passes.type_check.type_check import match, rule_of
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
@@ -78,27 +75,17 @@ class Builder:
     rules: RuleSet
     rejections: list[Rejection] = attrs.field(factory=list)
 
-    def replacements(self, root: ValueOp) -> Iterator[Replacement]:
-        """Return what may replace `root`: well typed, each result in the sharding that it has."""
-        targets = [target for target in root.shardings if target is not None]
-        if len(targets) < len(root.results):
+    def replacements(self, root: ValueOp) -> Iterator[Node]:
+        """Return what may replace `root`: well typed, the result in the sharding that it has."""
+        target = root.shardings[0]
+        if target is None:
             self.reject("the result of {} has no sharding", root.name)
-        elif not isinstance(root, UnbucketOp):
-            for node in self._fitting(self.right, self.found.value, targets[0]):
-                if isinstance(root, CollectiveOp) and root.IS_START and not _is_start(node):
-                    self.reject("the result would not be pending, but its user waits for it")
-                else:
-                    yield (node,)
-        elif isinstance(self.right, Collective) and self.right.kind == "unbucket":
-            for bucket in self._build(self.right.operand, None, None):
-                if self._check_bucket(bucket, targets):
-                    yield tuple(Unbucketed(root, bucket, index) for index in range(len(targets)))
-        else:
-            members = zip(self.found.operands, targets, strict=True)
-            nodes = [next(self._fitting(self.right, value, target), None) for value, target in members]
-            chosen = tuple(node for node in nodes if node is not None)
-            if len(chosen) == len(nodes):
-                yield chosen
+            return
+        for node in self._fitting(self.right, self.found.value, target):
+            if isinstance(root, CollectiveOp) and root.IS_START and not _is_start(node):
+                self.reject("the result would not be pending, but its user waits for it")
+            else:
+                yield node
 
     def reject(self, form: str, *arguments: Any) -> None:
         """Note why a form was not built."""
@@ -112,14 +99,12 @@ class Builder:
                 self.reject("the result would be <{}>; it has to stay <{}>", sharding_at(node), target)
 
     def _build(self, term: Term, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
-        """Return what `term` makes of `value`, of f or of the bucket; `target` is the sharding to aim at, if known."""
+        """Return what `term` makes of `value` or of f; `target` is the sharding to aim at, if known."""
         if isinstance(term, Value):
             assert value is not None
             yield value
         elif isinstance(term, Function):
             yield from self._functions(term.operand, target)
-        elif isinstance(term, Bucket):
-            yield from self._buckets(term.operand)
         elif term.kind == "wait":
             for node in self._build(term.operand, value, target):
                 yield NewWait(node) if _is_start(node) else node  # where nothing moves there is nothing to wait for
@@ -236,33 +221,6 @@ class Builder:
         axes = dict.fromkeys([*(axis for axis, _ in order.entries), *placements])
         return _sharding([(axis, placements[axis]) for axis in axes if axis in placements], sharding.mesh)
 
-    def _buckets(self, form: Term) -> Iterator[Node]:
-        """Return the bucket of members of the right side's form, if only their partial reductions are others."""
-        op = self.found.function
-        assert isinstance(op, BucketOp)
-        members: list[Node] = []
-        for old, value in zip(op.operands, self.found.operands, strict=True):
-            options = (node for node in self._build(form, value, None) if _unreduced(node) == _unreduced(old))
-            members += itertools.islice(options, 1)
-        partials = {_partial(node) for node in members}
-        entries = (*_unreduced(op.results[0]), *next(iter(partials), ()))
-        sharding = _sharding(entries, sharding_at(op.results[0]).mesh)
-        if len(members) < len(op.operands) or len(partials) != 1 or sharding is None:
-            self.reject("the members would not be sharded as they are, with the same partial reductions")
-        else:
-            yield Copy(op, tuple(members), sharding)
-
-    def _check_bucket(self, bucket: Node, targets: Sequence[Sharding]) -> bool:
-        """Return whether unbucketing `bucket` gives values of the shardings `targets`."""
-        members = self.found.function.operands if self.found.function else ()
-        same = all(
-            _partial(bucket) == _entries(target, "partial") and _unreduced(old) == _entries(target, "rest")
-            for old, target in zip(members, targets, strict=True)
-        )
-        if not same:
-            self.reject("the members of the bucket would be <{}>; they have to stay as they are", sharding_at(bucket))
-        return same
-
     @cached_property
     def rule(self) -> OpRule | None:
         """Return the rule of f; None if it has none."""
@@ -317,18 +275,6 @@ def _sharding(entries: Iterable[tuple[str, Placement]], mesh: str) -> Sharding |
         return Sharding(entries, mesh)
     except ShardingError:
         return None
-
-
-def _entries(sharding: Sharding, which: str) -> tuple[tuple[str, Placement], ...]:
-    return tuple(entry for entry in sharding.entries if (entry[1].trait == "partial") == (which == "partial"))
-
-
-def _partial(node: Node) -> tuple[tuple[str, Placement], ...]:
-    return _entries(sharding_at(node), "partial")
-
-
-def _unreduced(node: Node) -> tuple[tuple[str, Placement], ...]:
-    return _entries(sharding_at(node), "rest")
 
 
 @lru_cache(maxsize=65536)

@@ -1,12 +1,11 @@
-"""What rewrites may speak of: every collective and its start, those of plug-ins too, `wait` and `unbucket`; and their
-clauses."""
+"""What rewrites may speak of: every collective and its start, those of plug-ins too, and `wait`; and their clauses."""
 
 from __future__ import annotations
 
 from spmdir.reshard.collective_spec import START, Clause, CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 
-OTHERS = ("wait", "unbucket")
+OTHERS = ("wait",)
 """Ops on one operand that are not collectives; they have no clauses, and keep the sharding."""
 
 

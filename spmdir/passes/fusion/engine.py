@@ -18,7 +18,6 @@ from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
 from spmdir.passes.fusion.replacement import (
     Node,
-    Replacement,
     dying_ops,
     existing_values,
     meta_at,
@@ -42,7 +41,7 @@ class Candidate:
         change: how `after` differs from `before`.
     """
 
-    replacement: Replacement
+    replacement: Node
     dying: list[ValueOp]
     before: RewriteCost
     after: RewriteCost
@@ -101,7 +100,7 @@ class Engine:
             reasons += [f"does not type-check: {rejection}" for rejection in builder.rejections]
         return candidates
 
-    def _may_hold_more(self, root: ValueOp, replacement: Replacement, dying: list[ValueOp]) -> bool:
+    def _may_hold_more(self, root: ValueOp, replacement: Node, dying: list[ValueOp]) -> bool:
         """Return whether what is made, or what is used by it and was not by the root, is larger than what goes."""
 
         def size(node: Node) -> float:

@@ -10,11 +10,11 @@ from xdsl.ir import Operation, SSAValue
 
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.buckets import BucketOp
 from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.fusion.terms import Bucket, Collective, Function, Term, Value
+from spmdir.passes.fusion.terms import Collective, Function, Term, Value
+from spmdir.reshard.collective_spec import STREAM
 
 Bindings = Mapping[str, Any]
 """Variable → axes (upper case), dimension or reduction (lower case)."""
@@ -26,9 +26,9 @@ class Match:
 
     Attributes:
         ops: the ops that it covers, outermost first.
-        value: what x stands for, where there is neither f nor a bucket.
-        function: the op that f or the bucket stands for.
-        operands: what x stands for in each operand of f or of the bucket; None for those not of the form.
+        value: what x stands for, where there is no f.
+        function: the op that f stands for.
+        operands: what x stands for in each operand of f; None for those not of the form.
     """
 
     bindings: Bindings
@@ -50,9 +50,6 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
             yield from _match_value(term.operand, op.operands[0], bound, (*ops, op))
     elif isinstance(term, Function) and isinstance(op, AtenOp) and _is_local_function(term.operand, op):
         yield from _match_operands(term.operand, op, bindings, (*ops, op))
-    elif isinstance(term, Bucket) and isinstance(op, BucketOp):
-        found = _match_operands(term.operand, op, bindings, (*ops, op))
-        yield from (match for match in found if None not in match.operands)
 
 
 def _is_local_function(form: Term, op: AtenOp) -> bool:
@@ -92,7 +89,7 @@ def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[Valu
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:
     argument = op.argument
-    if {name for name, value in argument.items() if value is True} != term.flags:
+    if {name for name, value in argument.items() if value is True} != term.flags or STREAM.argument in argument:
         return
     bound = dict(bindings)
     for name, variable in term.variables:

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.fusion.terms import Bucket, Function, Rewrite, Term, Value, subterms
+from spmdir.passes.fusion.terms import Function, Rewrite, Term, Value, subterms
 
 LOCAL = ""
 """The kind of all local ops; the kind of an op of the `spmd` dialect is its name."""
@@ -20,9 +20,7 @@ LOCAL = ""
 
 def term_kind(term: Term) -> str:
     """Return the kind of the ops that a term other than `x` may be."""
-    if isinstance(term, Function | Value):
-        return LOCAL
-    return "spmd.bucket" if isinstance(term, Bucket) else term.op_name
+    return LOCAL if isinstance(term, Function | Value) else term.op_name
 
 
 @cache

@@ -12,7 +12,6 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
-from spmdir.dialects.buckets import BucketOp, UnbucketOp
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.value_op import ValueOp
@@ -54,41 +53,19 @@ class NewWait:
 
 @attrs.frozen
 class Copy:
-    """`op` on other operands, its results in another sharding: a local function or a bucket.
+    """`op`, a local function, on other operands, its results in another sharding.
 
     Attributes:
         sharding: that of its only result.
     """
 
-    op: AtenOp | BucketOp
+    op: AtenOp
     operands: tuple[Node, ...]
     sharding: Sharding
 
 
-@attrs.frozen
-class Unbucketed:
-    """Result `index` of the unbucket `op` on another bucket."""
-
-    op: UnbucketOp
-    bucket: Node
-    index: int
-
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        return (self.bucket,)
-
-    @property
-    def sharding(self) -> Sharding:
-        sharding = self.op.shardings[self.index]
-        assert sharding is not None
-        return sharding
-
-
-New = NewCollective | NewWait | Copy | Unbucketed
+New = NewCollective | NewWait | Copy
 Node = SSAValue | New
-
-Replacement = tuple[Node, ...]
-"""What replaces each result of the root."""
 
 
 def sharding_at(node: Node) -> Sharding:
@@ -102,16 +79,13 @@ def meta_at(node: Node) -> TensorMeta:
     """Return shape and element type of a value that is there or that is to be made."""
     while isinstance(node, NewCollective | NewWait):
         node = node.operand
-    if isinstance(node, Unbucketed):
-        value: SSAValue = node.op.results[node.index]
-    else:
-        value = node if isinstance(node, SSAValue) else node.op.results[0]
+    value = node if isinstance(node, SSAValue) else node.op.results[0]
     meta = meta_of(value.type)
     assert meta is not None
     return meta
 
 
-def new_nodes(replacement: Replacement) -> list[New]:
+def new_nodes(replacement: Node) -> list[New]:
     """Return what has to be made, operands first; equal nodes are made once."""
     found: dict[New, None] = {}
 
@@ -121,21 +95,20 @@ def new_nodes(replacement: Replacement) -> list[New]:
                 visit(operand)
             found[node] = None
 
-    for node in replacement:
-        visit(node)
+    visit(replacement)
     return list(found)
 
 
-def existing_values(replacement: Replacement) -> Iterator[SSAValue]:
+def existing_values(replacement: Node) -> Iterator[SSAValue]:
     """Return the existing values that the nodes use."""
-    for node in replacement:
-        if isinstance(node, SSAValue):
-            yield node
-        else:
-            yield from existing_values(node.operands)
+    if isinstance(replacement, SSAValue):
+        yield replacement
+    else:
+        for operand in replacement.operands:
+            yield from existing_values(operand)
 
 
-def dying_ops(ops: tuple[ValueOp, ...], replacement: Replacement) -> list[ValueOp]:
+def dying_ops(ops: tuple[ValueOp, ...], replacement: Node) -> list[ValueOp]:
     """Return those of `ops`, outermost first, that nothing uses once the first one is replaced."""
     kept = {value.owner for value in existing_values(replacement)}
     dying = [ops[0]]
@@ -152,45 +125,33 @@ def moved(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAValue, 
         return values[node]
     if isinstance(node, Copy):
         return Copy(ops[node.op], tuple(moved(operand, ops, values) for operand in node.operands), node.sharding)  # type: ignore
-    if isinstance(node, Unbucketed):
-        return Unbucketed(ops[node.op], moved(node.bucket, ops, values), node.index)  # type: ignore
     return attrs.evolve(node, operand=moved(node.operand, ops, values))
 
 
-def replace(root: ValueOp, replacement: Replacement, dying: list[ValueOp], names: Names) -> list[SSAValue]:
+def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names) -> list[SSAValue]:
     """Insert `replacement` before `root`, and remove `root` and the ops that die with it.
 
     Returns: the values whose users changed.
     """
     made: dict[Node, SSAValue] = {}
-    unbuckets: dict[Node, Operation] = {}
     for new in new_nodes(replacement):
-        if isinstance(new, Unbucketed):
-            op = unbuckets.get(new.bucket) or _make(new, made, root)
-            made[new] = op.results[new.index]
-        else:
-            op = _make(new, made, root)
-            made[new] = op.results[0]
-        if op.parent is None:
-            Rewriter.insert_op(op, InsertPoint.before(root))
-        if isinstance(new, Unbucketed):
-            unbuckets[new.bucket] = op
-            take_name(made[new], root.results[new.index])
-        elif isinstance(new, Copy) and new.op in dying:
+        op = _make(new, made, root)
+        made[new] = op.results[0]
+        Rewriter.insert_op(op, InsertPoint.before(root))
+        if isinstance(new, Copy) and new.op in dying:
             take_name(op.results[0], new.op.results[0])
-        elif (new,) == replacement and isinstance(root, Collective | WaitOp):
+        elif new == replacement and isinstance(root, Collective | WaitOp):
             take_name(op.results[0], root.results[0])
         else:
             source = new.op.results[0] if isinstance(new, Copy) else op.operands[0]
             names.give(op.results[0], source, op.name.split(".")[1])
-    results = [_value(made, node) for node in replacement]
-    for old, result in zip(root.results, results, strict=True):
-        old.replace_all_uses_with(result)
+    result = _value(made, replacement)
+    root.results[0].replace_all_uses_with(result)
     gone = {value for op in dying for value in op.results}
     touched = [value for op in dying for value in op.operands if value not in gone]
     for op in dying:
         Rewriter.erase_op(op)
-    return [*touched, *existing_values(replacement), *made.values(), *results]
+    return [*touched, *existing_values(replacement), *made.values(), result]
 
 
 def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
@@ -199,9 +160,7 @@ def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
         return collective_class(new.step.kind, new.is_start).of_step(new.step, operands[0], root.location)
     if isinstance(new, NewWait):
         return WaitOp.build_op(operands, [meta_of(operands[0].type)], (), [new.sharding], location=root.location)
-    properties = dict(new.op.properties)
-    if isinstance(new, Copy):
-        properties["sharding"] = shardings_attr((new.sharding,))
+    properties = {**new.op.properties, "sharding": shardings_attr((new.sharding,))}
     return type(new.op).create(
         operands=operands,
         result_types=new.op.result_types,

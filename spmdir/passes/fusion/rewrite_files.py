@@ -7,10 +7,10 @@ from pathlib import Path
 
 from spmdir.core.parsed_texts import ParsedTexts
 from spmdir.core.text_file import read_text_file
-from spmdir.passes.fusion.terms import Bucket, Collective, Condition, Function, Rewrite, Value
+from spmdir.passes.fusion.terms import Collective, Condition, Function, Rewrite, Value
 
 PARSED = ParsedTexts(
-    Path(__file__).with_name("fuse_collectives.parsed"), (Rewrite, Collective, Function, Bucket, Value, Condition)
+    Path(__file__).with_name("fuse_collectives.parsed"), (Rewrite, Collective, Function, Value, Condition)
 )
 """The rewrites that come with spmdir; `make parsed-texts` writes them."""
 

@@ -14,7 +14,6 @@ from spmdir.core.errors import Location, ParseError, did_you_mean, raise_all
 from spmdir.core.limits import check_nesting
 from spmdir.passes.fusion.clauses import clauses_of, kinds, names_axes, spec_of
 from spmdir.passes.fusion.terms import (
-    Bucket,
     Collective,
     Condition,
     Function,
@@ -99,9 +98,6 @@ class _Builder(Transformer[Token, Any]):
     def function(self, items: list[Any]) -> Function:
         return Function(items[0])
 
-    def bucket(self, items: list[Any]) -> Bucket:
-        return Bucket(items[0])
-
     def value(self, _: list[Any]) -> Value:
         return Value()
 
@@ -124,28 +120,20 @@ class _Builder(Transformer[Token, Any]):
 
 def _check_form(rewrite: Rewrite) -> str | None:
     sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
-    (functions, made), (buckets, rebuilt) = (
-        [sum(isinstance(term, kind) for term in side) for side in sides] for kind in (Function, Bucket)
-    )
+    functions, made = (sum(isinstance(term, Function) for term in side) for side in sides)
     if isinstance(rewrite.left, Value):
         return "the left side is any tensor at all; expected a collective or f"
     if (functions, made) not in ((0, 0), (1, 1)):
         return f"f stands {functions} times on the left and {made} on the right"
     if rewrite.conditions and not functions:
         return f"'f {rewrite.conditions[0].name}' is a condition on f, which does not occur"
-    if max(buckets, rebuilt) > 1 or rebuilt > buckets or (buckets and functions):
-        return "bucket(…) stands at most once on the left, on the right only if on the left, and not together with f"
-    for side, count in zip(sides, (buckets, rebuilt), strict=True):
-        unbuckets = [term for term in side if isinstance(term, Collective) and term.kind == "unbucket"]
-        if len(unbuckets) != count or unbuckets != [term for term in side[:1] if count]:
-            return "a bucket is inside unbucket, the outermost op: unbucket bucket(x, ...)"
     return None
 
 
 def _check_variables(rewrite: Rewrite) -> str | None:
     right = list(subterms(rewrite.right))
     free: set[str] = set()
-    if any(isinstance(term, Function | Bucket) for term in right):
+    if any(isinstance(term, Function) for term in right):
         free = {name for term in right if isinstance(term, Collective) for name in term.dims}
     used = variables(rewrite.right) - free | {name for pair in rewrite.differ for name in pair}
     unbound = sorted(used - variables(rewrite.left))
@@ -171,9 +159,8 @@ def _check_targets(rewrite: Rewrite) -> str | None:
     found = [
         term.kind for term in subterms(rewrite.right) if isinstance(term, Collective) and not names_axes(term.kind)
     ]
-    inside = any(isinstance(term, Bucket) for term in subterms(rewrite.right))
-    if len(found) > 1 or (found and inside):
-        return f"nothing says in which sharding the result of {found[-1]} is; expected one such op, outside of a bucket"
+    if len(found) > 1:
+        return f"nothing says in which sharding the result of {found[-1]} is; expected one such op"
     return None
 
 

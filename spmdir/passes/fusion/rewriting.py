@@ -55,7 +55,7 @@ class Rewriting:
         if candidate is None:
             return []
         ops, values = dict(zip(there.ops, here.ops, strict=True)), dict(zip(there.values, here.values, strict=True))
-        replacement = tuple(moved(node, ops, values) for node in candidate.replacement)
+        replacement = moved(candidate.replacement, ops, values)
         return replace(root, replacement, [ops[op] for op in candidate.dying], self._names)
 
     def _possible(self, root: type[Any], makers: Sequence[type[Any]]) -> list[Rewrite]:

@@ -68,15 +68,7 @@ class Function:
     is_open: ClassVar = True
 
 
-@attrs.frozen
-class Bucket:
-    """`bucket(T, ...)`: the bucket of values that all have the form T."""
-
-    operand: Term
-    is_open: ClassVar = False
-
-
-Term = Value | Collective | Function | Bucket
+Term = Value | Collective | Function
 
 
 @attrs.frozen
@@ -104,7 +96,7 @@ class Rewrite:
     """
 
     name: str
-    left: Collective | Function | Bucket
+    left: Collective | Function
     right: Term
     differ: tuple[tuple[str, str], ...]
     conditions: tuple[Condition, ...]

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --split-input-file --fuse-collectives="rewrites=%S/other-collectives.rewrites only=permute-twice,permute-around-f,exchange-of-gather,exchange-before-f,rearrange-twice,gather-of-moved,wait-at-once,slice-of-wait,broadcast-twice,unbucket-of-bucket,bucket-of-reduced"
+// RUN: spmd-opt %s --split-input-file --fuse-collectives="rewrites=%S/other-collectives.rewrites only=permute-twice,permute-around-f,exchange-of-gather,exchange-before-f,rearrange-twice,gather-of-moved,wait-at-once,slice-of-wait,broadcast-twice"
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Two permutes that undo each other.
@@ -151,44 +151,4 @@ func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> 
 // | func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
 // |   %y = spmd.broadcast %x on [tp, dp] : tensor<8x8xf32> <>
 // |   return %y : tensor<8x8xf32>
-// | }
-
-// -----
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-// A bucket for nothing.
-func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1), dp: P(sum)>}, %y: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<16x8xf32>, tensor<6xf32>) {
-  %0 = spmd.bucket %x, %y : tensor<152xf32> <tp: S(0), dp: P(sum)>
-  %1, %2 = spmd.unbucket %0 : tensor<16x8xf32> <tp: S(1), dp: P(sum)>, tensor<6xf32> <dp: P(sum)>
-  return %1, %2 : tensor<16x8xf32>, tensor<6xf32>
-}
-
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1), dp: P(sum)>},
-// |                 %y: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<16x8xf32>, tensor<6xf32>) {
-// |   return %x, %y : tensor<16x8xf32>, tensor<6xf32>
-// | }
-
-// -----
-spmd.mesh @mesh <dp = 2, tp = 4>
-
-// The reductions of the members and that of the bucket are one.
-func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}, %y: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<6xf32>) {
-  %a = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <dp: P(sum)>
-  %b = spmd.all_reduce %y on [tp] op sum : tensor<6xf32> <dp: P(sum)>
-  %0 = spmd.bucket %a, %b : tensor<134xf32> <dp: P(sum)>
-  %r = spmd.all_reduce %0 on [dp] op sum : tensor<134xf32> <>
-  %1, %2 = spmd.unbucket %r : tensor<16x8xf32> <>, tensor<6xf32> <>
-  return %1, %2 : tensor<16x8xf32>, tensor<6xf32>
-}
-
-// | spmd.mesh @mesh <dp = 2, tp = 4>
-// |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>},
-// |                 %y: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<6xf32>) {
-// |   %0 = spmd.bucket %x, %y : tensor<134xf32> <dp: P(sum), tp: P(sum)>
-// |   %_0.all_reduce = spmd.all_reduce %0 on [tp, dp] op sum : tensor<134xf32> <>
-// |   %1, %2 = spmd.unbucket %_0.all_reduce : tensor<16x8xf32> <>, tensor<6xf32> <>
-// |   return %1, %2 : tensor<16x8xf32>, tensor<6xf32>
 // | }

@@ -1,0 +1,96 @@
+"""The check of what is in flight at once: which collectives have been started and not been waited for.
+
+A collective ends once all ranks of its group have come to it. Those of one communicator run one after the other, in
+program order, which is the same on all ranks. Two communicators that share more than one rank may run their collectives
+in either order on each, and two ranks that choose differently wait for each other for ever. So of two collectives in
+flight either both are of one communicator, or their groups share at most one rank: no axis of the mesh is in both.
+"""
+
+from __future__ import annotations
+
+import attrs
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.names import text_name
+from spmdir.dialects.ring import RotateOp
+from spmdir.dialects.syntax.context import location_of
+
+
+@attrs.frozen
+class Communicator:
+    """What runs collectives one after the other.
+
+    Attributes:
+        axes: the mesh axes of its groups, in mesh order, whole ones where all their parts are there.
+        stream: its name; None for the one that all of these axes share that name none.
+    """
+
+    axes: tuple[str, ...]
+    stream: str | None = None
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.axes)}]" + (f" stream {self.stream}" if self.stream else "")
+
+    def excludes(self, other: Communicator, mesh: Mesh) -> bool:
+        """Return whether the two may not both have collectives in flight: they share more than one rank."""
+        if self == other:
+            return False
+        fine = mesh.refine((*self.axes, *other.axes))
+        mine, its = ({part for axis in one.axes for part in fine.parts(axis)} for one in (self, other))
+        return fine.group_size(mine & its) > 1
+
+
+def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
+    """Return what a collective runs on, also one that rings and halos have; None for other ops."""
+    if isinstance(op, Collective):
+        axes = op.axes or op.step(mesh).axes
+        return None if op.spec.is_local else Communicator(mesh.merge(_ordered(axes, mesh)), op.stream)
+    if isinstance(op, (HaloExchangeOp, RotateOp)):
+        return Communicator(mesh.merge(_ordered(op.axes, mesh)))
+    return None
+
+
+def _ordered(axes: tuple[str, ...], mesh: Mesh) -> list[str]:
+    fine = mesh.refine(axes)
+    parts = {part for axis in axes for part in fine.parts(axis)}
+    return [axis for axis in fine.axis_names if axis in parts]
+
+
+def check_in_flight(function: FuncOp, mesh: Mesh | None) -> None:
+    """Raise ShardingError, located, where a collective begins that could wait for one in flight for ever.
+
+    A stream that is named has one set of axes.
+    """
+    ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotateOp))]
+    if mesh is None or not any(isinstance(op, Collective) and op.IS_START for op in ops):
+        return
+    flying: dict[Operation, Communicator] = {}
+    streams: dict[str, Communicator] = {}
+    for op in ops:
+        if isinstance(op, WaitOp):
+            flying.pop(op.start, None)
+            continue
+        own = communicator(op, mesh)
+        if own is None:
+            continue
+        if own.stream is not None and streams.setdefault(own.stream, own) != own:
+            raise ShardingError(
+                f"'{op.name}' is on {own}, a stream that has run on {streams[own.stream]}; expected another name: "
+                "a stream is a communicator, and has one group",
+                location_of(op),
+            )
+        for other, its in flying.items():
+            if own.excludes(its, mesh):
+                raise ShardingError(
+                    f"'{op.name}' on {own} begins while {text_name(other.results[0])} on {its} is in flight, and their "
+                    "groups share ranks, which may run them in different orders and wait for each other for ever; "
+                    "wait for the other first, or run both on one stream",
+                    location_of(op),
+                )
+        if isinstance(op, Collective) and op.IS_START:
+            flying[op] = own

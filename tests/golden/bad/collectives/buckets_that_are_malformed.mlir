@@ -1,0 +1,71 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// A message has one element type.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{takes tensors of element types f32, f64; a message has one: make a bucket of each}}
+  %0, %1 = spmd.all_gather %x, %y on [dp] dim 0 : tensor<8xf32> <>, tensor<8xf64> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{says dim [0, 0, 0] of 2 tensors; expected one number, or one for each}}
+  %0, %1 = spmd.all_gather %x, %y on [dp] dim [0, 0, 0] : tensor<8xf32> <>, tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Each member makes a legal step of its own.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  // expected-error@+1 {{all_gather}}
+  %0, %1 = spmd.all_gather %x, %y on [dp] dim 0 : tensor<8xf32> <>, tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{has 2 operands and 1 results; expected as many of each}}
+  %0 = spmd.all_gather %x, %y on [dp] dim 0 : tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  // expected-error@+1 {{has 2 operands and 2 results; expected one each}}
+  %0, %1 = spmd.slice %x, %y on [dp] dim 0 : tensor<8xf32> <dp: S(0)>, tensor<8xf32> <dp: S(0)>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Who waits for a bucket waits for all of it.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{is waited for 2 times; expected one}}
+  %0, %1 = spmd.all_gather_start %x, %y on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>, !spmd.pending<tensor<8xf32>> <>
+  %2 = spmd.wait %0 : tensor<8xf32> <>
+  %3 = spmd.wait %1 : tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0, %1 = spmd.all_gather_start %x, %y on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>, !spmd.pending<tensor<8xf32>> <>
+  // expected-error@+1 {{waits for other values than one start gives; expected all of them, in their order}}
+  %2, %3 = spmd.wait %1, %0 : tensor<8xf32> <>, tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{runs on stream 3; expected a name, as in `stream prefetch`, and on a start}}
+  %0 = spmd.all_gather_start %x on [dp] dim 0 stream 3 : !spmd.pending<tensor<8xf32>> <>
+  %1 = spmd.wait %0 : tensor<8xf32> <>
+  return
+}

@@ -1,0 +1,35 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Two communicators of the same ranks: one rank may run the first one first, another rank the second.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %0 = spmd.all_gather_start %x on [dp] dim 0 stream first : !spmd.pending<tensor<8xf32>> <>
+  // expected-error@+1 {{on [dp] stream second begins while %0 on [dp] stream first is in flight, and their groups share ranks}}
+  %1 = spmd.all_gather_start %y on [dp] dim 0 stream second : !spmd.pending<tensor<8xf32>> <>
+  %2 = spmd.wait %0 : tensor<8xf32> <>
+  %3 = spmd.wait %1 : tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Groups over dp and tp hold those over dp.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum), tp: P(sum)>}) {
+  %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>
+  // expected-error@+1 {{'spmd.all_reduce' on [dp, tp] begins while %0 on [dp] is in flight}}
+  %1 = spmd.all_reduce %y on [dp, tp] op sum : tensor<8xf32> <>
+  %2 = spmd.wait %0 : tensor<8xf32> <>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// A stream is a communicator, so it has one group.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  %0 = spmd.all_gather_start %x on [dp] dim 0 stream both : !spmd.pending<tensor<8xf32>> <>
+  // expected-error@+1 {{is on [tp] stream both, a stream that has run on [dp] stream both; expected another name}}
+  %1 = spmd.all_gather_start %y on [tp] dim 0 stream both : !spmd.pending<tensor<8xf32>> <>
+  %2 = spmd.wait %0 : tensor<8xf32> <>
+  %3 = spmd.wait %1 : tensor<8xf32> <>
+  return
+}
