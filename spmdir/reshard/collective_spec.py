@@ -107,6 +107,7 @@ class Traffic:
         wire: bytes a rank sends.
         copied: bytes that are copied locally beside that: chunks along a dimension other than the first are packed or
             unpacked, and all but one of them while others are on the wire.
+        packed: bytes of these that are copied before anything is sent, by one kernel.
         kernels: how many kernels pack, unpack and reduce these.
         crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
         passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
@@ -117,6 +118,7 @@ class Traffic:
 
     wire: Callable[[Sizes], float] = lambda sizes: 0.0
     copied: Callable[[Sizes], float] = lambda sizes: 0.0
+    packed: Callable[[Sizes], float] = lambda sizes: 0.0
     kernels: Callable[[Sizes], int] = lambda sizes: 0
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0

@@ -62,25 +62,78 @@ class Cost:
     measured: str = ""
 
 
+@attrs.frozen
+class Terms:
+    """What the time of a step is made of; alone it takes `seconds`.
+
+    Attributes:
+        wire_bytes: bytes that a rank sends.
+        latency: seconds in which no link is busy, over all rounds.
+        intra, inter: seconds that links within nodes, and those between nodes, are busy.
+        copies, launches: seconds of local memory traffic and of kernels.
+        packing: seconds of these before anything is sent.
+        measured: as in Cost; the time is then all that of links.
+    """
+
+    wire_bytes: float = 0.0
+    latency: float = 0.0
+    intra: float = 0.0
+    inter: float = 0.0
+    copies: float = 0.0
+    launches: float = 0.0
+    packing: float = 0.0
+    measured: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time that the step takes alone."""
+        return self.latency + self.launches + max(self.intra, self.inter) + self.copies
+
+    @property
+    def unpacking(self) -> float:
+        """Seconds of local work on what has arrived."""
+        return max(0.0, self.copies + self.launches - self.packing)
+
+    @property
+    def cost(self) -> Cost:
+        """The bytes and the time."""
+        return Cost(self.wire_bytes, self.seconds, self.measured)
+
+
 Collectives = Sequence[tuple[Traffic, Sizes]]
 """The collectives of a step, one after the other: what each costs, and what it handles."""
 
 
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Cost:
     """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes; nothing if that is empty."""
+    return step_terms(step, shape, itemsize, mesh, topology).cost
+
+
+def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Terms:
+    """Return what the time of `step` on a tensor of global `shape` is made of, as in `step_cost`."""
     if 0 in shape:
-        return Cost(0.0, 0.0)
+        return Terms()
     nodes = node_count(step.axes, mesh)
-    costs = [cost(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
+    found = [terms(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
     if step.spec.traffic is not None:
-        return costs[0]  # no edge says anything else
-    wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
-    measured = " ".join(dict.fromkeys(c.measured for c in costs if c.measured))
+        return found[0]  # no edge says anything else
     edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
     if edge is not None and edge.seconds is not None and count > 1:
-        seconds = edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count)
-        measured = ""
-    return Cost(wire, seconds, measured)
+        wire = math.fsum(one.wire_bytes for one in found)
+        return Terms(wire, intra=edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count))
+    return found[0] if len(found) == 1 else _in_turn(found)
+
+
+def _in_turn(parts: Sequence[Terms]) -> Terms:
+    """Return the terms of collectives one after the other: links of the busier kind are busy while any is."""
+    (wire, latency, intra, inter, copies, launches, packing) = (
+        math.fsum(getattr(part, name) for part in parts)
+        for name in ("wire_bytes", "latency", "intra", "inter", "copies", "launches", "packing")
+    )
+    busy = math.fsum(max(part.intra, part.inter) for part in parts)
+    intra, inter = (busy, inter) if intra >= inter else (intra, busy)
+    measured = " ".join(dict.fromkeys(part.measured for part in parts if part.measured))
+    return Terms(wire, latency, intra, inter, copies, launches, packing, measured)
 
 
 def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Collectives:
@@ -122,7 +175,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
     return [(traffic, sizes) for traffic in traffics]
 
 
-_NOT_COPIED = {"copied": Traffic().copied, "kernels": Traffic().kernels}
+_NOT_COPIED = {"copied": Traffic().copied, "packed": Traffic().packed, "kernels": Traffic().kernels}
 
 
 def _specs(edge: Edge) -> list[CollectiveSpec]:
@@ -142,31 +195,39 @@ def _moved(sizes: Sizes) -> float:
 
 
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
-    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank.
+    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank."""
+    return terms(traffic, sizes, nodes, topology).cost
+
+
+def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Terms:
+    """Return what the time of a step over groups that span `nodes` nodes is made of; nothing for a group of one rank.
 
     Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A pass over n
     ranks takes n − 1 hops, as many of them between nodes as there are such neighbours on a ring, or such peers in a
     direct exchange.
     """
     if sizes.group == 1:
-        return Cost(0.0, 0.0)
+        return Terms()
     copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
     launches = traffic.kernels(sizes) * topology.launch_latency
     if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
-        return Cost(0.0, copies + launches)
+        return Terms(copies=copies, launches=launches)
     hops = traffic.passes * (sizes.group - 1) or 1
     inter_hops = hops * traffic.crossing(sizes.group, nodes)
     latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
     wire = traffic.wire(sizes)
     crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
-    transfer = max(wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth)
-    fixed = traffic.rounds * latency + launches
+    intra, inter = wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth
+    latency *= traffic.rounds
     if topology.costs is not None:
-        each = (transfer + copies) / wire if wire else 0.0
+        fixed, each = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
         found = topology.costs.collective(traffic.name, sizes.group, nodes, wire, lambda sent: fixed + each * sent)
         if found is not None:
-            return Cost(wire, found.seconds, found.place)
-    return Cost(wire, fixed + transfer + copies)
+            busy = (0.0, found.seconds) if inter > intra else (found.seconds, 0.0)
+            return Terms(wire, 0.0, *busy, measured=found.place)
+    before = traffic.packed(sizes)
+    packing = 2 * before / topology.memory_bandwidth + topology.launch_latency if before else 0.0
+    return Terms(wire, latency, intra, inter, copies, launches, packing)
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
