@@ -1,6 +1,6 @@
 """The passes over the IR, one file each, in the order of a pipeline.
 
-May import: core, rules, reshard, search, dialects, plugins; never torch.
+May import: core, rules, reshard, search, schedule, dialects, plugins; never torch.
 Start with PASSES, the table of contents, and pipeline.py, which runs them.
 """
 

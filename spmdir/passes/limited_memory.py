@@ -19,6 +19,7 @@ from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
 from spmdir.reshard.buffers import BUFFERS
 from spmdir.reshard.cost import local_bytes
+from spmdir.schedule import memory as schedule
 from spmdir.search.timeline import Timeline, live_bytes
 
 MOST_BUFFERS = max(map(len, BUFFERS.values()))
@@ -115,7 +116,7 @@ def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
     steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
     local = run_passes(copied(module), pipeline.with_steps(steps))
     memories = [live_memory(one, ir.mesh(local), pipeline.rules, {}) for one in ir.functions(local)]
-    return max(max(live_bytes(memory.buffers)) for memory in memories)
+    return max(schedule.peak_bytes(memory.program) for memory in memories)
 
 
 def restore(module: ModuleOp, original: ModuleOp) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
@@ -19,12 +19,14 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name
-from spmdir.reshard.buffers import copies_strided, keeps_operand, step_buffers
+from spmdir.reshard.allocations import Allocations, alone, together
+from spmdir.reshard.buffers import Sized, copies_strided, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes, local_shape
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
 from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous, view_strides
-from spmdir.search.timeline import Buffer, Timeline
+from spmdir.schedule.memory import holding
+from spmdir.schedule.program import Buffer, Program, Stage, Task
 
 
 @attrs.frozen(eq=False)
@@ -34,12 +36,23 @@ class LiveMemory:
     Attributes:
         buffers: in the order in which they are allocated.
         values: that each is allocated for.
-        names: of what each step computes.
+        inputs, outputs: the buffers of arguments and constants, and those of what is returned.
+        stages: op → what it allocates and needs, step by step.
     """
 
     buffers: tuple[Buffer, ...]
     values: tuple[SSAValue, ...]
-    names: Mapping[int, str]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    stages: Mapping[Operation, tuple[Stage, ...]]
+
+    @property
+    def program(self) -> Program:
+        """The function as tasks, one an op, that take no time."""
+        tasks = [
+            (Task(text_name(op.results[0]), op.name, "", 0.0), stages) for op, stages in self.stages.items() if stages
+        ]
+        return holding(tasks, self.buffers, self.inputs, self.outputs)
 
 
 def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]) -> LiveMemory:
@@ -52,52 +65,59 @@ def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSA
 
 
 class _Program:
-    """A localized function, told to a timeline op by op."""
+    """A localized function, followed op by op."""
 
     def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]):
         self.function, self.mesh, self.rules, self.kinds = function, mesh, rules, kinds
-        self.timeline = Timeline()
         self.buffer: dict[SSAValue, int] = {}
         self.strides: dict[SSAValue, Strides] = {}
+        self.buffers: list[Buffer] = []
         self.values: list[SSAValue] = []
+        self.under_way: dict[Operation, _UnderWay] = {}
 
     def run(self) -> LiveMemory:
         """Return the buffers."""
-        ops, names = [op for op in self.function.body.block.ops if isinstance(op, ValueOp)], dict[int, str]()
+        ops = [op for op in self.function.body.block.ops if isinstance(op, ValueOp)]
         for index, value in enumerate(self.function.args):
             self._hold(value, signature_name(self.function, "arg_attrs", index) or f"argument {index}")
-            self.timeline.keep(self.buffer[value])
         for op in ops:
             if isinstance(op, ConstantOp):
                 self._hold(op.results[0])
-                self.timeline.keep(self.buffer[op.results[0]])
+        inputs = tuple(range(len(self.buffers)))
+        stages: dict[Operation, tuple[Stage, ...]] = {}
         for op in ops:
-            if isinstance(op, ConstantOp):
-                continue
-            self.timeline.advance()
-            first = self.timeline.step
-            if isinstance(op, Collective):
-                self._collective(op)
-            else:
-                self._op(op)
-            names.update(dict.fromkeys(range(first, self.timeline.step + 1), text_name(op.results[0])))
-        for value in ir.terminator(self.function).operands:
-            self.timeline.keep(self.buffer[value])
-        return LiveMemory(self.timeline.buffers(), tuple(self.values), names)
+            stages[op] = () if isinstance(op, ConstantOp) else tuple(self._stages(op))
+        outputs = tuple(self.buffer[value] for value in ir.terminator(self.function).operands)
+        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, stages)
 
-    def _op(self, op: ValueOp) -> None:
-        """Tell an op that allocates its results, or gives views of its first operand."""
-        views = self._views(op)
-        for operand in op.operands:
-            if operand in self.buffer:
-                self.timeline.use(self.buffer[operand])
+    def _stages(self, op: ValueOp) -> list[Stage]:
+        """Return what an op allocates and needs."""
+        if isinstance(op, Collective):
+            operands = [self.buffer[value] for value in op.operands]
+            way = _UnderWay(self._allocations(op), operands, [])
+            self.under_way[op] = way
+            states = tuple(map(self._hold, op.results[len(op.pairs) :]))
+            kept = [Stage(states, tuple(operands[len(op.pairs) :]))] if states else []
+            return [*kept, *self._made(way, op)]
+        if isinstance(op, WaitOp):
+            way = self.under_way[op.start]
+            return [Stage((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
+        return [self._op(op)]
+
+    def _op(self, op: ValueOp) -> Stage:
+        """Return what an op needs that allocates its results, or gives views of its first operand."""
+        views, reads = self._views(op), self._read(op.operands)
+        if views is None:
+            return Stage(tuple(map(self._hold, op.results)), reads)
         for index, result in enumerate(op.results):
-            if views is not None:
-                self.buffer[result] = self.buffer[op.operands[index if isinstance(op, WaitOp) else 0]]
-                if views:
-                    self.strides[result] = views[index]
-            else:
-                self._hold(result)
+            self.buffer[result] = self.buffer[op.operands[0]]
+            if views:
+                self.strides[result] = views[index]
+        return Stage((), reads)
+
+    def _read(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Return the buffers of those of `values` that are tensors."""
+        return tuple(dict.fromkeys(self.buffer[value] for value in values if value in self.buffer))
 
     def _views(self, op: ValueOp) -> tuple[Strides, ...] | None:
         """Return the strides of the results if these are views of the first operand, () if they are not known; else
@@ -113,54 +133,67 @@ class _Program:
             return ()  # of sizes that only a rank knows
         return () if rule is None else view_strides(rule, self.strides.get(op.operands[0]) or contiguous(shape))
 
-    def _collective(self, op: Collective) -> None:
-        """Tell a collective, member by member and buffer by buffer."""
-        for index, step in enumerate(op.steps(self.mesh)):
-            self._member(op, index, step)
+    def _allocations(self, op: Collective) -> Allocations:
+        """Return what a collective allocates."""
+        steps = op.steps(self.mesh)
+        metas = [meta for value, _ in op.pairs if (meta := global_type(value, self.mesh)) is not None]  # verified
+        sizes = [
+            self._buffers(step, meta, self.strides.get(value))
+            for step, meta, (value, _) in zip(steps, metas, op.pairs, strict=True)
+        ]
+        if len(steps) == 1:
+            return alone(sizes[0], keeps_operand(steps[0], metas[0], self.mesh))
+        sources, targets = (
+            [
+                local_bytes(getattr(step, end), meta.shape, meta.dtype.itemsize, self.mesh)
+                for step, meta in zip(steps, metas, strict=True)
+            ]
+            for end in ("source", "target")
+        )
+        return together(op.spec.name, sizes, sources, targets)
 
-    def _member(self, op: Collective, index: int, step: Step) -> None:
-        operand, result = op.pairs[index]
-        meta = global_type(operand, self.mesh)
-        assert meta is not None  # verified
-        sizes = self._buffers(step, meta, self.strides.get(operand))
-        states = op.operands[len(op.pairs) :]
-        operands = [self.buffer[value] for value in (operand, *states)]
-        used, kept = operands, operands if keeps_operand(step, meta, self.mesh) else []
-        for state in op.results[len(op.pairs) :]:
-            self._hold(state)
-        for place, size in enumerate(sizes):
-            if place:
-                self.timeline.advance()
-            for one in (*used, *kept):
-                self.timeline.use(one)
-            is_last = place == len(sizes) - 1
-            kind = self.kinds.get(result, "activations") if is_last else "communication buffers"
-            self.values.append(result)
-            used = [self.timeline.hold(text_name(result), size, kind)]
-        for one in used:
-            self.timeline.use(one)
-        self.buffer[result] = used[0]
+    def _made(self, way: _UnderWay, op: Collective | WaitOp) -> list[Stage]:
+        """Return the stages of a collective that are left, or those of its start, and put results into buffers."""
+        found, plan = [], way.allocations
+        last = plan.arrived if isinstance(op, Collective) and op.IS_START else len(plan.made)
+        for at in range(len(way.made), last):
+            one = plan.made[at]
+            result = op.results[one.member]
+            kind = self.kinds.get(result, "activations") if at in plan.results else "communication buffers"
+            buffer = self._allocate(result, text_name(result), one.bytes, kind)
+            found.append(Stage((buffer,), way.read(one.reads)))
+            way.made.append(buffer)
+        for (_, result), at in zip(op.pairs, plan.results, strict=True):
+            if at < last:
+                (self.buffer[result],) = way.read((at,))
+        return found
 
-    def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[float]:
-        """Return the bytes of the buffers of a collective on an operand with `strides`; contiguous if None."""
+    def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[Sized]:
+        """Return the buffers of a collective on an operand with `strides`; contiguous if None."""
         sizes = step_buffers(step, meta, self.mesh)
         if strides is None or is_contiguous(local_shape(step.source, meta.shape, self.mesh), strides):
             return sizes
         if step.kind == "slice":
             is_view = is_contiguous(local_shape(step.target, meta.shape, self.mesh), strides)
-            return [] if is_view else [local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh)]
+            sliced = local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh)
+            return [] if is_view else [("result", sliced)]
         if not copies_strided(step, meta, self.mesh):
             return sizes
-        return [local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh), *sizes]
+        return [("packed", local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh)), *sizes]
 
-    def _hold(self, value: SSAValue, name: str = "") -> None:
-        self.values.append(value)
+    def _hold(self, value: SSAValue, name: str = "") -> int:
+        """Return the number of a new buffer of a value."""
         kind = self.kinds.get(value, "activations")
-        self.buffer[value] = self.timeline.hold(name or text_name(value), self._bytes(value), kind)
+        self.buffer[value] = self._allocate(value, name or text_name(value), self._bytes(value), kind)
+        return self.buffer[value]
+
+    def _allocate(self, value: SSAValue, name: str, size: float, kind: str) -> int:
+        self.values.append(value)
+        self.buffers.append(Buffer(name, size, kind))
+        return len(self.buffers) - 1
 
     def _bytes(self, value: SSAValue) -> float:
         """Return the bytes of a value on the rank that holds most of it."""
-
         meta = meta_of(value.type)
         if meta is None:
             return 0.0
@@ -179,5 +212,23 @@ class _Program:
         return max(largest, float(known))
 
 
-_SAME = frozenset(("spmd.wait", "spmd.choose", "spmd.reshard", "spmd.constraint"))
+@attrs.frozen
+class _UnderWay:
+    """A collective as it is told.
+
+    Attributes:
+        operands: the buffers of its operands.
+        made: the buffers of its allocations so far.
+    """
+
+    allocations: Allocations
+    operands: Sequence[int]
+    made: list[int]
+
+    def read(self, sources: Sequence[int]) -> tuple[int, ...]:
+        """Return the buffers of allocations and operands."""
+        return tuple(dict.fromkeys(self.made[at] if at >= 0 else self.operands[~at] for at in sources))
+
+
+_SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint"))
 """Ops whose results are operands, or views of them."""

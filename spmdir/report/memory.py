@@ -11,7 +11,9 @@ from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.search.timeline import CLASSES, Buffer, live_bytes, peak_step
+from spmdir.schedule.memory import at_peak
+from spmdir.schedule.program import Buffer
+from spmdir.search.timeline import CLASSES
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -73,7 +75,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     from spmdir.dialects.sizes import open_sizes
     from spmdir.passes.finish import bound, localized
     from spmdir.passes.live_memory import live_memory
-    from spmdir.report.memory_classes import memory_classes
+    from spmdir.passes.memory_classes import memory_classes
 
     pipeline = as_pipeline(pipeline)
     with ir.collector_paused(), pipeline.rules:
@@ -83,9 +85,10 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         function = ir.main_function(module)
         kinds = memory_classes(function, pipeline.rules)
         memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)
-    buffers, names = memory.buffers, memory.names
-    at = peak_step(buffers)
-    live = sorted((b for b in buffers if b.first <= at <= b.last and b.bytes), key=lambda b: (-b.bytes, b.first))
+    program = memory.program
+    most, at, held = at_peak(program)
+    live = sorted((program.buffers[buffer] for buffer in sorted(held)), key=lambda buffer: -buffer.bytes)
+    live = [buffer for buffer in live if buffer.bytes]
     by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in CLASSES}
-    held = {kind: size for kind, size in by_class.items() if size}
-    return MemoryReport(max(live_bytes(buffers)), names.get(at, ""), held, tuple(live))
+    by_class = {kind: size for kind, size in by_class.items() if size}
+    return MemoryReport(most, "" if at is None else program.tasks[at].name, by_class, tuple(live))

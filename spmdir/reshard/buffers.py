@@ -27,10 +27,18 @@ needs none of, `sent` is what leaves the rank, and `joined` are partial values p
 What is not here allocates its result."""
 
 
-def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
-    """Return the bytes of the buffers that `step` allocates on the rank with most, in order, the last being the result.
+ARRIVES = "received"
+"""The buffers that are written while a step is under way; a wait for it makes those after the last of these."""
 
-    It is empty if the result shares the operand's memory.
+
+Sized = tuple[str, float]
+"""A buffer by its name in BUFFERS, and its bytes."""
+
+
+def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
+    """Return the buffers that `step` allocates on the rank with most, in order, the last being the result.
+
+    There are none if the result shares the operand's memory.
 
     Args:
         meta: the global shape and the element type of the tensor; a rank has it contiguous.
@@ -49,7 +57,7 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[float]:
         received = _arriving(step, meta.shape, mesh)[0] * meta.dtype.itemsize
         sizes |= {"sent": of.moved, "received": received, "joined": of.combined * target}
         leading["joined"] = of.combined in (1, of.group)
-    return [sizes[stage] for stage in BUFFERS.get(step.kind, ("result",)) if not leading.get(stage)]
+    return [(stage, sizes[stage]) for stage in BUFFERS.get(step.kind, ("result",)) if not leading.get(stage)]
 
 
 def copies_strided(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:

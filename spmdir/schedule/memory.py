@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from spmdir.schedule.program import Program, Stage, Task
+import attrs
+
+from spmdir.schedule.program import Buffer, Program, Stage, Task
 
 Change = tuple[tuple[int, ...], tuple[int, ...]]
 """The buffers that are allocated as a stage begins, and those that are freed as it ends."""
@@ -81,6 +83,43 @@ def _read(task: Task) -> Iterable[int]:
     return dict.fromkeys(task.reads)
 
 
+def holding(
+    tasks: Sequence[tuple[Task, Sequence[Stage]]],
+    buffers: Sequence[Buffer],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> Program:
+    """Return the program of tasks that allocate and need what their stages say.
+
+    Args:
+        inputs, outputs: as in Program.
+    """
+    own = [{buffer for stage in stages for buffer in stage.makes} for _, stages in tasks]
+    wanted = set(outputs)
+    for made, (_, stages) in zip(own, tasks, strict=True):
+        wanted.update(buffer for stage in stages for buffer in stage.reads if buffer not in made)
+    found = tuple(_holding(task, stages, buffers, wanted) for task, stages in tasks)
+    return Program(found, tuple(buffers), tuple(inputs), tuple(outputs))
+
+
+def _holding(task: Task, stages: Sequence[Stage], buffers: Sequence[Buffer], wanted: Collection[int]) -> Task:
+    """Return a task with what its stages allocate and need; others need the buffers that are `wanted`."""
+    made = [buffer for stage in stages for buffer in stage.makes]
+    read = dict.fromkeys(buffer for stage in stages for buffer in stage.reads)
+    makes = tuple(buffer for buffer in made if buffer in wanted or buffer not in read)
+    reads = tuple(buffer for buffer in read if buffer not in made)
+    if len(stages) <= 1:
+        return attrs.evolve(task, makes=makes, reads=reads)
+    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+    inside = set(made).difference(makes)
+    live = most = 0.0
+    for at, stage in enumerate(stages):
+        live += sum(buffers[buffer].bytes for buffer in stage.makes)
+        most = max(most, live)
+        live -= sum(buffers[buffer].bytes for buffer in inside if last[buffer] == at)
+    return attrs.evolve(task, makes=makes, reads=reads, transient=most - live, stages=tuple(stages))
+
+
 def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[float]:
     """Return the most bytes that are live while each task runs, by task.
 
@@ -91,6 +130,17 @@ def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[flo
     for task in range(len(program.tasks)) if order is None else order:
         found[task] = max(memory.moments(task))
     return found
+
+
+def at_peak(program: Program) -> tuple[float, int | None, tuple[int, ...]]:
+    """Return the most bytes that are live at once, the task that runs first then, None before any, and what is live."""
+    most = peak_bytes(program)
+    memory = Memory(program)
+    for task in range(len(program.tasks) if memory.bytes < most else 0):
+        for size in memory.moments(task):
+            if size == most:
+                return most, task, tuple(memory.live)
+    return most, None, tuple(memory.live)
 
 
 def peak_bytes(program: Program, order: Sequence[int] | None = None) -> float:

@@ -83,9 +83,3 @@ def live_bytes(buffers: Sequence[Buffer]) -> list[float]:
         change[buffer.first] += buffer.bytes
         change[buffer.last + 1] -= buffer.bytes
     return list(itertools.accumulate(change))[:-1]
-
-
-def peak_step(buffers: Sequence[Buffer]) -> int:
-    """Return the first step at which most bytes are live."""
-    live = live_bytes(buffers)
-    return max(range(len(live)), key=live.__getitem__)

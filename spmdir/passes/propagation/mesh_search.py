@@ -21,10 +21,10 @@ from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_pass
 from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
 from spmdir.passes.propagation.op_strategies import rules_of
 from spmdir.passes.propagation.sub_axes import fits
+from spmdir.schedule.memory import at_peak
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.problem import Problem
 from spmdir.search.solve import Search, Solution
-from spmdir.search.timeline import live_bytes, peak_step
 
 _NODE = "node {} of the search"
 """The name of the location of an op of a copy: its node."""
@@ -105,13 +105,13 @@ class MeshSearch:
         """
         local = run_passes(self._copy(), self.pipeline.with_steps(parse_steps(PARTITIONING)))
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self.pipeline.rules, {})
-        at = peak_step(memory.buffers)
+        most, _, held = at_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
-        for value, buffer in zip(memory.values, memory.buffers, strict=True):
-            owner = self._owner(value)
-            if owner is not None and buffer.first <= at <= buffer.last and buffer.bytes > 0:
-                live.append((*owner, buffer.bytes))
-        return Held(max(live_bytes(memory.buffers)), tuple(sorted(live, key=lambda entry: -entry[2])))
+        for buffer in held:
+            owner, size = self._owner(memory.values[buffer]), memory.buffers[buffer].bytes
+            if owner is not None and size > 0:
+                live.append((*owner, size))
+        return Held(most, tuple(sorted(live, key=lambda entry: -entry[2])))
 
     def _copy(self) -> ModuleOp:
         """Return a module with a copy of the function alone, with numbers for sizes, each op located at its node."""

@@ -1,0 +1,47 @@
+"""What a collective allocates alone, and several tensors together."""
+
+from __future__ import annotations
+
+from spmdir.reshard.allocations import Allocation, alone, together
+
+
+def test_each_buffer_of_a_collective_is_made_of_the_one_before() -> None:
+    found = alone([("packed", 8.0), ("received", 4.0)])
+    assert found.made == (Allocation(8.0, 0, (~0,)), Allocation(4.0, 0, (0,)))
+    assert (found.arrived, found.sent, found.results) == (2, (0,), (1,))
+
+
+def test_a_wait_unpacks_what_has_arrived_and_the_operand_is_sent_till_then() -> None:
+    found = alone([("received", 16.0), ("unpacked", 16.0)])
+    assert (found.arrived, found.sent, found.results) == (1, (~0,), (1,))
+
+
+def test_a_view_allocates_nothing_and_is_its_operand() -> None:
+    found = alone([])
+    assert (found.made, found.sent, found.results) == ((), (~0,), (~0,))
+
+
+def test_an_operand_of_which_chunks_stay_is_needed_to_the_end() -> None:
+    assert [one.reads for one in alone([("received", 1.0), ("result", 2.0)], keeps_operand=True).made] == [
+        (~0,),
+        (0, ~0),
+    ]
+
+
+def test_results_of_a_bucket_of_sums_are_views_of_what_arrives() -> None:
+    found = together("reduce_scatter", [[("packed", 8.0), ("received", 2.0)], [("received", 4.0)]], [8.0, 16.0], [2, 4])
+    assert [(one.bytes, one.reads) for one in found.made] == [(8.0, (~0,)), (24.0, (0, ~1)), (6, (1,))]
+    assert (found.arrived, found.sent, found.results) == (3, (1,), (2, 2))
+
+
+def test_a_bucket_of_gathers_is_copied_apart_by_the_wait() -> None:
+    found = together("all_gather", [[("received", 8.0), ("unpacked", 8.0)], [("received", 4.0)]], [2.0, 1.0], [8, 4])
+    assert [(one.bytes, one.reads) for one in found.made] == [(3.0, (~0, ~1)), (12, (0,)), (8, (1,)), (4, (1,))]
+    assert (found.arrived, found.sent, found.results) == (2, (0,), (2, 3))
+
+
+def test_a_bucket_of_all_to_alls_is_joined_before_members_are_unpacked() -> None:
+    unpacking = [("packed", 4.0), ("received", 4.0), ("unpacked", 4.0)]
+    found = together("all_to_all", [unpacking, [("received", 2.0)]], [4.0, 2.0], [4.0, 2.0])
+    assert [one.reads for one in found.made] == [(~0,), (0, ~1), (1,), (2,), (2,), (3,)]
+    assert found.results == (5, 4)
