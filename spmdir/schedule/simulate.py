@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -97,7 +97,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
         order: of the tasks, each after those that it needs; as they are numbered if None.
     """
     order = tuple(range(len(program.tasks)) if order is None else order)
-    links, exposed, now = _Links(), dict[int, float](), 0.0
+    links, exposed, now = Links(), dict[int, float](), 0.0
     first, last = [0.0] * len(order), [0.0] * len(order)
     for at in order:
         task = program.tasks[at]
@@ -121,7 +121,7 @@ _NOTHING = 1e-15
 """Seconds that are left of a transfer by rounding alone."""
 
 
-class _Links:
+class Links:
     """The streams of a rank and the links that their transfers share, followed from event to event.
 
     Attributes:
@@ -150,6 +150,18 @@ class _Links:
         while task not in self._last:
             self._advance()
         return self._last[task]
+
+    def have_ended(self, tasks: Collection[int], at: float) -> list[int]:
+        """Return those of `tasks` whose transfers have ended by a time, if none is sent before."""
+        while self.now < at:
+            self._advance(at)
+        return [task for task in tasks if task in self._last]
+
+    def next_end(self, tasks: Collection[int]) -> float:
+        """Return when the first transfer of `tasks` ends, if none is sent before."""
+        while not any(task in self._last for task in tasks):
+            self._advance()
+        return self.now
 
     def times(self) -> dict[int, tuple[float, float]]:
         """Return between which times each transfer had its stream, when all have ended."""

@@ -1,0 +1,211 @@
+"""Which collectives of a program become one, and where it stands.
+
+Tasks keep their order, but for collectives and what is cheap and moves along: what makes their operands, such as casts
+and views of inputs, and what takes their results. So each collective has an interval of places: it comes after the
+last task that it depends on and that stays, and before the first one that depends on it. Collectives of one kind whose
+intervals share a place can be one there. Kinds are taken one after the other, and what stays is an order of the whole
+program, so that no merging closes a cycle.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from spmdir.schedule.memory import Memory, peak_bytes
+from spmdir.schedule.mobility import cheap, intervals
+from spmdir.schedule.program import Program
+
+LATENCY_SHARE = 0.1
+"""The part of a bucket's time that may be latency; below, another member saves next to nothing."""
+
+Item = tuple[int, ...]
+"""Tasks that are one: a task, or the members of a bucket."""
+
+
+def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0) -> list[Item]:
+    """Return the tasks in a new order, those that become one together, in the order in which they were.
+
+    Args:
+        keys: task → what collectives have in common that can be one; tasks without a key are never merged.
+        memory: bytes that the program may hold; it may hold what it held anyway.
+    """
+    items: list[Item] = [(task,) for task in range(len(program.tasks))]
+    memory = max(memory, peak_bytes(program))
+    for key in dict.fromkeys(keys.values()):
+        members = {task for task, found in keys.items() if found == key}
+        if len(members) > 1:
+            items = _Merging(program, items, members, memory).items()
+    return items
+
+
+@attrs.define
+class _Bucket:
+    """Items that are merged, and between which places: both are of the item that the bucket may stand before."""
+
+    members: list[int]
+    first: int
+    last: int
+    fixed: float
+    busy: float
+
+    @property
+    def seconds(self) -> float:
+        return self.fixed + self.busy
+
+
+class _Merging:
+    """The merging of collectives of one key in an order of items, which go by their places in it."""
+
+    def __init__(self, program: Program, items: Sequence[Item], members: set[int], memory: float):
+        self.program, self.old, self.limit = program, items, memory
+        of = {task: place for place, item in enumerate(items) for task in item}
+        self.needs = [
+            sorted({of[need] for task in item for need in program.tasks[task].needs} - {place})
+            for place, item in enumerate(items)
+        ]
+        self.members = [place for place, item in enumerate(items) if len(item) == 1 and item[0] in members]
+        _, self.movable = cheap(program, [item[0] for item in items], self.needs, self.members)
+        self._exclude_dependent()
+        seconds = [sum(program.tasks[task].seconds for task in item) for item in items]
+        self.clock = list(itertools.accumulate(seconds, initial=0.0))
+        self.growth: dict[int, float] = {}
+        self.live = np.array([*self._live(), 0.0])
+
+    def _live(self) -> Iterator[float]:
+        """Yield the bytes that are live at each place, and note how many more are after each member."""
+        memory, members = Memory(self.program), set(self.members)
+        for place, item in enumerate(self.old):
+            if place in members:
+                self.growth[place] = memory.growth(item[0])
+            yield max(most for task in item for most in memory.moments(task))
+
+    def items(self) -> list[Item]:
+        """Return the items, those that are merged as one, where it stands."""
+        buckets: dict[int, list[_Bucket]] = {}
+        for bucket in self._buckets():
+            if len(bucket.members) > 1:
+                buckets.setdefault(self._place(bucket), []).append(bucket)
+        merged = {member for found in buckets.values() for bucket in found for member in bucket.members}
+        done: set[int] = set()
+        late: list[int] = []
+        new: list[Item] = []
+
+        def put(place: int) -> None:
+            done.add(place)
+            new.append(self.old[place])
+
+        for place in range(len(self.old) + 1):
+            for bucket in buckets.get(place, ()):
+                for maker in self._unfinished(bucket.members, done):
+                    put(maker)
+                done.update(bucket.members)
+                new.append(tuple(task for member in bucket.members for task in self.old[member]))
+                for taker in late:
+                    if done.issuperset(self.needs[taker]):
+                        put(taker)
+                late = [taker for taker in late if taker not in done]
+            if place == len(self.old) or place in done or place in merged:
+                continue
+            if done.issuperset(self.needs[place]):
+                put(place)
+            else:
+                late.append(place)
+        return new
+
+    def _unfinished(self, places: Sequence[int], done: set[int]) -> list[int]:
+        """Return what `places` need and is not in the new order, in order."""
+        found: set[int] = set()
+        left = [*places]
+        while left:
+            for need in self.needs[left.pop()]:
+                if need not in done and need not in found:
+                    found.add(need)
+                    left.append(need)
+        return sorted(found)
+
+    def _exclude_dependent(self) -> None:
+        """Leave out the members that depend on others through what moves along, and let these others be used there."""
+        members, follows, kept = set(self.members), [False] * len(self.old), []
+        for place, needs in enumerate(self.needs):
+            depends = any(follows[need] for need in needs)
+            if place in members:
+                kept += [] if depends else [place]
+                follows[place] = True
+            else:
+                follows[place] = depends and self.movable[place]
+        self.members = kept
+        for place in kept:
+            self.movable[place] = True
+
+    def _buckets(self) -> Iterator[_Bucket]:
+        """Yield the buckets; collectives that can be hidden and those that cannot have buckets of their own, so that
+        nothing that could be hidden holds the program up."""
+        first, last = intervals(self.needs, self.movable)
+        opened: dict[bool, _Bucket] = {}
+        points = {True: 0, False: 0}
+        for place in self.members:
+            transfer = self.program.tasks[self.old[place][0]].transfer
+            if transfer is None:
+                continue
+            one = _Bucket([place], first[place], last[place], transfer.fixed, max(transfer.intra, transfer.inter))
+            hides = self._window(one.first, one.last) >= one.seconds
+            bucket = opened.get(hides)
+            if bucket is not None and self._joins(bucket, one, points[hides] if hides else None):
+                continue
+            if bucket is not None:
+                points[hides] = self._place(bucket)
+                yield bucket
+            opened[hides] = one
+        yield from opened.values()
+
+    def _window(self, first: int, last: int) -> float:
+        return self.clock[last] - self.clock[first] if first <= last else 0.0
+
+    def _place(self, bucket: _Bucket) -> int:
+        """Return the place nearest to that of the first member, where a bucket stands."""
+        return min(max(bucket.members[0], bucket.first), bucket.last)
+
+    def _joins(self, bucket: _Bucket, one: _Bucket, since: int | None) -> bool:
+        """Take `one` into a bucket, if that is possible and of use.
+
+        Args:
+            since: the place of the bucket before, from which on a transfer can be hidden; None if none can be.
+        """
+        both = _Bucket(
+            bucket.members + one.members,
+            max(bucket.first, one.first),
+            min(bucket.last, one.last),
+            max(bucket.fixed, one.fixed),
+            bucket.busy + one.busy,
+        )
+        if both.first > both.last or bucket.fixed <= LATENCY_SHARE * bucket.seconds:
+            return False
+        hidden = since is None or both.seconds <= self._window(max(both.first, since), both.last)
+        if not (hidden or one.busy <= one.fixed) or not self._fits(bucket, both):
+            return False
+        bucket.members, bucket.first, bucket.last = both.members, both.first, both.last
+        bucket.fixed, bucket.busy = both.fixed, both.busy
+        return True
+
+    def _fits(self, bucket: _Bucket, both: _Bucket) -> bool:
+        """Return whether there is memory for `both` in the place of `bucket`, and if so, count it as held."""
+        before, at = self._place(bucket), self._place(both)
+        low = min(before, *both.members, at)
+        high = max(before, *both.members, at)
+        held = self.live[low : high + 1].copy()
+        for member in both.members:
+            came = before if member in bucket.members else member
+            held[min(at, came) - low : max(at, came) - low] += max(0.0, self.growth[member] * (1 if at < came else -1))
+        packed = sum(self._moved(member) for member in both.members)
+        if max(held.max(), held[at - low] + packed) > self.limit:
+            return False
+        self.live[low : high + 1] = held
+        return True
+
+    def _moved(self, place: int) -> float:
+        task = self.program.tasks[self.old[place][0]]
+        return sum(self.program.buffers[b].bytes for b in (*task.makes, *task.reads))

@@ -1,0 +1,79 @@
+"""The memory that is left to tasks which come before their turn in a given order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spmdir.schedule.memory import Memory, live_bytes
+from spmdir.schedule.program import Program
+
+WINDOW = 512
+"""How many tasks of the given order one may overtake."""
+
+
+class Headroom:
+    """What is live at each task that has not run, if these follow in the given order.
+
+    So whichever tasks came before their turn, there is memory for the rest, and no search can end where nothing fits.
+
+    Attributes:
+        turn: the first task of the given order that has not run.
+    """
+
+    def __init__(self, program: Program, limit: float):
+        self.program, self.limit, self.turn = program, limit, 0
+        self._memory = Memory(program)
+        self._live = np.array(live_bytes(program))
+        self._run = [False] * len(program.tasks)
+        kept = {*program.inputs, *program.outputs}
+        self._readers: dict[int, list[int]] = {}
+        for at, task in enumerate(program.tasks):
+            for buffer in {*task.reads} - kept:
+                self._readers.setdefault(buffer, []).append(at)
+        self._kept = kept
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tasks have run."""
+        return self.turn == len(self._run)
+
+    def has_run(self, task: int) -> bool:
+        """Return whether a task has run."""
+        return self._run[task]
+
+    def fits(self, task: int) -> bool:
+        """Return whether there is memory for a task now, and for those that it overtakes after it."""
+        if task == self.turn:
+            return True
+        if task - self.turn > WINDOW or self._memory.peak(task) > self.limit:
+            return False
+        return bool(self._after(task).max() <= self.limit)
+
+    def run(self, task: int) -> None:
+        """Run a task next."""
+        if task != self.turn:
+            self._live[self.turn : task] = self._after(task)
+        self._live[task] = 0.0
+        self._memory.run(task)
+        self._run[task] = True
+        for buffer in {*self.program.tasks[task].reads} - self._kept:
+            readers = self._readers[buffer]
+            while readers and self._run[readers[-1]]:
+                readers.pop()
+        while not self.is_done and self._run[self.turn]:
+            self.turn += 1
+
+    def _after(self, task: int) -> np.ndarray:
+        """Return what is live at the tasks that `task` overtakes once it has run; it means nothing at those that have
+        run."""
+        found, turn = self.program.tasks[task], self.turn
+        live = self._live[turn:task].copy()
+        for buffer in found.makes:
+            if buffer in self._kept or buffer in self._readers:
+                live += self.program.buffers[buffer].bytes
+        for buffer in {*found.reads} - self._kept:
+            readers = self._readers[buffer]
+            if readers[-1] == task:
+                others = (reader for reader in reversed(readers[:-1]) if not self._run[reader])
+                live[max(next(others, -1) + 1 - turn, 0) :] -= self.program.buffers[buffer].bytes
+        return live

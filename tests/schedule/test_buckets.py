@@ -1,0 +1,113 @@
+"""Buckets: which collectives may become one, and where."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spmdir.schedule.buckets import bucketed
+from spmdir.schedule.program import Buffer, Program, Task, Transfer
+from tests.schedule.programs import programs
+
+
+def gather(name: str, needs: tuple[int, ...] = (), fixed: float = 1.0, busy: float = 1.0) -> Task:
+    transfer = Transfer("data", ("data",), fixed, busy, 0.0, busy)
+    return Task(name, "gather", "", 0.0, needs, transfer=transfer, is_blocking=True)
+
+
+def compute(name: str, *needs: int, seconds: float = 10.0) -> Task:
+    return Task(name, "op", "", seconds, needs)
+
+
+def view(name: str, *needs: int) -> Task:
+    return Task(name, "view", "", 0.0, needs)
+
+
+def texts(*tasks: Task, buffers: tuple[Buffer, ...] = (), memory: float = 0.0) -> list[str]:
+    """The buckets of all collectives of some tasks, each as the names of its members."""
+    keys = {at: "same" for at, task in enumerate(tasks) if task.transfer}
+    items = bucketed(Program(tasks, buffers), keys, memory)
+    return [" ".join(tasks[task].name for task in item) for item in items]
+
+
+@given(programs(are_async=False), st.integers(0, 100))
+def test_each_task_runs_once_and_after_what_it_needs(program: Program, memory: float) -> None:
+    keys = {at: task.transfer.axes for at, task in enumerate(program.tasks) if task.transfer}
+    done: set[int] = set()
+    for item in bucketed(program, keys, memory):
+        assert len({keys.get(task) for task in item}) == 1
+        assert all(done.issuperset(program.tasks[task].needs) for task in item)
+        assert done.isdisjoint(item)
+        done.update(item)
+    assert len(done) == len(program.tasks)
+
+
+def test_gathers_that_are_needed_one_after_the_other_are_one() -> None:
+    found = texts(compute("x"), gather("a"), compute("y", 0, 1), gather("b"), compute("z", 2, 3))
+    assert found == ["x", "a b", "y", "z"]
+
+
+def test_views_of_operands_come_along() -> None:
+    found = texts(compute("x"), gather("a"), compute("y", 0, 1), view("b.view"), gather("b", (3,)), compute("z", 2, 4))
+    assert found == ["x", "b.view", "a b", "y", "z"]
+
+
+def test_reductions_wait_for_each_other_and_what_takes_their_results_follows() -> None:
+    tasks = (compute("x"), gather("a", (0,)), view("a.view", 1), compute("y", 0), gather("b", (3,)), compute("z", 3))
+    assert texts(*tasks) == ["x", "y", "a b", "a.view", "z"]
+
+
+def test_a_collective_that_depends_on_another_stays_apart() -> None:
+    assert texts(compute("x"), gather("a", (0,)), view("v", 1), gather("b", (2,)), compute("y", 3)) == [
+        "x",
+        "a",
+        "v",
+        "b",
+        "y",
+    ]
+
+
+def test_what_depends_on_another_through_compute_stays_apart() -> None:
+    assert texts(gather("a"), compute("x", 0), gather("b", (1,)), compute("y", 2)) == ["a", "x", "b", "y"]
+
+
+def test_a_bucket_is_closed_once_its_latency_is_a_tenth_of_its_time() -> None:
+    tasks = [compute("x", seconds=100.0)]
+    for name in "abcdef":
+        tasks += [gather(name, busy=3.0), compute(name.upper(), len(tasks) - 1, len(tasks))]
+    assert [item for item in texts(*tasks) if " " in item] == ["a b c", "d e f"]
+
+
+def test_a_bucket_is_no_larger_than_what_is_hidden_before_its_first_use() -> None:
+    tasks = [compute("x", seconds=5.0)]
+    for name in "abc":
+        tasks += [gather(name, busy=2.0), compute(name.upper(), len(tasks) - 1, len(tasks), seconds=20.0)]
+    assert [item for item in texts(*tasks) if " " in item] == ["a b"]
+
+
+def test_collectives_that_hold_the_program_up_do_not_take_along_what_can_be_hidden() -> None:
+    up = gather("up", (0,), busy=4.0)
+    found = texts(compute("x"), up, compute("y", 1), gather("w"), compute("z", 2, 3))
+    assert found == ["x", "up", "y", "w", "z"]
+
+
+def test_gathers_are_one_where_there_is_memory_for_both() -> None:
+    def tasks() -> list[Task]:
+        def makes(task: Task, buffer: int) -> Task:
+            return attrs.evolve(task, makes=(buffer,))
+
+        def reads(task: Task, buffer: int) -> Task:
+            return attrs.evolve(task, reads=(buffer,))
+
+        return [
+            compute("x"),
+            makes(gather("a"), 0),
+            reads(compute("y", 1), 0),
+            makes(gather("b"), 1),
+            reads(compute("z", 3), 1),
+        ]
+
+    buffers = (Buffer("%a", 10.0, "gathered weights"), Buffer("%b", 10.0, "gathered weights"))
+    assert texts(*tasks(), buffers=buffers) == ["x", "a", "y", "b", "z"]
+    assert texts(*tasks(), buffers=buffers, memory=40.0) == ["x", "a b", "y", "z"]
