@@ -1,0 +1,122 @@
+"""What of a block of a program runs again where holding a byte costs so many seconds, as a minimum cut.
+
+A buffer that is used after the cut of the program is available there, and so is all that a task which runs again reads.
+What is available is either held, which costs its bytes, or made again, which costs the seconds of its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from spmdir.schedule.min_cut import INFINITE, source_side
+from spmdir.schedule.program import Program, Task
+
+HALVINGS = 4
+"""How often the prices between two answers are halved."""
+
+UNIT = 1e-12
+"""The seconds that capacities of cuts are counted in."""
+
+
+def seconds_of(task: Task) -> float:
+    """Return how long a task takes alone, with what it sends."""
+    return task.seconds + (task.transfer.seconds if task.transfer else 0.0)
+
+
+@attrs.frozen
+class Answer:
+    """What of a block runs again.
+
+    Attributes:
+        again: the tasks, counted from the block's first.
+        held: bytes that are held across the cut of the program.
+        seconds: of the tasks.
+    """
+
+    again: frozenset[int]
+    held: float
+    seconds: float
+
+
+@attrs.frozen
+class Block:
+    """Tasks that may run again by themselves; buffers are numbered by their order in it, so that equal ones are equal.
+
+    Attributes:
+        seconds: by task; None of one that may not run again.
+        makes, reads: by task.
+        sizes: by buffer, its bytes; None of one that is held in any case.
+        needed: the buffers of tasks of the block that are used after the cut of the program.
+    """
+
+    seconds: tuple[float | None, ...]
+    makes: tuple[tuple[int, ...], ...]
+    reads: tuple[tuple[int, ...], ...]
+    sizes: tuple[float | None, ...]
+    needed: tuple[int, ...]
+
+    def answers(self) -> list[Answer]:
+        """Return what to make again, from nothing to all that frees memory, each the best where a byte costs more."""
+        nothing = self._best(0.0)
+        sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
+        if not sizes:
+            return [nothing]
+        most = self._best((sum(filter(None, self.seconds)) + UNIT) / min(sizes))
+        return [nothing, *self._between(nothing, most, HALVINGS), most] if most.held < nothing.held else [nothing]
+
+    def _between(self, less: Answer, more: Answer, depth: int) -> list[Answer]:
+        """Return the answers that are best between the prices of two."""
+        if not depth:
+            return []
+        found = self._best((more.seconds - less.seconds) / (less.held - more.held))
+        if not more.held < found.held < less.held:
+            return []
+        return [*self._between(less, found, depth - 1), found, *self._between(found, more, depth - 1)]
+
+    def _best(self, price: float) -> Answer:
+        """Return the best answer where holding a byte costs `price` seconds."""
+        tasks = len(self.sizes)
+        source, sink = tasks + len(self.seconds), tasks + len(self.seconds) + 1
+        maker = {buffer: task for task, makes in enumerate(self.makes) for buffer in makes}
+        edges = [(source, buffer, INFINITE) for buffer in self.needed]
+        for buffer, size in enumerate(self.sizes):
+            if size is not None:
+                edges.append((buffer, tasks + maker[buffer] if buffer in maker else sink, round(price * size / UNIT)))
+        for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
+            edges.append((tasks + task, sink, INFINITE if seconds is None else 1 + round(seconds / UNIT)))
+            edges += [(tasks + task, buffer, INFINITE) for buffer in reads]
+        available = source_side(sink + 1, edges, source, sink)
+        again = frozenset(task for task in range(len(self.seconds)) if tasks + task in available)
+        held = [self.sizes[buffer] for buffer in available if buffer < tasks and maker.get(buffer) not in again]
+        return Answer(again, sum(filter(None, held)), sum(self.seconds[task] or 0.0 for task in again))
+
+
+def block_of(
+    program: Program, part: range, may_repeat: Sequence[bool], kept: Collection[int], needed: Collection[int]
+) -> Block:
+    """Return some tasks of a program as a block.
+
+    Args:
+        may_repeat: by task of the block, whether it may run again.
+        kept: the buffers that are held in any case.
+        needed: the buffers that are used after the cut of the program.
+    """
+    number: dict[int, int] = {}
+
+    def numbered(buffers: Sequence[int]) -> tuple[int, ...]:
+        return tuple([number.setdefault(buffer, len(number)) for buffer in buffers])
+
+    tasks = program.tasks[part.start : part.stop]
+    reads = tuple([numbered(task.reads) for task in tasks])
+    makes = tuple([numbered(task.makes) for task in tasks])
+    own = {buffer for task in tasks for buffer in task.makes}
+    held = {buffer for buffer in number if buffer in kept or (buffer in needed and buffer not in own)}
+    return Block(
+        tuple([seconds_of(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
+        makes,
+        reads,
+        tuple([None if buffer in held else program.buffers[buffer].bytes for buffer in number]),
+        tuple([place for buffer, place in number.items() if buffer in needed and buffer not in held]),
+    )

@@ -1,0 +1,134 @@
+"""Tasks that run again, so that what they make need not be held from one use to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from spmdir.schedule.program import Program, Stage, Task
+
+
+@attrs.frozen(order=True)
+class Repeat:
+    """A task that runs again: this one right before task `before`, whose results all later uses take.
+
+    Attributes:
+        before: the task before which it runs again.
+        task: the task; of several before one task the first one runs first.
+    """
+
+    before: int
+    task: int
+
+
+def repeats(program: Program, cut: int, again: Collection[int]) -> list[Repeat]:
+    """Return the repeats by which every use after the task `cut` of what the tasks `again` make is one of a repeat.
+
+    Each is made right before its first use, and views of what is made again are taken again.
+    """
+    found = _Again(program, cut, again)
+    return [repeat for user in range(cut + 1, len(program.tasks)) for repeat in found.before(user)]
+
+
+class _Again:
+    """The repeats of a program, found in program order."""
+
+    def __init__(self, program: Program, cut: int, again: Collection[int]):
+        self.program = program
+        made = {buffer for task in again for buffer in program.tasks[task].makes}
+        self.waiting = set(again)
+        for index, task in enumerate(program.tasks[: cut + 1]):
+            if not task.makes and not made.isdisjoint(task.reads):
+                self.waiting.add(index)  # a view
+
+    def before(self, user: int) -> list[Repeat]:
+        """Return what has to run again before the task `user`, which comes later than all that was asked before."""
+        found: set[int] = set()
+        asked = [user]
+        while asked:
+            for need in self.program.tasks[asked.pop()].needs:
+                if need in self.waiting:
+                    self.waiting.remove(need)
+                    found.add(need)
+                    asked.append(need)
+        return [Repeat(user, task) for task in sorted(found)]
+
+
+def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
+    """Return `program` with tasks that run again.
+
+    Args:
+        added: sorted.
+    """
+    tasks: list[Task] = []
+    buffers = list(program.buffers)
+    place, held = dict[int, int](), dict[int, int]()
+    for index, is_repeat in order(program, added):
+        task = program.tasks[index]
+        for buffer in _made(task) if is_repeat else ():
+            held[buffer] = len(buffers)
+            buffers.append(program.buffers[buffer])
+        tasks.append(task if len(tasks) == index and not is_repeat else _moved(task, place, held))
+        place[index] = len(tasks) - 1
+    return attrs.evolve(program, tasks=tuple(tasks), buffers=tuple(buffers))
+
+
+def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
+    """Return the most bytes that `with_repeats` of the same holds at once, or a little more, without making it.
+
+    What a task reads is taken to be live until it ends.
+    """
+    size = [buffer.bytes for buffer in program.buffers]
+    outputs = {*program.outputs}
+    inside, made, freed = list[float](), list[float](), [0.0] * (len(program.tasks) + len(added))
+    last: dict[int, int] = {}
+    for step, (index, _) in enumerate(order(program, added)):
+        task = program.tasks[index]
+        inside.append(task.transient)
+        for buffer in task.makes:
+            if buffer in last and buffer not in outputs:
+                freed[last[buffer]] += size[buffer]
+            last[buffer] = step
+        made.append(sum([size[buffer] for buffer in task.makes]))
+        for buffer in task.reads:
+            if buffer in last:
+                last[buffer] = step
+    for buffer in last.keys() - outputs:
+        freed[last[buffer]] += size[buffer]
+    live = peak = sum([size[buffer] for buffer in program.inputs])
+    for more, within, less in zip(made, inside, freed, strict=True):
+        live += more
+        peak = max(peak, live + within)
+        live -= less
+    return peak
+
+
+def _made(task: Task) -> Iterable[int]:
+    return dict.fromkeys((*task.makes, *(buffer for stage in task.stages for buffer in stage.makes)))
+
+
+def _moved(task: Task, place: Mapping[int, int], held: Mapping[int, int]) -> Task:
+    """Return a task whose tasks are at other places, and whose buffers are those that hold them."""
+
+    def now(buffers: Sequence[int]) -> tuple[int, ...]:
+        return tuple([held.get(buffer, buffer) for buffer in buffers])
+
+    return attrs.evolve(
+        task,
+        needs=tuple([place[need] for need in task.needs]),
+        makes=now(task.makes),
+        reads=now(task.reads),
+        stages=tuple([Stage(now(stage.makes), now(stage.reads)) for stage in task.stages]),
+        waits=None if task.waits is None else place[task.waits],
+    )
+
+
+def order(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, bool]]:
+    """Yield the tasks in the order in which they run with repeats, and whether each is one."""
+    repeat = 0
+    for index in range(len(program.tasks)):
+        while repeat < len(added) and added[repeat].before == index:
+            yield added[repeat].task, True
+            repeat += 1
+        yield index, False
