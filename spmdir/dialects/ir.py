@@ -20,6 +20,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, error_position, location_of
@@ -153,6 +154,7 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
             raise error.about(op.name, location_of(op)) from None
     for function in flying:  # once the ops in it are known to be well formed
         check_in_flight(function, mesh_of(function))
+        check_recomputations(function)
 
 
 def _check_place(op: Operation) -> None:

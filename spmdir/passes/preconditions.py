@@ -59,6 +59,22 @@ def global_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
     return functions
 
 
+def local_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
+    """Return the functions of `module`, for a pass that works on the program of one rank.
+
+    Raises:
+        UnsupportedError: there is none, one calls another, or has global types; located.
+    """
+    functions = flat_functions(module)
+    for function in functions:
+        if not is_local(function):
+            raise UnsupportedError(
+                f"the types are global ones, and {pass_name} needs those of one rank; run {pass_name} after localize",
+                location_of(function),
+            )
+    return functions
+
+
 def flat_functions(module: ModuleOp) -> list[FuncOp]:
     """Return the functions of `module`.
 
