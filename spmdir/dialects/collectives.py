@@ -329,10 +329,8 @@ class Collective(SpmdOp):
             if isinstance(type_, PendingType) is not self.IS_START:
                 expected = type_.tensor if isinstance(type_, PendingType) else self.result_type(meta_of(type_))
                 raise VerifyException(f"gives {print_type(type_)}; expected {print_type(expected)}")
-        waits = {use.operation: None for result in self.results for use in result.uses}
-        found = sum(isinstance(user, WaitOp) for user in waits)
-        if self.IS_START and found != 1:
-            raise VerifyException(f"is waited for {found} times; expected one `spmd.wait`")
+        if self.IS_START:
+            check_waited(self)
 
     def _check_rank(self, clause: Clause, mesh: Mesh) -> None:
         rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
@@ -392,10 +390,10 @@ class WaitOp(SpmdOp):
         return True
 
     @property
-    def start(self) -> Collective:
+    def start(self) -> Operation:
         """Return what is waited for."""
         owner = self.operands[0].owner
-        assert isinstance(owner, Collective)  # verified
+        assert isinstance(owner, Operation)  # verified
         return owner
 
     def check_operands(self) -> None:
@@ -417,6 +415,14 @@ class WaitOp(SpmdOp):
             source, target = sharding_of(operand), sharding_of(result)
             if source != target:
                 raise ShardingError(f"wait keeps the sharding <{source}>, found <{target}>")
+
+
+def check_waited(start: Operation) -> None:
+    """Raise VerifyException unless one `spmd.wait` waits for what `start` has started."""
+    waits = {use.operation: None for result in start.results for use in result.uses}
+    found = sum(isinstance(user, WaitOp) for user in waits)
+    if found != 1:
+        raise VerifyException(f"is waited for {found} times; expected one `spmd.wait`")
 
 
 def plugin_collective(name: str) -> type[Collective] | None:

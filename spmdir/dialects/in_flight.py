@@ -17,7 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import text_name
-from spmdir.dialects.ring import RotateOp
+from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.syntax.context import location_of
 
 
@@ -50,7 +50,7 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
     if isinstance(op, Collective):
         axes = op.axes or op.step(mesh).axes
         return None if op.spec.is_local else Communicator(mesh.merge(_ordered(axes, mesh)), op.stream)
-    if isinstance(op, (HaloExchangeOp, RotateOp)):
+    if isinstance(op, (HaloExchangeOp, RotationOp)):
         return Communicator(mesh.merge(_ordered(op.axes, mesh)))
     return None
 
@@ -61,13 +61,17 @@ def _ordered(axes: tuple[str, ...], mesh: Mesh) -> list[str]:
     return [axis for axis in fine.axis_names if axis in parts]
 
 
+def _is_start(op: Operation) -> bool:
+    return isinstance(op, (Collective, RotationOp)) and op.IS_START
+
+
 def check_in_flight(function: FuncOp, mesh: Mesh | None) -> None:
     """Raise ShardingError, located, where a collective begins that could wait for one in flight for ever.
 
     A stream that is named has one set of axes.
     """
-    ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotateOp))]
-    if mesh is None or not any(isinstance(op, Collective) and op.IS_START for op in ops):
+    ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotationOp))]
+    if mesh is None or not any(map(_is_start, ops)):
         return
     flying: dict[Operation, Communicator] = {}
     streams: dict[str, Communicator] = {}
@@ -92,5 +96,5 @@ def check_in_flight(function: FuncOp, mesh: Mesh | None) -> None:
                     "wait for the other first, or run both on one stream",
                     location_of(op),
                 )
-        if isinstance(op, Collective) and op.IS_START:
+        if _is_start(op):
             flying[op] = own

@@ -6,9 +6,10 @@ They occur only in local forms, so after localize: their types are those of one 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
+from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -18,7 +19,8 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.joint import JointPlacement, joint_placement
 from spmdir.core.tensor import TensorMeta
-from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.attributes import DYNAMIC, meta_of, pending_type, type_of
+from spmdir.dialects.collectives import check_waited
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local
 
@@ -63,23 +65,29 @@ class LocalFormOp(ValueOp):
         return tuple(meta_of(operand.type) for operand in self.operands)
 
 
+def check_axes(axes: Any, mesh: Mesh) -> None:
+    """Raise SpmdirError unless `axes` is a list of mesh axes, each once."""
+    if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
+        raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
+    for axis in axes:
+        mesh.require(str(axis))
+    if len(set(axes)) < len(axes):
+        raise VerifyException(f"goes along [{', '.join(map(str, axes))}]; expected each axis once")
+
+
 def _agree(found: TensorMeta, expected: TensorMeta) -> bool:
     sizes = zip(found.shape, expected.shape, strict=False)
     same = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
     return found.dtype == expected.dtype and found.rank == expected.rank and same
 
 
-@irdl_op_definition
-class RotateOp(LocalFormOp):
-    """`rotate %x on [cp] steps 1`: each rank's tensor goes `steps` ranks on along the axes, major first, and round.
+class RotationOp(LocalFormOp):
+    """Base of the ops that send each rank's tensor to another of its ring."""
 
-    All ranks of a group have tensors of one shape. Without `steps` it is one. Where other axes shard the tensor
-    unevenly, `largest` lists the sizes on the rank with the largest.
-    """
-
-    name = "spmd.rotate"
     PARENTHESISED: ClassVar[bool] = False
     CLAUSES: ClassVar = (("on", "axes"), ("steps", "steps"))
+    IS_START: ClassVar[bool] = False
+    """Whether the op only starts to send: its result is pending, and `spmd.wait` gives the tensor."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -103,12 +111,7 @@ class RotateOp(LocalFormOp):
         self.require_known("axes", "steps", "largest")
         argument = self.argument
         axes, steps = argument.get("axes"), argument.get("steps", 1)
-        if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
-            raise VerifyException("expected the axes as a list of names, as in `on [dp, tp]`")
-        for axis in axes:
-            mesh.require(str(axis))
-        if len(set(axes)) < len(axes):
-            raise VerifyException(f"goes along [{', '.join(map(str, axes))}]; expected each axis once")
+        check_axes(axes, mesh)
         if type(steps) is not int or steps < 1:
             raise VerifyException(f"goes {steps!r} steps; expected a number from 1 on")
         self.expect(self.given)
@@ -117,6 +120,67 @@ class RotateOp(LocalFormOp):
         sized = isinstance(largest, tuple) and all(type(size) is int and size >= 0 for size in largest)
         if (DYNAMIC in meta.shape or largest is not None) and not (sized and len(largest) == meta.rank):  # type: ignore
             raise VerifyException(f"has the largest sizes {largest!r}; expected {meta.rank} numbers")
+
+
+@irdl_op_definition
+class RotateOp(RotationOp):
+    """`rotate %x on [cp] steps 1`: each rank's tensor goes `steps` ranks on along the axes, major first, and round.
+
+    All ranks of a group have tensors of one shape. Without `steps` it is one. Where other axes shard the tensor
+    unevenly, `largest` lists the sizes on the rank with the largest.
+    """
+
+    name = "spmd.rotate"
+
+
+@irdl_op_definition
+class RotateStartOp(RotationOp):
+    """`rotate_start %x on [cp]`: starts what `rotate` does; `spmd.wait` gives what the rank receives."""
+
+    name = "spmd.rotate_start"
+    IS_START: ClassVar[bool] = True
+
+    @classmethod
+    def result_type(cls, meta: TensorMeta | None) -> Attribute:
+        return pending_type(meta) if meta else type_of(meta)
+
+    def check_form(self, mesh: Mesh) -> None:
+        super().check_form(mesh)
+        check_waited(self)
+
+
+@irdl_op_definition
+class AssembleOp(LocalFormOp):
+    """`assemble(%x, %y, %z) {axes = ["cp"], dim = 0}`: the blocks of all ranks of a ring, joined in the order of ranks.
+
+    The first operand is the block of the rank itself, each further one that of the rank before.
+    """
+
+    name = "spmd.assemble"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the mesh axes along which the ranks are in a ring, major first."""
+        return tuple(map(str, self.argument["axes"]))  # type: ignore  # verified
+
+    @property
+    def dim(self) -> int:
+        """Return the dimension along which the blocks are joined."""
+        return self.argument["dim"]  # type: ignore  # verified
+
+    def check_form(self, mesh: Mesh) -> None:
+        self.require_known("axes", "dim")
+        dim = self.argument.get("dim")
+        check_axes(self.argument.get("axes"), mesh)
+        count, first = mesh.group_size(self.axes), self.given[0] if self.given else None
+        self.require(count, 1)
+        if first is None or type(dim) is not int or not 0 <= dim < first.rank:
+            raise VerifyException(f"joins along dimension {dim!r}; expected one of {first}")
+        if any(meta is None or not _agree(meta, first) for meta in self.given):
+            raise VerifyException(f"joins {', '.join(map(str, self.given))}; expected blocks of one type")
+        size = first.shape[dim]
+        joined = DYNAMIC if size == DYNAMIC else size * count
+        self.expect((TensorMeta((*first.shape[:dim], joined, *first.shape[dim + 1 :]), first.dtype),))
 
 
 @irdl_op_definition
@@ -219,6 +283,6 @@ class PackOp(StateOp):
 
 
 RING_CLASSES: dict[str, type[LocalFormOp]] = {
-    op.name: op for op in (RotateOp, ChooseOp, IdentityOp, CombineOp, FinishOp, PackOp)
+    op.name: op for op in (RotateOp, RotateStartOp, AssembleOp, ChooseOp, IdentityOp, CombineOp, FinishOp, PackOp)
 }
 """Name of an op → its class."""

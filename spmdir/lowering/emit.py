@@ -30,7 +30,7 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
-from spmdir.dialects.ring import ChooseOp, PackOp, RotateOp, StateOp
+from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.sizes import open_sizes
@@ -52,7 +52,7 @@ from spmdir.lowering.process_groups import (
 )
 from spmdir.lowering.ranges import Emit, Indices
 from spmdir.lowering.recordings import Recorder, Recording
-from spmdir.lowering.ring import erase_unused, rotate, state
+from spmdir.lowering.ring import Arrive, assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import WAIT, Kind, Site, Started, here
 from spmdir.lowering.torch_calls import TorchCalls, filled
@@ -149,7 +149,7 @@ class _Emitter:
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_names: dict[Indices | int, str] = {}
-        self.values: dict[SSAValue, fx.Node | Started] = {}
+        self.values: dict[SSAValue, fx.Node | Started | Arrive] = {}
         self.origin: dict[fx.Node, SSAValue] = {}
         self.shapes = NodeShapes(
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
@@ -344,7 +344,11 @@ class _Emitter:
         meta = meta_of(op.operands[0].type)
         assert meta is not None
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
-        return [rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)]
+        arrive = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
+        return [arrive if op.IS_START else arrive()]
+
+    def emit_assemble(self, op: Any) -> Sequence[Any]:
+        return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
 
     def emit_choose(self, op: ValueOp) -> Sequence[Any]:
         when = op.argument["when"]
@@ -377,8 +381,11 @@ class _Emitter:
         return [positions(self.call, ranges, self.device())]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
-        started = [self.values[operand] for operand in op.operands]
-        return [one.wait(self.call) for one in started if isinstance(one, Started)]  # the verifier sees to it
+        # The verifier sees to it that what is waited for is no tensor yet.
+        started = [one for one in map(self.values.__getitem__, op.operands) if not isinstance(one, fx.Node)]
+        return [
+            one.wait(self.call) if isinstance(one, Started) else one() for one in started
+        ]  # the verifier sees to it
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
         meta = op.metas[0]
@@ -401,7 +408,8 @@ _EMITTERS = (
     (AtenOp, _Emitter.emit_aten),
     (Collective, _Emitter.emit_collective),
     (HaloExchangeOp, _Emitter.emit_halo),
-    (RotateOp, _Emitter.emit_rotate),
+    (RotationOp, _Emitter.emit_rotate),
+    (AssembleOp, _Emitter.emit_assemble),
     (ChooseOp, _Emitter.emit_choose),
     (StateOp, _Emitter.emit_state),
     (ShardIndexOp, _Emitter.emit_shard_index),

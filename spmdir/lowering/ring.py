@@ -6,27 +6,32 @@ A rotation is one all_to_all in which each rank sends to one other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import torch
 from torch.fx import Graph, Node
 
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.ring import RotateOp, StateOp
+from spmdir.dialects.ring import AssembleOp, RotationOp, StateOp
 from spmdir.lowering.inline import Kind, StateCode, inline_all, require_kinds
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire import packed
 
+Arrive = Callable[[], Node]
+"""Emits the wait for a tensor that is on its way, and returns it."""
 
-def rotate(emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotateOp) -> Node:
-    """Return the tensor of the rank `op.steps` before `rank` in its ring; `x` goes as many on."""
+
+def rotate(
+    emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotationOp
+) -> Arrive:
+    """Send `x` to the rank `op.steps` on from `rank` in its ring; return what gives the tensor of the one before."""
     axes = tuple(axis for axis in op.axes if mesh.sizes.get(axis) != 1)
     order = mesh.group(rank, axes)
     at, steps = order.index(rank), op.steps % len(order)
     if not steps:
-        return x
+        return lambda: x
     members, fine = sorted(order), mesh.refine(axes)
     parts = {part for axis in axes for part in fine.parts(axis)}
     group = group_name(fine.merge(axis for axis in fine.axis_names if axis in parts))
@@ -34,7 +39,13 @@ def rotate(emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dt
     sends, receives = ([int(member == other) for member in members] for other in (target, source))
     sent, unpack = packed(emit, emit(aten.unsqueeze.default, x, 0), dtype)
     started = emit(functional.all_to_all_single.default, emit(aten.contiguous.default, sent), receives, sends, group)
-    return emit(aten.squeeze.dim, unpack(emit(WAIT, started)), 0)
+    return lambda: emit(aten.squeeze.dim, unpack(emit(WAIT, started)), 0)
+
+
+def assemble(emit: Emit, mesh: Mesh, rank: int, blocks: Sequence[Node], op: AssembleOp) -> Node:
+    """Return the blocks of all ranks in the order of the ring: the first of `blocks` is that of `rank` itself."""
+    count, at = len(blocks), mesh.group(rank, op.axes).index(rank)
+    return emit(aten.cat.default, [blocks[(at - place) % count] for place in range(count)], op.dim)
 
 
 def state(

@@ -23,6 +23,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.expand import expand_all
+from spmdir.passes.local_programs.local_forms import is_split
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands
 from spmdir.reshard.conditions import refinement
@@ -87,7 +88,7 @@ def _wanted(
     if op.needs:
         return tuple(need or has for need, has in zip(op.needs.data, current, strict=True))
     types = [meta_of(value.type) for value in (*op.operands, *op.results)]
-    key = (op.name, current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
+    key = (op.name, is_split(op), current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
     if key not in known:
         known[key] = cheapest_operands(op, current, mesh, ctx.rules)
     return known[key]

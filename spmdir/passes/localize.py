@@ -31,18 +31,20 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, retyped
+from spmdir.dialects.collectives import WaitOp
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.ring import RING_CLASSES, RotateOp
+from spmdir.dialects.ring import RING_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.dialects.verification import common_type, is_local
-from spmdir.passes.local_programs.local_forms import EXPANSION, NOTE, note, places_in
+from spmdir.passes.local_programs.local_forms import EXPANSION, NOTE, is_split, note, places_in
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
+from spmdir.passes.local_programs.ring_blocks import join_blocks
 from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.preconditions import flat_functions, reject_open_sizes
 from spmdir.passes.type_check.type_check import Choice, strategies_of
@@ -50,7 +52,8 @@ from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule, RuleSet, Value
 from spmdir.rules.local.expansion import ExpandedOp, Expansion
 from spmdir.rules.local.rank import Rank
-from spmdir.rules.local.rings import require_alike
+from spmdir.rules.local.rings import ROTATIONS, require_alike
+from spmdir.rules.strategies.split_products import SPLIT
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     returned = ir.terminator(function).operand_types
     function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
     function.attributes["spmd.local"] = UnitAttr()
+    join_blocks(function, mesh)
     trust(function)
 
 
@@ -162,7 +166,7 @@ def _typed(op: AtenOp, mesh: Mesh, rules: RuleSet, known: dict[object, _Typed]) 
     """
     properties = op.properties
     operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
-    key = (op.name, operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
+    key = (op.name, is_split(op), operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
     if key not in known:
         known[key] = _type_of_op(op, mesh, rules)
     return known[key]
@@ -176,8 +180,9 @@ def _type_of_op(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _Typed:
             f"'{op.name}' reduces inside along a dimension that is sharded; run expand first",
             location_of(op),
         )
-    if rule is None or "local" in rewrites:
-        return _Typed(rule, choice, "local" in rewrites)
+    has_form = bool(rewrites & {"local", SPLIT})
+    if rule is None or has_form:
+        return _Typed(rule, choice, has_form)
     meta, sharding = rule.call.results[0], op.shardings[0]
     if not rule.shape_arguments or meta is None or not sharding:
         return _Typed(rule, choice)
@@ -254,7 +259,7 @@ def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expans
 
     ranks = _ranks_alike(op, shards, mesh)
     first = form(ranks[0])
-    rotating = {axis for one in first.ops if one.call.name == RotateOp.name for axis in one.call.argument["axes"]}  # type: ignore
+    rotating = {axis for one in first.ops if one.call.name in ROTATIONS for axis in one.call.argument["axes"]}  # type: ignore
     if rotating:
         ranks = sorted({member for rank in ranks for member in mesh.group(rank, rotating)})
     forms = {ranks[0]: first} | {rank: form(rank) for rank in ranks[1:]}
@@ -266,13 +271,13 @@ def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expans
 def _largest(expanded: ExpandedOp, metas: Sequence[Sequence[TensorMeta | None]]) -> tuple[tuple[str, Literal], ...]:
     """Return what tells the largest size of what rotates, where ranks differ."""
     shapes = [meta.shape for (meta, *_) in metas if meta is not None]
-    if expanded.call.name != RotateOp.name or len(set(shapes)) == 1:
+    if expanded.call.name not in ROTATIONS or len(set(shapes)) == 1:
         return ()
     return (("largest", tuple(map(max, zip(*shapes, strict=True)))),)
 
 
-LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES}
-"""Name of an op that occurs in local forms alone → its class."""
+LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, WaitOp.name: WaitOp}
+"""Name of an op of spmdir that local forms have → its class."""
 
 FORMS = 1 << 14
 """The most ranks on which a local form is compared."""

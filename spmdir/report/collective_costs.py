@@ -13,7 +13,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import text_name
-from spmdir.dialects.ring import RotateOp
+from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type
@@ -24,7 +24,7 @@ from spmdir.reshard.cost import NEIGHBOURS, Cost, cost, node_count, sends_anythi
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
-NEIGHBOURLY = (HaloExchangeOp, RotateOp)
+NEIGHBOURLY = (HaloExchangeOp, RotationOp)
 """The ops that send to neighbours."""
 
 

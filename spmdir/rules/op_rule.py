@@ -32,6 +32,7 @@ from spmdir.rules.strategies.plugin_declared import combining, declared_strategi
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, at, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
 from spmdir.rules.strategies.rotations import rotated
+from spmdir.rules.strategies.split_products import split_strategies
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
 from spmdir.rules.strategies.text_strategies import text_strategies
 
@@ -94,6 +95,14 @@ class OpRule(RuleInstance):
         if found is None:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
         return found
+
+    def split_strategies(self, count: int, sharded: ShardCounts = UNSHARDED) -> tuple[Strategy, ...]:
+        """Return the strategies by which an axis of `count` ranks takes a matrix product in steps, block by block.
+
+        Args:
+            sharded: how other mesh axes shard the factors.
+        """
+        return tuple(split_strategies(self, count, sharded, self.strategies(count, sharded)))
 
     @cached_property
     def evaluated(self) -> OpRule:

@@ -66,10 +66,27 @@ def rotate(tensors: Sequence[Any], mesh: Mesh, axes: Sequence[str], steps: int =
     return results
 
 
+def wait(tensors: Sequence[Any], mesh: Mesh) -> list[Any]:
+    """Return what has been started to be made, which is there at once."""
+    return list(tensors)
+
+
+def assemble(*blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int) -> list[Any]:
+    """Return the blocks of each ring, joined in its order; of each rank its own comes first, then those before it."""
+    results: list[Any] = [None] * mesh.world_size
+    for line in _lines(mesh, axes):
+        for index, rank in enumerate(line):
+            results[rank] = torch.cat([blocks[(index - place) % len(line)][rank] for place in range(len(line))], dim)
+    return results
+
+
 EXCHANGES: dict[str, Callable[..., list[Any]]] = {
     "spmd.halo": halo,
     "spmd.halo_reduce": halo_reduce,
     "spmd.rotate": rotate,
+    "spmd.rotate_start": rotate,
+    "spmd.wait": wait,
+    "spmd.assemble": assemble,
 }
 """Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""
 

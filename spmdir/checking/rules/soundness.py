@@ -23,6 +23,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.strategies.plugin_placements import plugins_among
+from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random, torch_op
@@ -162,7 +163,7 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
 def form_of(rule: OpRule, chosen: Chosen, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
     """Return the local form of the `chosen` strategies on rank 0, which has `operands`; None if there is none."""
     used = [strategy for _, strategy in chosen]
-    if all(one.rewrite != "local" for one in used):
+    if all(one.rewrite not in ("local", SPLIT) for one in used):
         return None
     entries: dict[int, list[tuple[str, Placement]]] = {}
     for axis, strategy in chosen:
@@ -180,7 +181,7 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
     for number, op in enumerate(form.ops):
         operands = [values[v] for v in op.operands]
         if op.call.name in EXCHANGES:
-            values[Value("op", number)] = EXCHANGES[op.call.name](operands[0], mesh, **op.call.argument)
+            values[Value("op", number)] = EXCHANGES[op.call.name](*operands, mesh=mesh, **op.call.argument)
             continue
         if op.call.name in INDICES:
             shard: Any = op.call.argument["of"]
@@ -276,6 +277,7 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     summed = any(adds(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
+    summed |= any(one.rewrite == SPLIT and rule.factors[one.factors[0]].kind == "sum" for _, one in chosen)
     through_sums = summed and not case.finite
     for index, (each, right) in enumerate(zip(results, expected, strict=True)):
         if right is None:
@@ -330,9 +332,12 @@ def on_one_axis(case: Case, counts: Sequence[int], extras: Sequence[Placement] =
 
 
 def strategies_of(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
-    """Return the strategies on an axis of `count` ranks; with `extras`, those that these plug-ins add."""
-    every = rule.strategies(count, placements=tuple(extras))
-    return every[len(rule.strategies(count)) :] if extras else every  # those of plug-ins come last
+    """Return the strategies on an axis of `count` ranks, those that split a product among them; with `extras`, those
+    that these plug-ins add."""
+    known = rule.strategies(count)
+    if not extras:
+        return (*known, *rule.split_strategies(count))
+    return rule.strategies(count, placements=tuple(extras))[len(known) :]  # those of plug-ins come last
 
 
 def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:

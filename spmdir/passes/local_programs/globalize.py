@@ -18,6 +18,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
+from spmdir.dialects.collectives import COLLECTIVES
 from spmdir.dialects.syntax.context import IRContext, keep_name, location_of
 from spmdir.dialects.values import function_attrs, global_type
 from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
@@ -103,7 +104,7 @@ class _Globalizer:
     def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
         """Return the op that a local form replaces."""
         kind = self.ctx.get_optional_op(form.op)
-        if kind is None or not issubclass(kind, AtenOp):
+        if kind is None or not (issubclass(kind, AtenOp) or kind is COLLECTIVES["all_gather"]):
             raise ShardingError(
                 f"{NOTE} names '{form.op}', which has no local forms; "
                 f"expected an op of torch: leave {NOTE} as localize wrote it"
@@ -115,7 +116,13 @@ class _Globalizer:
                 self.unread(form.operands[index], form.needs[index]) if found is None else self.value(found)
             )
         properties = {**form.properties, "sharding": shardings_attr(form.made)}
-        new = kind.create(operands=operands, result_types=form.results, properties=properties, location=ops[0].location)
+        new = kind.create(
+            operands=operands,
+            result_types=form.results,
+            properties=properties,
+            attributes=form.attributes,
+            location=ops[0].location,
+        )
         for index, place in enumerate(form.places.results):
             found = at(ops, place, "results")
             if found is not None:

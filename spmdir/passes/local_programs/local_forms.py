@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from spmdir.core.call import Call
@@ -30,6 +30,9 @@ NOTE = "spmd.form"
 
 EXPANSION = "spmd.expansion"
 """The attribute of the first op of an expansion."""
+
+SPLIT = "spmd.split"
+"""The attribute of a matrix product that is split into the steps of a ring, as its shardings say."""
 
 Place = tuple[int, int] | None
 """(Which op of the form, which of its operands or results)."""
@@ -59,6 +62,7 @@ class Note:
         operands, results: the global types.
         needs, made: the shardings of these.
         properties: the other properties of the op: its arguments and its structure.
+        attributes: the mark of a product that is split.
         places: of the operands and results.
     """
 
@@ -68,6 +72,7 @@ class Note:
     needs: tuple[Sharding | None, ...]
     made: tuple[Sharding | None, ...]
     properties: dict[str, Attribute]
+    attributes: dict[str, Attribute]
     places: Places
 
 
@@ -100,10 +105,16 @@ def note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Plac
         "made": shardings_attr(op.shardings),
         "places": ArgumentsAttr((("operands", places.operands), ("ops", places.count), ("results", places.results))),
     }
-    return DictionaryAttr(entries | {name: op.properties[name] for name in _KEPT if name in op.properties})
+    kept = {name: op.properties[name] for name in _KEPT if name in op.properties}
+    return DictionaryAttr(entries | kept | ({SPLIT: UnitAttr()} if is_split(op) else {}))
 
 
 _KEPT = {"arguments": ArgumentsAttr, "structure": StructureAttr}
+
+
+def is_split(op: Operation) -> bool:
+    """Return whether `op` is marked as a matrix product that is split into the steps of a ring."""
+    return SPLIT in op.attributes
 
 
 def noted(op: Operation, name: str = NOTE) -> Note | None:
@@ -126,7 +137,7 @@ def _read(attribute: Any) -> Note:
     entries: dict[str, Any] = dict(attribute.data)
     places: dict[str, Any] = dict(entries["places"].data)
     kinds = {"op": StringAttr, "operands": ArrayAttr, "needs": ShardingsAttr, "results": ArrayAttr,
-             "made": ShardingsAttr, "places": ArgumentsAttr, **_KEPT}  # fmt: skip
+             "made": ShardingsAttr, "places": ArgumentsAttr, SPLIT: UnitAttr, **_KEPT}  # fmt: skip
     for name, value in entries.items():
         if not isinstance(value, kinds[name]):
             raise ValueError(f"'{name}' is {value}")
@@ -136,6 +147,7 @@ def _read(attribute: Any) -> Note:
         entries["op"].data, entries["operands"].data, entries["results"].data,
         entries["needs"].data, entries["made"].data,
         {name: entries[name] for name in _KEPT if name in entries},
+        {SPLIT: entries[SPLIT]} if SPLIT in entries else {},
         Places(_places(places["operands"]), places["ops"], _places(places["results"])),
     )  # fmt: skip
     if not len(found.operands) == len(found.needs) == len(found.places.operands):

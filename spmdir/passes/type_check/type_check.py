@@ -18,11 +18,13 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
+from spmdir.passes.local_programs.local_forms import is_split
 from spmdir.passes.propagation.sub_axes import wanted_splits
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.obstacle import Dropped
+from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
 STRATEGIES_SHOWN = 8
@@ -45,42 +47,72 @@ def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
     return plugins(p for sharding in shardings if sharding for _, p in sharding.entries)
 
 
-def match(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> Choice:
+def match(
+    rule: OpRule,
+    operands: Sequence[Sharding],
+    results: Sequence[Sharding | None],
+    mesh: Mesh,
+    may_split: bool = False,
+) -> Choice:
     """Return the strategies that the shardings use.
 
     Where shardings name sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
 
+    Args:
+        may_split: whether a strategy may be one of those that split a matrix product.
+
     Raises:
         ShardingError: on some axis they are not a strategy of the rule, or the strategies are not compatible.
     """
-    return _match(rule, tuple(operands), tuple(results), mesh)
+    return _match(rule, tuple(operands), tuple(results), mesh, may_split)
 
 
 @lru_cache(maxsize=65536)
-def _match(rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh) -> Choice:
+def _match(
+    rule: OpRule,
+    operands: tuple[Sharding, ...],
+    results: tuple[Sharding | None, ...],
+    mesh: Mesh,
+    may_split: bool,
+) -> Choice:
     current = [sharding for sharding in (*operands, *results) if sharding]
     fine = refinement(mesh, *current)
     if fine is not mesh:
         refined = tuple(sharding.refined(fine) if sharding else None for sharding in results)
-        choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine)
+        choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine, may_split)
         _check_split(rule, choice, mesh, fine)
         return choice
-    choice = _match_axes(rule, operands, results, mesh)
+    choice = _match_axes(rule, operands, results, mesh, may_split)
     for axis, size in mesh.axes:
         sharded = sharded_factors(choice, mesh, without=axis)
-        if choice[axis] not in rule.strategies(size, sharded, plugins_of(current)):
+        if choice[axis] not in _offered(rule, size, sharded, plugins_of(current), choice[axis].rewrite == SPLIT):
             number = next(iter(choice[axis].factors), 0)
             factor = rule.factors[number]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
                 f"{size * sharded.of(number)} by this op; shard it by fewer axes"
             )
+    rewritten = [axis for axis, strategy in choice.items() if strategy.rewrite]
+    if len(rewritten) > 1 and any(choice[axis].rewrite == SPLIT for axis in rewritten):
+        axes = " and ".join(map(repr, rewritten))
+        raise ShardingError(f"is split along {axes}; expected one axis that does not leave the op as it is")
     _check_order(rule, choice, operands, results)
     return choice
 
 
+def _offered(
+    rule: OpRule, count: int, sharded: ShardCounts, extras: tuple[Placement, ...], may_split: bool
+) -> tuple[Strategy, ...]:
+    listed = rule.strategies(count, sharded, extras)
+    return (*listed, *rule.split_strategies(count, sharded)) if may_split else listed
+
+
 def _match_axes(
-    rule: OpRule, operands: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh
+    rule: OpRule,
+    operands: tuple[Sharding, ...],
+    results: tuple[Sharding | None, ...],
+    mesh: Mesh,
+    may_split: bool,
 ) -> Choice:
     """Return the strategy on each axis by itself; whether a minor factor may be sharded depends on its major ones."""
     choice: dict[str, Strategy] = {}
@@ -90,7 +122,7 @@ def _match_axes(
     while len(choice) < len(order):
         for axis in (axis for axis in order if axis not in choice):
             try:
-                choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice)
+                choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice, may_split)
                 break
             except ShardingError as error:
                 rejected[axis] = error
@@ -121,12 +153,13 @@ def _match_axis(
     operands: Sequence[Sharding],
     results: Sequence[Sharding | None],
     outer: Choice,
+    may_split: bool,
 ) -> Strategy:
     found = tuple(sharding[axis] for sharding in operands)
     made = tuple(sharding[axis] if sharding else None for sharding in results)
     count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
-    strategies = rule.strategies(count, UNSHARDED, extras)
-    for one in (*strategies, *rule.strategies(count, sharded_factors(outer, mesh), extras)):
+    strategies = _offered(rule, count, UNSHARDED, extras, may_split)
+    for one in (*strategies, *_offered(rule, count, sharded_factors(outer, mesh), extras, may_split)):
         if one.operands == found and all(m is None or m == r for m, r in zip(made, one.results, strict=True)):
             return one
     nearest = max(strategies, key=lambda one: _agreeing(one, found, made))
@@ -237,7 +270,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
                 )
         return None, {}
     try:
-        return rule, match(rule, operands, results, mesh)  # type: ignore  # checked above
+        return rule, match(rule, operands, results, mesh, is_split(op))  # type: ignore  # checked above
     except (RuleError, ShardingError) as error:
         raise error.about(op.name, location) from None
 
@@ -267,17 +300,17 @@ def cheapest_operands(op: ValueOp, current: Sequence[Sharding], mesh: Mesh, rule
     if rule is None:
         return tuple(Sharding((), mesh.name) for _ in current)
     try:
-        return _cheapest(rule, tuple(current), op.shardings, mesh)
+        return _cheapest(rule, tuple(current), op.shardings, mesh, is_split(op))
     except (RuleError, ShardingError) as error:
         raise error.about(op.name, location_of(op)) from None
 
 
 @lru_cache(maxsize=65536)
 def _cheapest(
-    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh
+    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, may_split: bool
 ) -> tuple[Sharding, ...]:
     with contextlib.suppress(ShardingError):
-        match(rule, current, made, mesh)
+        match(rule, current, made, mesh, may_split)
         return current
     results = [sharding for sharding in made if sharding]
     rejected: ShardingError | None = None

@@ -11,9 +11,11 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
+from spmdir.rules.local.product_rings import product_ring
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.local.states import joint_of
 from spmdir.rules.local.suitability import serving
+from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import Strategy
 
 
@@ -42,8 +44,12 @@ def localize(
     Args:
         shards: factor → its shard, a Local of kind "shard".
         scattered: the factors of which a rank may have several ranges.
-        strategies: those in use, of which one that is written as text brings the local form.
+        strategies: those in use, of which one that is written as text, or splits a product, brings the local form.
     """
+    strategies = tuple(strategies)
+    for one in strategies:
+        if one.rewrite == SPLIT:
+            return product_ring(owner, ops, one, shards[one.factors[-1]], operands, rank)
     texts = {factor: one for one in strategies if one.text for factor in one.factors}
     bodies = [one.text.body for one in texts.values() if one.text and one.text.body]
     numbers = serving(owner, [f for f in shards if f not in texts], scattered)

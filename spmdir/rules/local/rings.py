@@ -16,6 +16,9 @@ from spmdir.rules.language.syntax_tree import Statement, statements
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.local.rank import Rank
 
+ROTATIONS = ("spmd.rotate", "spmd.rotate_start")
+"""The ops that send a tensor along a ring."""
+
 
 class RingBuilder(Protocol):
     """What a ring needs of the emitter that runs a form."""
@@ -100,7 +103,7 @@ def require_alike(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
     """
     for rank, form in forms.items():
         for number, op in enumerate(form.ops):
-            if op.call.name != "spmd.rotate":
+            if op.call.name not in ROTATIONS:
                 continue
             axes: Any = op.call.argument["axes"]
             ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, axes)]

@@ -107,3 +107,43 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
   %0, %1 = spmd.identity(%a, %a) {by = "Summed", part = 1} : tensor<4x6xf32>, tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+  // expected-error@+1 {{is waited for 0 times; expected one `spmd.wait`}}
+  %0 = spmd.rotate_start %a on [tp] : !spmd.pending<tensor<4x6xf32>>
+  return %a : tensor<4x6xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+  // expected-error@+1 {{takes 1 tensors and gives 1; expected 2 and 1}}
+  %0 = spmd.assemble(%a) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
+  return %a : tensor<4x6xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+  // expected-error@+1 {{joins along dimension 2; expected one of 4x6xf32}}
+  %0 = spmd.assemble(%a, %a) {axes = ["dp"], dim = 2} : tensor<8x6xf32>
+  return %a : tensor<4x6xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+  // expected-error@+1 {{joins 4x6xf32, 4x5xf32; expected blocks of one type}}
+  %0 = spmd.assemble(%a, %b) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
+  return %a : tensor<4x6xf32>
+}

@@ -1,0 +1,30 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics --verify-spmd
+// Without the mark a product is not split: a gather is lacking.
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %w: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<4x8xf32> {
+  // expected-error@+1 {{on axis 'tp' (S(0), S(1)) -> (S(1)) is not a strategy of this op}}
+  %y = aten.mm(%x, %w) : tensor<4x8xf32> <tp: S(1)>
+  return %y : tensor<4x8xf32>
+}
+
+// -----
+
+// Blocks of different sizes do not go round.
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<5x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %w: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<5x8xf32> {
+  // expected-error@+1 {{on axis 'tp' (S(0), S(1)) -> (S(1)) is not a strategy of this op}}
+  %y = aten.mm(%x, %w) : tensor<5x8xf32> <tp: S(1)> attributes {spmd.split}
+  return %y : tensor<5x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<4x8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1), tp: S(2)>}, %w: tensor<4x6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1), dp: S(2)>}) -> tensor<4x8x8xf32> {
+  // expected-error@+1 {{is split along 'dp' and 'tp'; expected one axis that does not leave the op as it is}}
+  %y = aten.bmm(%x, %w) : tensor<4x8x8xf32> <tp: S(0), dp: S(2)> attributes {spmd.split}
+  return %y : tensor<4x8x8xf32>
+}
