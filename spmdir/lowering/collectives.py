@@ -1,7 +1,7 @@
 """Collectives as graph nodes: each kind has one emitter, found in EMITTERS.
 
-An emitter prepares the operand, starts at most one functional collective and returns how to finish: what to do with
-the collective's result after the wait. Process groups list ranks in ascending order, which is mesh order.
+An emitter prepares the operand and returns a `Message`: which functional collective is to send it, and what to do with
+what arrives. Process groups list ranks in ascending order, which is mesh order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch.fx import Node
 
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.lowering.exchange import start_exchange, start_two_round_exchange
+from spmdir.lowering.exchange import exchange_message, two_round_exchange_message
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds
 from spmdir.lowering.partition import (
@@ -28,7 +28,7 @@ from spmdir.lowering.partition import (
 )
 from spmdir.lowering.ranges import aten, narrow, take
 from spmdir.lowering.reductions import identities, reduction_of
-from spmdir.lowering.site import Site, Started, functional, here
+from spmdir.lowering.site import Message, Site, functional, here
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import local_shape
 from spmdir.reshard.moved_axes import permuted_axes
@@ -36,8 +36,8 @@ from spmdir.reshard.multi_axis_steps import senders
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
-def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
-    """Emit the collective `spec` on `x`.
+def message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
+    """Return what the collective `spec` sends of `x`, after emitting what prepares it.
 
     Raises:
         SpmdirError: the declaration of a placement cannot be lowered.
@@ -47,13 +47,13 @@ def start(spec: CollectiveSpec, site: Site, x: Node) -> Started:
     return (spec.lower or EMITTERS[spec.name])(site, x)
 
 
-def _slice(site: Site, x: Node) -> Started:
+def _slice(site: Site, x: Node) -> Message:
     partition = site.partition(site.target, site.dim)
     ranges = site.own(partition)
-    return Started(x, False, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
+    return Message(x, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
-def _partition(site: Site, x: Node) -> Started:
+def _partition(site: Site, x: Node) -> Message:
     placement = site.target[site.named[0]]
     assert isinstance(placement, PartialPlacement)
     if placement.copies or placement.identity is None or site.mesh.index(site.rank, site.axes) == 0:
@@ -62,19 +62,22 @@ def _partition(site: Site, x: Node) -> Started:
     return here(identities(site, x, site.local(site.source), placement.identity))
 
 
-def _all_gather(site: Site, x: Node) -> Started:
+def _all_gather(site: Site, x: Node) -> Message:
     partition = site.partition(site.source, site.dim)
     block = (*(shape := site.local(site.source))[: partition.dim], partition.step, *shape[partition.dim + 1 :])
     x = pad_end(site.emit, x, partition.dim, site.ranks, partition.step - shape[partition.dim])
 
+    is_joined = partition.dim == 0 and partition.in_order
+
     def finish(result: Node) -> Node:
-        joined = result if partition.dim == 0 and partition.in_order else join_even(site.emit, result, partition, block)
+        joined = result if is_joined else join_even(site.emit, result, partition, block)
         return from_chunk_order(site.emit, drop_padding(site.emit, joined, partition), partition)
 
-    return site.move(functional.all_gather_into_tensor.default, x, partition.count, finish=finish)
+    taken = None if is_joined else (partition.count, *block)
+    return site.move(functional.all_gather_into_tensor.default, x, partition.count, finish=finish, taken=taken)
 
 
-def _all_reduce(site: Site, x: Node) -> Started:
+def _all_reduce(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     x, kind = reduction.before(x, (site.local(site.source), site.torch_dtype))
     return site.send(
@@ -82,7 +85,7 @@ def _all_reduce(site: Site, x: Node) -> Started:
     )
 
 
-def _reduce_scatter(site: Site, x: Node) -> Started:
+def _reduce_scatter(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
     own = site.local(site.target)
@@ -98,7 +101,7 @@ def _reduce_scatter(site: Site, x: Node) -> Started:
     return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, partition.count, finish=finish)
 
 
-def _all_to_all(site: Site, x: Node) -> Started:
+def _all_to_all(site: Site, x: Node) -> Message:
     leaving = site.partition(site.source, site.dim)
     joining = site.partition(site.target, site.argument["to_dim"])
     before, after = site.local(site.source), site.local(site.target)
@@ -116,7 +119,7 @@ def _all_to_all(site: Site, x: Node) -> Started:
     )
 
 
-def _permute(site: Site, x: Node) -> Started:
+def _permute(site: Site, x: Node) -> Message:
     axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
     if not axes:
         return here(x)
@@ -136,11 +139,11 @@ def _permute(site: Site, x: Node) -> Started:
     )
 
 
-def _broadcast(site: Site, x: Node) -> Started:
+def _broadcast(site: Site, x: Node) -> Message:
     return site.move(functional.broadcast.default, x, 0, finish=lambda result: result)
 
 
-def _convert(site: Site, x: Node) -> Started:
+def _convert(site: Site, x: Node) -> Message:
     moved = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved[0]], site.target[moved[0]]
     axes = [axis for axis in moved if site.mesh.sizes[axis] > 1]
@@ -161,10 +164,10 @@ def _convert(site: Site, x: Node) -> Started:
     held, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
     results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
     require_kinds(code, found, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
-    return Started(x, False, lambda _: results[0], results[1:])
+    return Message(x, lambda _: results[0], states=results[1:])
 
 
-EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
+EMITTERS: dict[str, Callable[[Site, Node], Message]] = {
     "slice": _slice,
     "partition": _partition,
     "all_gather": _all_gather,
@@ -172,10 +175,10 @@ EMITTERS: dict[str, Callable[[Site, Node], Started]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "permute": _permute,
-    "exchange": start_exchange,
-    "rearrange": start_exchange,
-    "two_round_exchange": start_two_round_exchange,
+    "exchange": exchange_message,
+    "rearrange": exchange_message,
+    "two_round_exchange": two_round_exchange_message,
     "broadcast": _broadcast,
     "convert": _convert,
 }
-"""Kind of collective → (site, operand) → the collective started."""
+"""Kind of collective → (site, operand) → its message."""

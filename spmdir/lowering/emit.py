@@ -38,9 +38,10 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
-from spmdir.lowering.collectives import start
+from spmdir.lowering.collectives import message
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
+from spmdir.lowering.joined_messages import Started, start
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.process_groups import (
     GroupName,
@@ -52,13 +53,14 @@ from spmdir.lowering.process_groups import (
 )
 from spmdir.lowering.ranges import Emit, Indices
 from spmdir.lowering.recordings import Recorder, Recording
-from spmdir.lowering.ring import Arrive, assemble, erase_unused, rotate, state
+from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
-from spmdir.lowering.site import WAIT, Kind, Site, Started, here
+from spmdir.lowering.site import WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, filled
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
+from spmdir.reshard.steps import Step
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.schemas import is_random
 from spmdir.torch_interop.torch_literals import torch_constant
@@ -126,8 +128,10 @@ def emit(
     return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings, measured).graph_module()
 
 
-def measured_step(held: Any, made: Any, number: int, group: str) -> Any:
-    """Stands for what measures step `number` of a program, by what a rank held before it and what the step made."""
+def measured_step(held: Any, made: Any, number: int, member: int, group: str) -> Any:
+    """Stands for what measures step `number` of a program on one of its tensors, by what a rank held before it and what
+    the step made.
+    """
     raise NotImplementedError("only a simulation measures the steps of a program")
 
 
@@ -149,7 +153,7 @@ class _Emitter:
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_names: dict[Indices | int, str] = {}
-        self.values: dict[SSAValue, fx.Node | Started | Arrive] = {}
+        self.values: dict[SSAValue, fx.Node | Callable[[], Sequence[fx.Node]]] = {}
         self.origin: dict[fx.Node, SSAValue] = {}
         self.shapes = NodeShapes(
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
@@ -234,11 +238,10 @@ class _Emitter:
         self.meta = _meta(op)
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
-            if isinstance(node, fx.Node):
-                self.origin.setdefault(node, result)
-            fresh = isinstance(node, fx.Node) and node is self.graph._root.prev
-            if fresh and (name := name_of(result)) is not None:
-                node._rename(_identifier(name))
+            if isinstance(node, fx.Node) and node not in self.origin:
+                self.origin[node] = result
+                if (name := name_of(result)) is not None:
+                    node._rename(_identifier(name))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         operands, results = op.operands, op.results
@@ -278,51 +281,57 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
+        held = [self.node(value) for value, _ in op.pairs]
         if self.ignore_shardings:
-            nodes = list(map(self.node, op.operands))
-            return [here(x) for x in nodes] if op.IS_START else nodes
-        if len(op.pairs) > 1:
-            return [node for index in range(len(op.pairs)) for node in self.emit_member(op, index)]
-        return self.emit_member(op, 0)
+            started = start(self.call, [*map(here, held)], self.shapes.of)
+            return [*self.values_of(op, (), started), *map(self.node, op.operands[len(held) :])]
+        steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
+        measured = self.measured and any(map(_is_inexact, steps))
+        if not measured and not op.IS_START and state is None and len(op.operands) == len(held):
+            return self.emit_stateless(op, steps, held)
+        started = self.begin(op, steps, held, self.call if state is None else partial(self.call_once, state))
+        return [*self.values_of(op, steps, started), *started.states]
 
-    def emit_member(self, op: Any, index: int) -> Sequence[Any]:
-        value, result = op.pairs[index]
-        x, source, target = self.node(value), self.sharding(value), self.sharding(result)
-        measured, state = self.measured and (is_inexact(source) or is_inexact(target)), sent_state(op, self.mesh)
-        if not measured and not op.IS_START and state is None and len(op.operands) == len(op.pairs):
-            return [self.emit_stateless(op, index, x, source, target)]
-        emit = self.call if state is None else partial(self.call_once, state)
-        started = start(op.spec, self.site(op, index, emit, source, target), x)
-        if not measured or op.IS_START:
-            return [started if op.IS_START else started.wait(self.call), *started.states]
-        group = self.group_name(self.mesh.axis_names)
-        checked = self.call(measured_step, x, started.wait(self.call), self.number, group)
-        return [self.call(WAIT, checked), *started.states]
-
-    def emit_stateless(self, op: Any, index: int, x: fx.Node, source: Sharding, target: Sharding) -> fx.Node:
-        """Return a result of `op`, which depends on nothing but its operand `x`; equal ones are lowered once."""
-        meta = global_type(op.operands[index], self.mesh)
-        key = (type(op), tuple(op.given(index).items()), source, target, meta)
+    def emit_stateless(self, op: Any, steps: Sequence[Step], held: Sequence[fx.Node]) -> Sequence[fx.Node]:
+        """Return the results of `op`, which depends on nothing but the tensors `held`; equal ones are lowered once."""
+        types = tuple(global_type(value, self.mesh) for value, _ in op.pairs)
+        key = (op.spec, steps, types, tuple(map(held.index, held)))
         if key in self.recorded:
-            return self.recorded[key].replay(self.append, x)
+            return self.recorded[key].replay(self.append, held)
         emit = Recorder(self.call)
-        result = start(op.spec, self.site(op, index, emit, source, target), x).wait(emit)
-        self.recorded[key] = Recording.of(x, emit.nodes, result)
-        return result
+        results = self.begin(op, steps, held, emit).wait(emit)
+        self.recorded[key] = Recording.of(held, emit.nodes, results)
+        return results
 
-    def site(self, op: Any, index: int, emit: Emit, source: Sharding, target: Sharding) -> Site:
+    def begin(self, op: Any, steps: Sequence[Step], held: Sequence[fx.Node], emit: Emit) -> Started:
+        """Emit the collective `op`, which does one of `steps` to each of `held`, up to where it waits."""
+        sites = [self.site(op, index, step, emit) for index, step in enumerate(steps)]
+        messages = [message(op.spec, site, x) for site, x in zip(sites, held, strict=True)]
+        return start(emit, messages, self.shapes.of)
+
+    def values_of(self, op: Any, steps: Sequence[Step], started: Started) -> list[Any]:
+        """Return what the values of `op` are: of a start, for each of its results, what gives them all after a wait."""
+        arrive = partial(self.arrived, op, self.number, steps, started)
+        return [arrive] * (len(op.results) - len(started.states)) if op.IS_START else arrive()
+
+    def arrived(self, op: Any, number: int, steps: Sequence[Step], started: Started) -> list[fx.Node]:
+        """Return the values of the collective `op`, number `number` of the program, after its wait."""
+        values = started.wait(self.call)
+        for member, (step, (held, _)) in enumerate(zip(steps, op.pairs, strict=False)):
+            if self.measured and _is_inexact(step):
+                group = self.group_name(self.mesh.axis_names)
+                checked = self.call(measured_step, self.node(held), values[member], number, member, group)
+                values[member] = self.call(WAIT, checked)
+        return values
+
+    def site(self, op: Any, index: int, step: Step, emit: Emit) -> Site:
         meta = global_type(op.operands[index], self.mesh)
         assert meta is not None
-        mesh = refinement(self.mesh, source, target, op.axes)
-        argument = {
-            **op.argument,
-            **op.given(index),
-            "axes": tuple(part for axis in op.axes for part in mesh.parts(axis)),
-        }
-        return Site(
-            emit, self.group_name, mesh, self.rank, source.refined(mesh), target.refined(mesh), meta, argument,
-            self.states(op),
-        )  # fmt: skip
+        mesh = refinement(self.mesh, step.source, step.target, op.axes)
+        argument = {**op.given(index), "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
+        source, target = step.source.refined(mesh), step.target.refined(mesh)
+        group_name = partial(self.group_name, stream=op.stream)
+        return Site(emit, group_name, mesh, self.rank, source, target, meta, argument, self.states(op))
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
         """Return name → what this rank keeps for a step, and its kind."""
@@ -345,7 +354,7 @@ class _Emitter:
         assert meta is not None
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
         arrive = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
-        return [arrive if op.IS_START else arrive()]
+        return [lambda: [arrive()]] if op.IS_START else [arrive()]
 
     def emit_assemble(self, op: Any) -> Sequence[Any]:
         return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
@@ -381,11 +390,9 @@ class _Emitter:
         return [positions(self.call, ranges, self.device())]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
-        # The verifier sees to it that what is waited for is no tensor yet.
-        started = [one for one in map(self.values.__getitem__, op.operands) if not isinstance(one, fx.Node)]
-        return [
-            one.wait(self.call) if isinstance(one, Started) else one() for one in started
-        ]  # the verifier sees to it
+        arrive = self.values[op.operands[0]]
+        assert not isinstance(arrive, fx.Node)  # the verifier of spmd.wait sees to it
+        return arrive()
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
         meta = op.metas[0]
@@ -423,6 +430,10 @@ _EMITTERS = (
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
     return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
+
+
+def _is_inexact(step: Step) -> bool:
+    return is_inexact(step.source) or is_inexact(step.target)
 
 
 def _key(value: Any) -> object:

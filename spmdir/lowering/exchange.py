@@ -17,7 +17,7 @@ from spmdir.core.placement.standard import Partial
 from spmdir.core.tensor import TensorMeta
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import Brackets, brackets, identities
-from spmdir.lowering.site import Site, Started, functional, here
+from spmdir.lowering.site import Message, Site, functional, here
 from spmdir.lowering.wire import packed
 from spmdir.reshard.exchange import Grid, Loads, Part, exchange, exchange_loads, grid_of, partial_axes, reduced_axes
 from spmdir.reshard.moved_axes import exchanged_axes, two_round_axes
@@ -27,8 +27,8 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 Placed = tuple[Part, Node]
 
 
-def start_exchange(site: Site, x: Node) -> Started:
-    """Emit an exchange of `x`; see `spmdir.reshard.exchange` for who gives what to whom."""
+def exchange_message(site: Site, x: Node) -> Message:
+    """Return what an exchange sends of `x`; see `spmdir.reshard.exchange` for who gives what to whom."""
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)
@@ -38,8 +38,8 @@ def start_exchange(site: Site, x: Node) -> Started:
     return sending.ending_in(lambda placed: _reduced(values, placed))
 
 
-def start_two_round_exchange(site: Site, x: Node) -> Started:
-    """Emit a two-round exchange of `x`: its first round, what this rank reduces for others, and its second round."""
+def two_round_exchange_message(site: Site, x: Node) -> Message:
+    """Emit the first round of a two-round exchange of `x` and what this rank reduces for others; return the second."""
     moved = two_round_exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = two_round_axes(site.source, site.target, site.mesh)
@@ -51,7 +51,7 @@ def start_two_round_exchange(site: Site, x: Node) -> Started:
 
     kept = [(part, own(part)) for part in moved.kept if part.receiver == site.rank]
     first = _round(values, axes, moved.gathered, loads[0], own)
-    gathered = first.received(first.started.wait(site.emit))
+    gathered = first.received(first.message.sent_and_finished(site.emit))
     grids = dict.fromkeys(part.grid for part in moved.spread if part.sender == site.rank)
     sums = {grid: _combined(values, _within(values, grid, gathered)) for grid in grids}
     second = _round(values, axes, moved.spread, loads[1], lambda part: sums[part.grid])
@@ -115,20 +115,20 @@ def _moved_placement(site: Site) -> PartialPlacement:
 
 @attrs.frozen
 class _Round:
-    """One all-to-all that is under way.
+    """One all-to-all.
 
     Attributes:
-        started: it; what it gives is flat.
+        message: what it sends; what it gives is flat.
         received: what it gives → the parts that this rank gets or keeps.
     """
 
-    started: Started
+    message: Message
     received: Callable[[Node], list[Placed]]
 
-    def ending_in(self, value_of: Callable[[list[Placed]], Node]) -> Started:
-        """It, started for what `value_of` makes of the parts."""
-        finish = self.started.finish
-        return attrs.evolve(self.started, finish=lambda result: value_of(self.received(finish(result))))
+    def ending_in(self, value_of: Callable[[list[Placed]], Node]) -> Message:
+        """Return its message, for what `value_of` makes of the parts."""
+        finish = self.message.finish
+        return attrs.evolve(self.message, finish=lambda result: value_of(self.received(finish(result))))
 
 
 def _round(
@@ -149,7 +149,7 @@ def _round(
     nothing = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *nothing])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
-    started = site.move(
+    message = site.move(
         functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
     )
 
@@ -161,7 +161,7 @@ def _round(
             at += part.numel
         return placed
 
-    return _Round(started, received)
+    return _Round(message, received)
 
 
 def _take(emit: Emit, x: Node, grid: Grid, own: Grid) -> Node:

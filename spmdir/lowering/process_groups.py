@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import fx
@@ -16,23 +16,36 @@ from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh
 
-GroupName = Callable[[tuple[str, ...]], str]
-"""Mesh axes, in mesh order → the name of the process group over them, in ascending rank order."""
 
-_PREFIX = "mesh:"
+class GroupName(Protocol):
+    """Mesh axes, in mesh order → the name of the process group over them, in ascending rank order.
+
+    A stream is a group of its own over its axes, whose collectives wait for those of no other; None is that which all
+    share that name none.
+    """
+
+    def __call__(self, axes: tuple[str, ...], stream: str | None = None) -> str: ...
+
+
+_PREFIX, _STREAM = "mesh:", "#"
 
 AXES = "mesh_axes"
 """The key of a node's meta under which `name_groups` keeps the mesh axes of its group."""
 
 
-def symbolic_group(axes: tuple[str, ...]) -> str:
-    """Return the name of the group over `axes` where there are no processes: `mesh:dp,tp`."""
-    return _PREFIX + ",".join(axes)
+def symbolic_group(axes: tuple[str, ...], stream: str | None = None) -> str:
+    """Return the name of the group over `axes` where there are no processes: `mesh:dp,tp`, or `mesh:dp#prefetch`."""
+    return _PREFIX + ",".join(axes) + (_STREAM + stream if stream else "")
 
 
 def symbolic_axes(name: str) -> tuple[str, ...] | None:
     """Return the axes of a name made by `symbolic_group`; None for any other name."""
-    return tuple(name.removeprefix(_PREFIX).split(",")) if name.startswith(_PREFIX) else None
+    return tuple(name.removeprefix(_PREFIX).partition(_STREAM)[0].split(",")) if name.startswith(_PREFIX) else None
+
+
+def _symbolic_stream(name: str) -> str | None:
+    """Return the stream of a name made by `symbolic_group`."""
+    return name.partition(_STREAM)[2] or None
 
 
 def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
@@ -52,25 +65,25 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
             f"the device mesh lists ranks as {ranks}; expected ascending order, as init_device_mesh makes"
         )
 
-    return lambda axes: _group(mesh, device_mesh, axes).group_name
+    return lambda axes, stream=None: _group(mesh, device_mesh, axes, stream).group_name
 
 
-def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...]) -> Any:
+def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | None = None) -> Any:
     """Return the process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be
     `mesh`.
 
-    DeviceMesh knows the groups of whole axes. Those of sub-axes are made once and kept with it; every rank asks for
-    groups in the same order, so that the ranks of each meet in making it.
+    DeviceMesh knows the groups of whole axes. Those of sub-axes and streams are made once and kept with it; every rank
+    asks for groups in the same order, so that the ranks of each meet in making it.
     """
-    if not any(map(is_part, axes)):
+    if stream is None and not any(map(is_part, axes)):
         part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
         return part.get_group()
     known = device_mesh.__dict__.setdefault("_spmdir_groups", {})
-    if axes not in known:
+    if (axes, stream) not in known:
         ranks = device_mesh.mesh.flatten().tolist()
         members = [ranks[member] for member in mesh.group(device_rank(device_mesh), axes)]
-        known[axes] = dist.new_group(sorted(members), use_local_synchronization=True)
-    return known[axes]
+        known[axes, stream] = dist.new_group(sorted(members), use_local_synchronization=True)
+    return known[axes, stream]
 
 
 def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
@@ -84,7 +97,7 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
     named = {text: symbolic_axes(text) for text in group_names(program)}
     found: dict[str, str] = {}
     for name, axes in named.items():
-        group = _group(mesh, device_mesh, axes or ())
+        group = _group(mesh, device_mesh, axes or (), _symbolic_stream(name))
         if timeout is not None:
             distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
         found[name] = group.group_name
@@ -143,7 +156,7 @@ def connect(program: Any, device_mesh: Any) -> None:
                 raise ShardingError(f"the program does not fit the device mesh: {error.message}") from None
         with contextlib.suppress(RuntimeError, ValueError):
             c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
-        c10d._register_process_group(name, _group(mesh, device_mesh, axes))  # type: ignore
+        c10d._register_process_group(name, _group(mesh, device_mesh, axes, _symbolic_stream(name)))  # type: ignore
     generate(program)
 
 

@@ -1,4 +1,4 @@
-"""Calls that were appended to a graph for one operand, to be appended again for others."""
+"""Calls that were appended to a graph for some operands, to be appended again for others."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ class Recording:
     """Calls one after the other.
 
     Attributes:
-        calls: target, positional and keyword arguments of each, with `Operand(0)` for the operand and `Operand(n)` for
-            what call `n`, counted from 1, gives.
-        result: the number of the result; 0 is the operand.
+        calls: target, positional and keyword arguments of each, with `Operand(n)` for operand `n`, and the numbers
+            after those of the operands for what each call gives.
+        results: the numbers of the results.
     """
 
     calls: tuple[tuple[Any, Any, Any], ...]
-    result: int
+    results: tuple[int, ...]
 
     @staticmethod
-    def of(operand: fx.Node, nodes: Sequence[fx.Node], result: fx.Node) -> Recording:
-        """Return the recording of `nodes`, appended for `operand`; other nodes among their arguments stay."""
-        number = {node: index for index, node in enumerate((operand, *nodes))}
+    def of(operands: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> Recording:
+        """Return the recording of `nodes`, appended for `operands`; other nodes among their arguments stay."""
+        number = {node: index for index, node in enumerate((*operands, *nodes))}
 
         def fixed(node: fx.Node) -> Any:
             return Operand(number[node]) if node in number else node
 
         calls = tuple((node.target, *fx.map_arg((node.args, node.kwargs), fixed)) for node in nodes)
-        return Recording(calls, number[result])
+        return Recording(calls, tuple(number[result] for result in results))
 
-    def replay(self, append: Emit, operand: fx.Node) -> fx.Node:
-        """Append the calls for `operand` by `append`, given target, args and kwargs; return the result."""
-        values = [operand]
+    def replay(self, append: Emit, operands: Sequence[fx.Node]) -> list[fx.Node]:
+        """Append the calls for `operands` by `append`, given target, args and kwargs; return the results."""
+        values = [*operands]
         for target, args, kwargs in self.calls:
             values.append(append(target, filled(args, values), filled(kwargs, values)))
-        return values[self.result]
+        return [values[number] for number in self.results]
 
 
 @attrs.define

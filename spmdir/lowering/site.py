@@ -32,26 +32,48 @@ Kind = tuple[tuple[int, ...], torch.dtype]
 
 
 @attrs.frozen
-class Started:
-    """A collective that has been issued.
+class Message:
+    """What a collective sends of one tensor, and what it makes of what arrives.
 
     Attributes:
-        value: the operand of the wait, or of the collective if nothing is sent.
-        sent: whether there is a wait.
-        finish: result of the wait → the value that the op gives.
-        states: the new states that the op gives after it.
+        x: what is sent; the operand if nothing is.
+        finish: what `call` gives, after the wait → the value that the op gives.
+        call: the functional collective; None if nothing is sent.
+        arguments: of `call`, between tensor and group.
+        group: the name of the process group.
+        moved: the element type of `x` if no element is changed, so that it may go as another; None if some are.
+        taken: a shape in which `finish` takes what arrives as well, where that is not as `call` gives it.
+        states: the new states that the op gives after its value.
     """
 
-    value: Node
-    sent: bool
+    x: Node
     finish: Callable[[Node], Node]
+    call: Any = None
+    arguments: tuple[Any, ...] = ()
+    group: str = ""
+    moved: torch.dtype | None = None
+    taken: tuple[int, ...] | None = None
     states: tuple[Node, ...] = ()
 
-    def wait(self, emit: Emit) -> Node:
-        """Return the result of the op, contiguous unless it is the received tensor: some kernels ignore strides."""
-        received = emit(WAIT, self.value) if self.sent else self.value
-        value = self.finish(received)
-        return value if value is received else emit(aten.contiguous.default, value)
+    def send(self, emit: Emit) -> Callable[[], Node]:
+        """Call the collective on `x`, made contiguous and viewed as a type that all backends carry if it is moved.
+
+        Returns: what waits, and gives what has arrived; `x` if nothing is sent.
+        """
+        if self.call is None:
+            return lambda: self.x
+        x, unpack = (self.x, _same) if self.moved is None else packed(emit, self.x, self.moved)
+        sent = emit(self.call, emit(aten.contiguous.default, x), *self.arguments, self.group)
+        return lambda: unpack(emit(WAIT, sent))
+
+    def finished(self, emit: Emit, arrived: Node) -> Node:
+        """Return the value of the op, contiguous unless it is what arrived: some kernels ignore strides."""
+        value = self.finish(arrived)
+        return value if value is arrived else emit(aten.contiguous.default, value)
+
+    def sent_and_finished(self, emit: Emit) -> Node:
+        """Return the value of the op, waited for at once."""
+        return self.finished(emit, self.send(emit)())
 
 
 @attrs.define(frozen=True, slots=False)
@@ -142,26 +164,42 @@ class Site:
         return self.group_name(self.mesh.merge(axis for axis in self.mesh.axis_names if axis in axes))
 
     def send(
-        self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
-    ) -> Started:
-        """Call a functional collective on `x`, made contiguous, in the group over `axes`; without axes, do nothing."""
+        self,
+        op: Any,
+        x: Node,
+        *arguments: Any,
+        finish: Callable[[Node], Node],
+        axes: Sequence[str] | None = None,
+        moved: torch.dtype | None = None,
+        taken: Sequence[int] | None = None,
+    ) -> Message:
+        """Return what a functional collective sends of `x` in the group over `axes`; without axes, nothing.
+
+        Args:
+            moved, taken: see `Message`.
+        """
         axes = self.axes if axes is None else axes
         if not axes:
-            return Started(x, False, finish)
-        sent = self.emit(op, self.emit(aten.contiguous.default, x), *arguments, self.group(axes))
-        return Started(sent, True, finish)
+            return Message(x, finish)
+        return Message(x, finish, op, arguments, self.group(axes), moved, None if taken is None else tuple(taken))
 
     def move(
-        self, op: Any, x: Node, *arguments: Any, finish: Callable[[Node], Node], axes: Sequence[str] | None = None
-    ) -> Started:
-        """Call `send` for a collective that changes no element of `x`, viewed as a type that all backends carry."""
-        axes = self.axes if axes is None else axes
-        if not axes:
-            return Started(x, False, finish)
-        sent, unpack = packed(self.emit, x, self.torch_dtype)
-        return self.send(op, sent, *arguments, finish=lambda received: finish(unpack(received)), axes=axes)
+        self,
+        op: Any,
+        x: Node,
+        *arguments: Any,
+        finish: Callable[[Node], Node],
+        axes: Sequence[str] | None = None,
+        taken: Sequence[int] | None = None,
+    ) -> Message:
+        """Call `send` for a collective that changes no element of `x`."""
+        return self.send(op, x, *arguments, finish=finish, axes=axes, moved=self.torch_dtype, taken=taken)
 
 
-def here(value: Node) -> Started:
+def here(value: Node) -> Message:
     """Return a collective that sends nothing and whose result is `value`."""
-    return Started(value, False, lambda result: result)
+    return Message(value, _same)
+
+
+def _same(value: Node) -> Node:
+    return value

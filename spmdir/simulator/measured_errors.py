@@ -71,16 +71,17 @@ class Measuring:
 
     def step(self, calls: Sequence[Issued]) -> list[Tensor]:
         """Return what an exact step gives the ranks, of what they held before the step and what it made of that."""
-        op = self.ops[calls[0].arguments[2]]
+        number, member = calls[0].arguments[2:4]
+        op, mesh = self.ops[number], self.mesh
         assert isinstance(op, Collective)
-        source, target, mesh, meta = op.source, op.target, self.mesh, global_type(op.operands[0], self.mesh)
-        assert source is not None and target is not None and meta is not None  # the program is localized
+        (operand, result), step, meta = op.pairs[member], op.steps(mesh)[member], global_type(op.operands[member], mesh)
+        assert meta is not None  # the program is localized
+        source, target = step.source, step.target
         held, made = ([call.arguments[at] for call in calls] for at in (0, 1))
         # What ranks hold may be of another element type than the tensor; else the inputs have told its precision.
         dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else held[0].dtype
         found = collect(made, target, mesh, meta.shape, dtype)
         right = collect(held, source, mesh, meta.shape, dtype)
-        step = op.step(mesh)
         before, after = step.ends(mesh)
         error = before.error or after.error
         size = measured(error.norm, right)
@@ -92,11 +93,11 @@ class Measuring:
         off = apart / size if size else math.inf if apart else 0.0
         if not before.error and off <= rounding:
             return made  # a value enters the placement as it is
-        where = location_of(op) or name_of(op.results[0])
+        where = location_of(op) or name_of(result)
         self.errors.append(MeasuredError(f"{before} -> {after} at {where}", off, bound, error.norm, rounding))
-        right = self.exact.get(op.operands[0], right)
+        right = self.exact.get(operand, right)
         if target.has_own_type:
-            self.exact[op.results[0]] = right
+            self.exact[result] = right
         return distribute(right, target, mesh, self.noise)
 
 

@@ -216,8 +216,11 @@ def connect(device_type="cpu"):
     """Make the process groups over the axes of the mesh, under the names that the program gives them."""
     mesh = init_device_mesh(device_type, {sizes}, mesh_dim_names={axes})
     for name, axes in GROUPS.items():
-        part = mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten()
-        torch.distributed.distributed_c10d._register_process_group(name, part.get_group())
+        group = (mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten()).get_group()
+        if "#" in name:  # a stream, which is a group of its own
+            ranks = torch.distributed.get_process_group_ranks(group)
+            group = torch.distributed.new_group(ranks, use_local_synchronization=True)
+        torch.distributed.distributed_c10d._register_process_group(name, group)
 
 
 class Rank{rank}(torch.nn.Module):

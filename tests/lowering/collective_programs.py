@@ -49,8 +49,8 @@ class Program:
 def joined(programs: Sequence[Program]) -> str:
     """One program that does what all do, each on an input of its own; they are of one mesh."""
     every = [(p, f"%x{i or ''}", f"%y{i or ''}") for i, p in enumerate(programs)]
-    arguments = [f"{x}: {p.type} {_attribute(p.source)}" for p, x, _ in every]
-    results = [f"{p.type} {_attribute(p.target)}" for p, _, _ in every]
+    arguments = [f"{x}: {p.type} {attribute(p.source)}" for p, x, _ in every]
+    results = [f"{p.type} {attribute(p.target)}" for p, _, _ in every]
     lines = [
         f"  {y} = spmd.{p.kind} {x}{' ' + p.clauses if p.clauses else ''} : {p.type} <{p.target}>\n"
         for p, x, y in every
@@ -86,7 +86,7 @@ def ascending(program: Program) -> torch.Tensor:
     return torch.arange(1.0, 1 + torch.Size(program.shape).numel(), dtype=torch.float64).reshape(program.shape)
 
 
-def _attribute(sharding: Sharding) -> str:
+def attribute(sharding: Sharding) -> str:
     return f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>}}"
 
 

@@ -1,0 +1,162 @@
+"""Messages that go as one: a bucket is one functional collective, which carries the elements of all its members.
+
+A member's emitter knows nothing of it. What the members send is packed, and what arrives is taken apart into what the
+functional collective would have given each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+from torch.fx import Node
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.site import Kind, Message, functional
+
+Shape = tuple[int, ...]
+
+
+@attrs.frozen
+class Started:
+    """A collective that is under way.
+
+    Attributes:
+        messages: one for each member.
+        arrive: waits, and gives what has arrived for each.
+        states: the new states that the op gives after its values.
+    """
+
+    messages: Sequence[Message]
+    arrive: Callable[[], Sequence[Node]]
+
+    @property
+    def states(self) -> tuple[Node, ...]:
+        return self.messages[0].states  # ops that keep states have one member
+
+    def wait(self, emit: Emit) -> list[Node]:
+        """Return the value of each member."""
+        return [message.finished(emit, x) for message, x in zip(self.messages, self.arrive(), strict=True)]
+
+
+def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kind]) -> Started:
+    """Send the messages of one collective, in the order of the members, with one call.
+
+    Args:
+        kind_of: a node → its shape and element type.
+
+    Raises:
+        UnsupportedError: the collective is one of a plug-in, of which is not known how it takes several tensors.
+    """
+    call = messages[0].call
+    if len(messages) == 1 or call is None:  # members are of one group, so all are sent or none
+        arrivals = [message.send(emit) for message in messages]
+        return Started(messages, lambda: [arrive() for arrive in arrivals])
+    if call not in PACKINGS:
+        raise UnsupportedError(
+            f"{call} cannot take several tensors; expected a collective that calls one of "
+            f"{', '.join(map(str, PACKINGS))}, or one tensor"
+        )
+    packing, shapes = PACKINGS[call], [kind_of(message.x)[0] for message in messages]
+    x, arguments = packing.pack(emit, messages, shapes)
+    arrive = attrs.evolve(messages[0], x=x, arguments=arguments).send(emit)
+    return Started(messages, lambda: packing.unpack(emit, arrive(), messages, shapes))
+
+
+@attrs.frozen
+class Packing:
+    """How one call of a functional collective does what a call for each member would.
+
+    Attributes:
+        pack: (emit, messages, shapes of what they send) → what is sent, and the arguments of the call.
+        unpack: (emit, what arrives, messages, shapes of what they send) → what each call would have given.
+    """
+
+    pack: Callable[[Emit, Sequence[Message], Sequence[Shape]], tuple[Node, tuple[Any, ...]]]
+    unpack: Callable[[Emit, Node, Sequence[Message], Sequence[Shape]], list[Node]]
+
+
+def _flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+    """Pack member after member."""
+    return _cat(emit, [emit(aten.reshape.default, m.x, [-1]) for m in messages]), messages[0].arguments
+
+
+def _from_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+    """Take apart what is as long as what was sent: views."""
+    parts = _split(emit, x, list(map(math.prod, shapes)))
+    return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _from_each_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+    """Take apart what all ranks have sent, each member after member: views, which those that copy anyway get."""
+    count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
+    parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
+    taken = [m.taken or (count * shape[0], *shape[1:]) for m, shape in zip(messages, shapes, strict=True)]
+    return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, taken, strict=True)]
+
+
+def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+    """Pack for rank after rank the chunks of all members along dimension 0."""
+    count = messages[0].arguments[-1]
+    rows = [
+        emit(aten.reshape.default, message.x, [count, math.prod(shape) // count])
+        for message, shape in zip(messages, shapes, strict=True)
+    ]
+    return emit(aten.reshape.default, _cat(emit, rows, 1), [-1]), messages[0].arguments
+
+
+def _from_own(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+    """Take apart the chunks of all members for this rank: views."""
+    count = messages[0].arguments[-1]
+    return _from_flat(emit, x, messages, [(shape[0] // count, *shape[1:]) for shape in shapes])
+
+
+def _by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+    """Pack for rank after rank the splits of all members."""
+    (receives, sends), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
+    parts = [
+        _split(emit, emit(aten.reshape.default, message.x, [-1]), [size * width for size in splits])
+        for message, splits, width in zip(messages, sends, inner, strict=True)
+    ]
+    ordered = list(itertools.chain.from_iterable(zip(*parts, strict=True)))
+    totals = [[sum(map(operator.mul, sizes, inner)) for sizes in zip(*side, strict=True)] for side in (receives, sends)]
+    return _cat(emit, ordered), tuple(totals)
+
+
+def _from_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+    """Take apart the splits of all members from rank after rank, and join those of each member."""
+    (receives, _), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
+    sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, inner, strict=True)]
+    parts, found = _split(emit, x, sizes), []
+    for number, shape in enumerate(shapes):
+        whole = _cat(emit, parts[number :: len(shapes)])
+        found.append(emit(aten.reshape.default, whole, [sum(receives[number]), *shape[1:]]))
+    return found
+
+
+def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """Return how many indices each member receives from each rank, and sends to it."""
+    return [m.arguments[0] for m in messages], [m.arguments[1] for m in messages]
+
+
+PACKINGS: dict[Any, Packing] = {
+    functional.all_reduce.default: Packing(_flat, _from_flat),
+    functional.all_gather_into_tensor.default: Packing(_flat, _from_each_rank),
+    functional.reduce_scatter_tensor.default: Packing(_for_each_rank, _from_own),
+    functional.all_to_all_single.default: Packing(_by_splits, _from_splits),
+}
+"""Functional collective → how it takes several tensors."""
+
+
+def _cat(emit: Emit, parts: Sequence[Node], dim: int = 0) -> Node:
+    return emit(aten.cat.default, [*parts], dim)
+
+
+def _split(emit: Emit, x: Node, sizes: Sequence[int], dim: int = 0) -> list[Node]:
+    parts = emit(aten.split_with_sizes.default, x, [*sizes], dim)
+    return [emit(operator.getitem, parts, index) for index in range(len(sizes))]
