@@ -100,7 +100,10 @@ class _Program:
             kept = [Stage(states, tuple(operands[len(op.pairs) :]))] if states else []
             return [*kept, *self._made(way, op)]
         if isinstance(op, WaitOp):
-            way = self.under_way[op.start]
+            way = self.under_way.get(op.start)
+            if way is None:  # for what goes round a ring
+                self.buffer[op.results[0]] = self.buffer[op.operands[0]]
+                return [Stage((), self._read((*op.start.operands, *op.operands)))]
             return [Stage((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
         return [self._op(op)]
 

@@ -220,7 +220,7 @@ def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
     from spmdir.dialects.collectives import Collective, WaitOp
     from spmdir.dialects.reshard_ops import is_inexact
     from spmdir.dialects.values import global_type, sharding_of
-    from spmdir.report.collective_costs import NEIGHBOURLY
+    from spmdir.passes.sent_messages import NEIGHBOURLY
 
     origins: dict[SSAValue, SSAValue] = {}
     forms: dict[SSAValue, list[Sharding]] = {}

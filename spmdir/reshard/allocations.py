@@ -83,7 +83,7 @@ def together(
         packed.append(at)
     sent = allocate(sum(sources), 0, *packed)
     received = allocate(sum(targets), 0, sent)
-    if "unpacked" not in BUFFERS.get(kind, ()):
+    if not is_copied_apart(kind):
         return Allocations(tuple(made), len(made), (sent,), (received,) * len(members))
     arrived = len(made)
     results = [allocate(size, member, received) for member, size in enumerate(targets)]
@@ -91,6 +91,11 @@ def together(
         own = [any(name == "unpacked" for name, _ in sizes) for sizes in members]
         results = [allocate(targets[member], member, at) if own[member] else at for member, at in enumerate(results)]
     return Allocations(tuple(made), arrived, (sent,), tuple(results))
+
+
+def is_copied_apart(kind: str) -> bool:
+    """Return whether what arrives for several tensors is copied into one result each; else results are views of it."""
+    return "unpacked" in BUFFERS.get(kind, ())
 
 
 JOINED = ("all_to_all",)

@@ -121,11 +121,13 @@ def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topo
     if edge is not None and edge.seconds is not None and count > 1:
         wire = math.fsum(one.wire_bytes for one in found)
         return Terms(wire, intra=edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count))
-    return found[0] if len(found) == 1 else _in_turn(found)
+    return in_turn(found)
 
 
-def _in_turn(parts: Sequence[Terms]) -> Terms:
+def in_turn(parts: Sequence[Terms]) -> Terms:
     """Return the terms of collectives one after the other: links of the busier kind are busy while any is."""
+    if len(parts) == 1:
+        return parts[0]
     (wire, latency, intra, inter, copies, launches, packing) = (
         math.fsum(getattr(part, name) for part in parts)
         for name in ("wire_bytes", "latency", "intra", "inter", "copies", "launches", "packing")

@@ -74,6 +74,7 @@ class Task:
         transfer: of a collective that it starts, which is sent once the task itself has run.
         waits: the task that started what it waits for.
         is_blocking: whether it waits for its own transfer: whether it is a collective that starts and waits in one.
+        overlap: of one that is, seconds of its own work that it does while the transfer is under way.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Task:
     transfer: Transfer | None = None
     waits: int | None = None
     is_blocking: bool = False
+    overlap: float = 0.0
 
 
 @attrs.frozen

@@ -104,7 +104,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
         first[at], waited = now, task.waits
         if task.transfer is not None:
             now += task.seconds
-            links.send(at, task.transfer, now)
+            links.send(at, task.transfer, now - task.overlap)
             waited = at if task.is_blocking else waited
         if waited is not None:
             ended = links.ended(waited)

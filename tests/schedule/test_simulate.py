@@ -40,6 +40,13 @@ def test_a_synchronous_collective_hides_behind_nothing() -> None:
     assert list(found.hidden_by(1)) == []
 
 
+def test_a_task_that_works_while_it_sends_takes_as_long_as_the_longer_of_both() -> None:
+    task = attrs.evolve(start(3.0, packing=4.0), is_blocking=True, overlap=2.0)
+    assert (run(task).seconds, run(task).exposed_seconds) == (5.0, 1.0)
+    assert run(attrs.evolve(task, overlap=4.0)).seconds == 4.0
+    assert list(run(task).hidden_by(0)) == [(0, 2.0)]
+
+
 def test_a_wait_unpacks_once_it_has_waited() -> None:
     found = run(start(3.0), wait(0, unpacking=1.0))
     assert found.seconds == 4.0

@@ -1,0 +1,224 @@
+"""The program of one rank as a schedule sees it: units of its ops as tasks with prices, messages and buffers.
+
+Prices are those of the search and the planner. Elementwise ops that follow each other are one kernel, whatever is
+between them in the text, and so the sum over ops does not depend on their order; a collective ends a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from xdsl.dialects.builtin import NameLoc
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.call import Call, Local
+from spmdir.core.dtype import I1
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
+from spmdir.dialects.names import text_name
+from spmdir.dialects.ring import RotateStartOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import global_type, sharding_of
+from spmdir.passes.live_memory import live_memory
+from spmdir.passes.local_programs.globalize import steps
+from spmdir.passes.local_programs.local_forms import Note
+from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.passes.sent_messages import Message, sent_message
+from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
+from spmdir.reshard.topology import Topology
+from spmdir.rules import OpRule, RuleSet
+from spmdir.rules.shapes.views import VIEWS
+from spmdir.schedule.memory import holding
+from spmdir.schedule.program import Program, Task, Transfer
+from spmdir.search.kernels import Step, works
+from spmdir.search.work import Work
+
+Unit = Sequence[Operation]
+"""Ops that are moved together: a local form, or one op."""
+
+_ABSENT = TensorMeta((), I1)
+"""What stands for a result that an op is asked not to make."""
+
+
+def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[Program, tuple[Unit, ...]]:
+    """Return the tasks of a localized function, and the ops that each of them is.
+
+    Raises:
+        ShardingError: the note of a local form is malformed; located.
+    """
+    forms = list(steps(function.body.block))
+    seconds = _Kernels(function, mesh, rules, topology).seconds(forms)
+    memory = live_memory(function, mesh, rules, memory_classes(function, rules))
+    messages: dict[Operation, Message] = {}
+    sent: set[object] = set()
+    for op in memory.stages:
+        if (message := sent_message(op, mesh, topology, sent)) is not None:
+            messages[op] = message
+    task_of = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
+    tasks = [
+        (_task(note, ops, at, busy, task_of, messages), [stage for op in ops for stage in memory.stages[op]])
+        for at, ((note, ops), busy) in enumerate(zip(forms, seconds, strict=True))
+    ]
+    return holding(tasks, memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
+
+
+def _task(
+    note: Note | None,
+    ops: Unit,
+    at: int,
+    seconds: float,
+    task_of: Mapping[Any, int],
+    messages: Mapping[Operation, Message],
+) -> Task:
+    """Return the task of a unit, the one numbered `at`, without what it holds.
+
+    Args:
+        note: of the op that the unit is a local form of.
+        seconds: that its kernels take, other than those that pack and unpack messages.
+    """
+    op, result, name = ops[0], ops[0].results[0], ops[0].name
+    if note is not None:
+        places = [place for place in note.places.results if place is not None]
+        name, result = note.op, ops[places[0][0]].results[places[0][1]] if places else result
+    read = (operand.owner for one in ops for operand in one.operands)
+    needs = {task_of[owner] for owner in read if owner in task_of}
+    path = op.location.desc.data if isinstance(op.location, NameLoc) else ""
+    task = Task(text_name(result), name, path, seconds, tuple(sorted(needs - {at})))
+    if isinstance(op, WaitOp):
+        message = messages.get(op.start)
+        return attrs.evolve(task, seconds=message.terms.unpacking, waits=task_of[op.start]) if message else task
+    own = [messages[one] for one in ops if one in messages]
+    if not own:
+        return task
+    terms = in_turn([message.terms for message in own])
+    axes = tuple(dict.fromkeys(axis for message in own for axis in message.axes))
+    is_start = isinstance(op, Collective) and op.IS_START
+    stream = op.stream if isinstance(op, Collective) else None
+    transfer = Transfer(stream or ", ".join(axes), axes, terms.latency, terms.intra, terms.inter, terms.wire_bytes)
+    if is_start:
+        return attrs.evolve(task, seconds=terms.packing, transfer=transfer)
+    blocks = sum(isinstance(one, RotateStartOp) for one in ops)  # sent while the one before is worked at
+    overlap = seconds * blocks / (blocks + 1)
+    local = terms.packing + terms.unpacking
+    return attrs.evolve(task, seconds=seconds + local, transfer=transfer, is_blocking=True, overlap=overlap)
+
+
+class _Kernels:
+    """The kernels of a localized function, as the search prices them."""
+
+    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology):
+        self.function, self.mesh, self.rules, self.topology = function, mesh, rules, topology
+        self._metas: list[TensorMeta] = []
+        self._numbers: dict[SSAValue, int] = {}
+        self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
+        self._first = mesh.coordinate(0)
+
+    def seconds(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[float]:
+        """Return the time of the kernels of each unit, without those that pack and unpack messages."""
+        first = len(self._steps)
+        found, unit_of = [0.0] * len(forms), list[int]()
+        for at, (note, ops) in enumerate(forms):
+            if note is not None:
+                found[at] = self._form(note)
+                inside = {result for op in ops for result in op.results}
+                read = [value for op in ops for value in op.operands if value not in inside]
+                self._add(Step(None, "", self._tensors(read), self._tensors(list(inside))))
+            elif isinstance(ops[0], Collective) and not ops[0].IS_START:
+                found[at] = self._copied(ops[0])
+                self._through(ops[0], ops[0].operands)
+            elif isinstance(ops[0], WaitOp):
+                self._through(ops[0], ops[0].start.operands)
+            elif isinstance(ops[0], ValueOp) and not isinstance(ops[0], Collective):
+                self._add(self._step(ops[0]))
+            unit_of += [at] * (len(self._steps) - first - len(unit_of))
+        for value in ir.terminator(self.function).operands:  # what leaves the function is written
+            self._add(Step(None, "", self._tensors([value]), ()))
+        times: dict[Work, float] = {}
+        priced = works(self._steps, self._metas, self.topology.costs is not None)[first:]
+        for at, work in zip(unit_of, priced, strict=False):
+            if work not in times:
+                times[work] = work.time(self.topology).seconds
+            found[at] += times[work]
+        return found
+
+    def _form(self, note: Note) -> float:
+        """Return the time of the op that a local form is of."""
+        operands, results = ([meta_of(type_) or _ABSENT for type_ in types] for types in (note.operands, note.results))
+        arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
+        rule = self.rules.instantiate(Call(note.op, tuple(operands), arguments or (), tuple(results), structure))
+        work = work_alone(rule and rule.evaluated, note.op, tuple(operands), tuple(results))
+        needed, made = (
+            tuple((meta, sharding or Sharding()) for meta, sharding in zip(metas, shardings, strict=True))
+            for metas, shardings in ((operands, note.needs), (results, note.made))
+        )
+        return op_seconds(work, needed, made, self.mesh, self.topology)
+
+    def _copied(self, op: Collective) -> float:
+        """Return the time of a step that sends nothing, such as a slice; 0 for one that sends."""
+        step, meta = op.step(self.mesh), global_type(op.operands[0], self.mesh)
+        if meta is None or sends_anything(step, meta.shape, self.mesh):
+            return 0.0
+        return step_terms(step, meta.shape, meta.dtype.itemsize, self.mesh, self.topology).seconds
+
+    def _through(self, op: SpmdOp, operands: Sequence[SSAValue]) -> None:
+        """Add what a collective does to each of its tensors: `op` gives it."""
+        for operand, (_, result) in zip(operands, op.pairs, strict=False):
+            self._add(Step(None, "", self._tensors([operand]), self._tensors([result])))
+
+    def _step(self, op: ValueOp) -> Step:
+        operands, results = self._tensors(op.operands), self._tensors(op.results)
+        if not isinstance(op, AtenOp):
+            return Step(None, "", operands, results)
+        rule = self._rule(op, [self._metas[value] for value in operands], [self._metas[value] for value in results])
+        return Step(rule, "" if rule is None and op.name in VIEWS else op.name, operands, results)
+
+    def _rule(self, op: AtenOp, operands: Sequence[TensorMeta], results: Sequence[TensorMeta]) -> OpRule | None:
+        """Return the rule of an op on what the first rank has; None if there is none, or not for such sizes."""
+        call = op.call()
+        if any(DYNAMIC in meta.shape for meta in (*call.operands, *call.results) if meta is not None):
+            arguments = tuple((name, self._evaluated(value)) for name, value in call.arguments)
+            made = (None if meta is None else own for meta, own in zip(call.results, results, strict=True))
+            call = Call(call.name, tuple(operands), arguments, tuple(made), call.structure)
+        try:
+            rule = self.rules.instantiate(call)
+            return rule and rule.evaluated
+        except (SpmdirError, TypeError, ValueError):
+            return None
+
+    def _evaluated(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._evaluated, value))
+        return value.evaluate(self.mesh, self._first) if isinstance(value, Local) else value
+
+    def _add(self, step: Step) -> None:
+        self._steps.append(step)
+
+    def _tensors(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        return tuple([self._number(value) for value in values])
+
+    def _number(self, value: SSAValue) -> int:
+        """Return the number of a value."""
+        if value not in self._numbers:
+            self._numbers[value] = len(self._metas)
+            self._metas.append(self._meta(value))
+        return self._numbers[value]
+
+    def _meta(self, value: SSAValue) -> TensorMeta:
+        """Return the type of a value on the rank that has most of it."""
+        meta = meta_of(value.type)
+        if meta is None or DYNAMIC not in meta.shape:
+            return meta or _ABSENT
+        whole, sharding = global_type(value, self.mesh), sharding_of(value)
+        if whole is None or sharding is None or DYNAMIC in whole.shape:
+            return attrs.evolve(meta, shape=tuple(1 if size == DYNAMIC else size for size in meta.shape))
+        return attrs.evolve(meta, shape=local_shape(sharding, whole.shape, self.mesh))

@@ -1,0 +1,66 @@
+"""What an op of a program sends, and what of its time that takes."""
+
+from __future__ import annotations
+
+import attrs
+from xdsl.ir import Operation
+
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.sent_states import sent_state
+from spmdir.dialects.values import global_type
+from spmdir.reshard.bucket_cost import collective_terms
+from spmdir.reshard.collective_spec import Sizes
+from spmdir.reshard.cost import NEIGHBOURS, Terms, node_count, sends_anything
+from spmdir.reshard.cost import terms as terms_of
+from spmdir.reshard.topology import Topology
+
+NEIGHBOURLY = (HaloExchangeOp, RotationOp)
+"""The ops that send to neighbours."""
+
+
+@attrs.frozen
+class Message:
+    """What an op sends.
+
+    Attributes:
+        kind: of collective, or the op without `spmd.`.
+        axes: of its groups.
+        terms: of its time.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    terms: Terms
+
+
+def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object]) -> Message | None:
+    """Return what an op sends; None if it sends nothing.
+
+    Args:
+        sent: the joint states that were sent before, which later results with the same state do not send again; that
+            of `op` is added.
+    """
+    if isinstance(op, NEIGHBOURLY):
+        if not op.sent(mesh):
+            return None
+        sizes = Sizes(mesh.group_size(op.axes), 0, 0, op.sent(mesh))
+        spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, mesh), topology)
+        return Message(op.name.removeprefix("spmd."), op.axes, spent)
+    if not isinstance(op, Collective):
+        return None
+    metas = [global_type(value, mesh) for value, _ in op.pairs]
+    members = [
+        (step, meta)
+        for step, meta in zip(op.steps(mesh), metas, strict=True)
+        if meta is not None and sends_anything(step, meta.shape, mesh)
+    ]
+    state = sent_state(op, mesh)
+    if not members or state in sent:
+        return None
+    if state is not None:
+        sent.add(state)
+    steps, types = zip(*members, strict=True)
+    return Message(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology))

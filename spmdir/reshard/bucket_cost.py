@@ -1,0 +1,42 @@
+"""What a collective of several tensors costs: one message of all their bytes, packed before and taken apart after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.tensor import TensorMeta
+from spmdir.reshard.allocations import JOINED, is_copied_apart
+from spmdir.reshard.collective_spec import Sizes, Traffic
+from spmdir.reshard.cost import Terms, node_count, step_sizes, step_terms, terms
+from spmdir.reshard.steps import Step
+from spmdir.reshard.topology import Topology
+
+
+def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: Mesh, topology: Topology) -> Terms:
+    """Return what the time of a collective is made of that does one step, or several of one kind on the same axes.
+
+    Several go as one message. Each is packed into it, which takes a kernel, after what it packs anyway. Sums are views
+    of what arrives; of others each result is copied out of it, which is what unpacks it.
+
+    Args:
+        metas: the global types of the tensors.
+    """
+    if len(steps) == 1:
+        return step_terms(steps[0], metas[0].shape, metas[0].dtype.itemsize, mesh, topology)
+    traffic = steps[0].spec.traffic or Traffic()
+    each = [step_sizes(step, meta.shape, meta.dtype.itemsize, mesh) for step, meta in zip(steps, metas, strict=True)]
+    source, target, chunk = (math.fsum(getattr(one, name) for one in each) for name in ("source", "target", "chunk"))
+    packed = [traffic.packed(one) for one in each]
+    unpacked = [traffic.copied(one) - before for one, before in zip(each, packed, strict=True)]
+    before, after, kernels = source + math.fsum(packed), 0.0, 1 + sum(map(bool, packed))
+    if is_copied_apart(steps[0].kind):
+        after, kernels = after + target, kernels + len(each)
+    if steps[0].kind in JOINED:
+        after, kernels = after + math.fsum(unpacked), kernels + sum(map(bool, unpacked))
+    joint = attrs.evolve(traffic, packed=lambda _: before, copied=lambda _: before + after, kernels=lambda _: kernels)
+    sizes = Sizes(each[0].group, source, target, chunk)
+    return terms(joint, sizes, node_count(steps[0].axes, mesh), topology)
