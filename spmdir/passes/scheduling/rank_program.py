@@ -25,12 +25,12 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 from spmdir.dialects.names import text_name
-from spmdir.dialects.ring import RotateStartOp
+from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.local_programs.globalize import steps
-from spmdir.passes.local_programs.local_forms import Note
+from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
 from spmdir.passes.sent_messages import Message, sent_message
@@ -128,21 +128,16 @@ class _Kernels:
         first = len(self._steps)
         found, unit_of = [0.0] * len(forms), list[int]()
         for at, (note, ops) in enumerate(forms):
-            if note is not None:
+            if note is not None and note.op.startswith("aten.") and SPLIT not in note.attributes:
                 found[at] = self._form(note)
                 inside = {result for op in ops for result in op.results}
                 read = [value for op in ops for value in op.operands if value not in inside]
-                self._add(Step(None, "", self._tensors(read), self._tensors(list(inside))))
-            elif isinstance(ops[0], Collective) and not ops[0].IS_START:
-                found[at] = self._copied(ops[0])
-                self._through(ops[0], ops[0].operands)
-            elif isinstance(ops[0], WaitOp):
-                self._through(ops[0], ops[0].start.operands)
-            elif isinstance(ops[0], ValueOp) and not isinstance(ops[0], Collective):
-                self._add(self._step(ops[0]))
+                self._steps.append(Step(None, "", self._tensors(read), self._tensors(list(inside))))
+            else:
+                found[at] = sum([self._add(op) for op in ops if isinstance(op, ValueOp)])
             unit_of += [at] * (len(self._steps) - first - len(unit_of))
         for value in ir.terminator(self.function).operands:  # what leaves the function is written
-            self._add(Step(None, "", self._tensors([value]), ()))
+            self._steps.append(Step(None, "", self._tensors([value]), ()))
         times: dict[Work, float] = {}
         priced = works(self._steps, self._metas, self.topology.costs is not None)[first:]
         for at, work in zip(unit_of, priced, strict=False):
@@ -163,6 +158,17 @@ class _Kernels:
         )
         return op_seconds(work, needed, made, self.mesh, self.topology)
 
+    def _add(self, op: ValueOp) -> float:
+        """Add the steps of an op, and return the time that it takes beside these."""
+        if isinstance(op, WaitOp):
+            self._through(op, op.start.operands)
+        elif isinstance(op, Collective) and not op.IS_START:
+            self._through(op, op.operands)
+            return self._copied(op)
+        elif not isinstance(op, (Collective, RotateStartOp)):
+            self._steps.append(self._step(op))
+        return 0.0
+
     def _copied(self, op: Collective) -> float:
         """Return the time of a step that sends nothing, such as a slice; 0 for one that sends."""
         step, meta = op.step(self.mesh), global_type(op.operands[0], self.mesh)
@@ -173,12 +179,12 @@ class _Kernels:
     def _through(self, op: SpmdOp, operands: Sequence[SSAValue]) -> None:
         """Add what a collective does to each of its tensors: `op` gives it."""
         for operand, (_, result) in zip(operands, op.pairs, strict=False):
-            self._add(Step(None, "", self._tensors([operand]), self._tensors([result])))
+            self._steps.append(Step(None, "", self._tensors([operand]), self._tensors([result])))
 
     def _step(self, op: ValueOp) -> Step:
         operands, results = self._tensors(op.operands), self._tensors(op.results)
         if not isinstance(op, AtenOp):
-            return Step(None, "", operands, results)
+            return Step(None, op.name if isinstance(op, AssembleOp) else "", operands, results)
         rule = self._rule(op, [self._metas[value] for value in operands], [self._metas[value] for value in results])
         return Step(rule, "" if rule is None and op.name in VIEWS else op.name, operands, results)
 
@@ -199,9 +205,6 @@ class _Kernels:
         if isinstance(value, tuple):
             return tuple(map(self._evaluated, value))
         return value.evaluate(self.mesh, self._first) if isinstance(value, Local) else value
-
-    def _add(self, step: Step) -> None:
-        self._steps.append(step)
 
     def _tensors(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
         return tuple([self._number(value) for value in values])

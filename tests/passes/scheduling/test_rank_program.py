@@ -19,6 +19,7 @@ from spmdir.reshard.topology import H100X8, Topology
 from spmdir.schedule.program import Program, Task
 from spmdir.schedule.simulate import simulate
 
+MESH = "spmd.mesh @mesh <dp = 2, tp = 4>\n"
 LOWERED = "propagate{memory=none},insert-reshard,lower-reshard"
 
 
@@ -31,7 +32,7 @@ def tasks_of(module: ModuleOp, topology: Topology = H100X8) -> Program:
 
 
 def of_text(body: str, topology: Topology = H100X8) -> Program:
-    return tasks_of(spmdir.parse(f"spmd.mesh @mesh <dp = 2, tp = 4>\n{body}"), topology)
+    return tasks_of(spmdir.parse(f"{MESH}{body}"), topology)
 
 
 def sharding(text: str) -> str:
@@ -60,7 +61,7 @@ func.func @f(%x: tensor<4096x1024xbf16> {sharding("dp: S(0)")}, %v: tensor<1024x
 
 
 def test_compute_and_transfers_add_up_to_what_the_cost_report_says_of_the_global_program() -> None:
-    module = spmdir.parse(f"spmd.mesh @mesh <dp = 2, tp = 4>\n{PRODUCTS}")
+    module = spmdir.parse(f"{MESH}{PRODUCTS}")
     report, found = spmdir.comm_report(module), simulate(tasks_of(module))
     compute = math.fsum(share.seconds for kind, share in report.compute.items() if kind != "inputs")
     assert found.compute_seconds == pytest.approx(compute, rel=1e-12)
@@ -168,7 +169,7 @@ def test_what_a_bucket_gathers_is_copied_apart() -> None:
 
 
 def test_the_cost_report_prices_a_bucket_as_the_one_message_that_it_is() -> None:
-    text = f"spmd.mesh @mesh <dp = 2, tp = 4>\n{bucket(*BUCKETS['all_reduce'][:3])[1]}"
+    text = f"{MESH}{bucket(*BUCKETS['all_reduce'][:3])[1]}"
     report, (task,) = spmdir.comm_report(spmdir.parse(text)), of_text(bucket(*BUCKETS["all_reduce"][:3])[1]).tasks
     assert report.count == 1
     assert report.seconds == pytest.approx(transfer(task).seconds + task.seconds)  # type: ignore  # a Transfer
@@ -196,9 +197,24 @@ func.func @f(%x: tensor<2x4x64x64xf32> {sharding("tp: S(2)")}, %w: tensor<4x4x3x
     assert task.seconds > 0
 
 
+def test_a_product_that_is_split_hides_what_it_sends_behind_its_blocks() -> None:
+    body = f"""
+func.func @f(%x: tensor<4096x4096xbf16> {sharding("tp: S(0)")}, %w: tensor<4096x4096xbf16> {sharding("tp: S(1)")})
+    -> (tensor<4096x4096xbf16> {sharding("tp: S(1)")}) {{
+  %y = aten.mm(%x, %w) : tensor<4096x4096xbf16> <tp: S(1)> attributes {{spmd.split}}
+  return %y : tensor<4096x4096xbf16>
+}}"""
+    (task,), found = of_text(body).tasks, simulate(of_text(body))
+    product = 2 * 4096**3 / 4 / H100X8.peak("bf16")
+    assert task.overlap == pytest.approx(task.seconds * 3 / 4)
+    assert product < task.seconds < 1.4 * product  # three more kernels, and blocks that are joined
+    assert found.seconds < task.seconds + transfer(task).seconds  # type: ignore  # a Transfer
+    assert found.peak_bytes == pytest.approx(spmdir.memory_report(spmdir.parse(f"{MESH}{body}")).peak_bytes)
+
+
 def test_the_terms_of_a_step_add_up_to_its_cost() -> None:
-    report = spmdir.comm_report(spmdir.parse(f"spmd.mesh @mesh <dp = 2, tp = 4>\n{AT_ONCE}"))
-    module = spmdir.parse(f"spmd.mesh @mesh <dp = 2, tp = 4>\n{AT_ONCE}")
+    report = spmdir.comm_report(spmdir.parse(f"{MESH}{AT_ONCE}"))
+    module = spmdir.parse(f"{MESH}{AT_ONCE}")
     op = next(iter(ir.main_function(module).body.block.ops))
     terms = step_terms(op.step(ir.mesh(module)), (1024, 1024), 4, ir.mesh(module))  # type: ignore  # a collective
     assert terms.seconds == report.seconds
