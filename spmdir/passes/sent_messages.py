@@ -22,7 +22,7 @@ NEIGHBOURLY = (HaloExchangeOp, RotationOp)
 
 
 @attrs.frozen
-class Message:
+class SentMessage:
     """What an op sends.
 
     Attributes:
@@ -36,7 +36,7 @@ class Message:
     terms: Terms
 
 
-def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object]) -> Message | None:
+def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object]) -> SentMessage | None:
     """Return what an op sends; None if it sends nothing.
 
     Args:
@@ -48,7 +48,7 @@ def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object
             return None
         sizes = Sizes(mesh.group_size(op.axes), 0, 0, op.sent(mesh))
         spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, mesh), topology)
-        return Message(op.name.removeprefix("spmd."), op.axes, spent)
+        return SentMessage(op.name.removeprefix("spmd."), op.axes, spent)
     if not isinstance(op, Collective):
         return None
     metas = [global_type(value, mesh) for value, _ in op.pairs]
@@ -63,4 +63,4 @@ def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object
     if state is not None:
         sent.add(state)
     steps, types = zip(*members, strict=True)
-    return Message(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology))
+    return SentMessage(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology))

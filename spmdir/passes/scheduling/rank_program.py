@@ -33,7 +33,7 @@ from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
-from spmdir.passes.sent_messages import Message, sent_message
+from spmdir.passes.sent_messages import SentMessage, sent_message
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
@@ -59,7 +59,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
     forms = list(steps(function.body.block))
     seconds = _Kernels(function, mesh, rules, topology).seconds(forms)
     memory = live_memory(function, mesh, rules, memory_classes(function, rules))
-    messages: dict[Operation, Message] = {}
+    messages: dict[Operation, SentMessage] = {}
     sent: set[object] = set()
     for op in memory.stages:
         if (message := sent_message(op, mesh, topology, sent)) is not None:
@@ -78,7 +78,7 @@ def _task(
     at: int,
     seconds: float,
     task_of: Mapping[Any, int],
-    messages: Mapping[Operation, Message],
+    messages: Mapping[Operation, SentMessage],
 ) -> Task:
     """Return the task of a unit, the one numbered `at`, without what it holds.
 
