@@ -167,7 +167,8 @@ class CollectiveSpec:
         lower: (site, operand) → the collective started, see `spmdir.lowering.site`; None for those that spmdir ships,
             whose emitters are in `spmdir.lowering.collectives`.
         executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
-            group) → what each rank gets, see `spmdir.simulator.lockstep`; for ops that the simulator does not know.
+            group) → what each rank gets, see `spmdir.simulator.collective_steps`; for ops that the simulator does not
+            know.
     """
 
     name: str

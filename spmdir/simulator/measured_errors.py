@@ -21,7 +21,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import local_shape
 from spmdir.simulator.distribution import collect, distribute
-from spmdir.simulator.lockstep import Issued
+from spmdir.simulator.rank_run import Issued
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.core.arguments import SEED, SIZES, accepts, instance, keyed
+from spmdir.core.arguments import COUNT, SEED, SIZES, accepts, instance, keyed
 from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.core.limits import SIMULATED
@@ -33,6 +33,7 @@ from spmdir.lowering.process_groups import symbolic_group
 from spmdir.passes.finish import bound, inlined, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
+from spmdir.simulator.interleaved import check_orders
 from spmdir.simulator.lockstep import run_alone, run_lockstep
 from spmdir.simulator.measured_errors import MeasuredError, Measuring
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -49,6 +50,7 @@ Inputs = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
     sizes=SIZES,
     pipeline=PIPELINE,
     state=instance(dict, expected="a dict of tensors by name").optional,
+    interleavings=COUNT,
 )
 @torch.no_grad()
 def simulate(
@@ -59,6 +61,7 @@ def simulate(
     sizes: Mapping[str, int] | None = None,
     pipeline: Pipeline | str | None = None,
     state: dict[str, torch.Tensor] | None = None,
+    interleavings: int = 0,
 ) -> list[Any]:
     """Return what the program computes when all ranks of its mesh run it, simulated in one process.
 
@@ -71,13 +74,15 @@ def simulate(
         pipeline: whose remaining passes are run; the standard one if None.
         state: what ranks keep for steps from one run to the next, by name; what is not in it begins with its initial
             value, and the new values are put into it.
+        interleavings: in how many random orders the ranks run it again, each going on by itself, so that collectives
+            are in flight; all must give the same.
 
     Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
 
     Raises:
         LimitError: the mesh has more ranks than a simulation takes.
         SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
-            issue different collectives, or disagree on a replicated value.
+            issue different collectives, disagree on a replicated value, or wait for each other for ever.
 
     Example:
         >>> (y,) = spmdir.simulate(module, [x], model.state_dict())
@@ -86,7 +91,7 @@ def simulate(
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
         module = localized(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
-        return _simulated(module, inputs, state_dict or {}, seed, {} if state is None else state)
+        return _simulated(module, inputs, state_dict or {}, seed, {} if state is None else state, interleavings)
 
 
 def _simulated(
@@ -95,6 +100,7 @@ def _simulated(
     state_dict: Mapping[str, torch.Tensor],
     seed: int,
     state: dict[str, torch.Tensor],
+    interleavings: int = 0,
     errors: list[MeasuredError] | None = None,
 ) -> list[Any]:
     """Run every rank's program of a localized module in lock step, and reassemble the outputs.
@@ -116,6 +122,7 @@ def _simulated(
         _follow(program, held)
     inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
     returned = run_lockstep(programs, inputs_of, mesh, seed, {measured_step: measuring.step})
+    check_orders(returned, programs, inputs_of, mesh, seed, interleavings)
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
@@ -143,7 +150,7 @@ def measure_errors(
     pipeline, errors = as_pipeline(pipeline), []
     with pipeline.rules:
         module = localized(module, pipeline)
-        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, errors)
+        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, errors=errors)
     return outputs, errors
 
 

@@ -60,7 +60,8 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     if options.sizes or open_sizes(module).symbols:
         module = bound(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
-    outputs = simulate(module, inputs, state_dict, options.seed, pipeline=pipeline)
+    interleavings = options.interleavings
+    outputs = simulate(module, inputs, state_dict, options.seed, pipeline=pipeline, interleavings=interleavings)
     if not options.check:
         print(*outputs, sep="\n")
         return 0
@@ -84,6 +85,13 @@ def argument_parser() -> ArgumentParser:
     parser.add_pipeline()
     parser.add_argument("--check", action="store_true", help="compare with the single-device program")
     parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
+    parser.add_argument(
+        "--interleavings",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="run it again in N random orders of the ranks, with collectives in flight; all must give the same",
+    )
     parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
     parser.add_argument("--sizes", type=parse_sizes, default={}, help="numbers for symbolic sizes, as in s0=8,s1=5")
     parser.add_argument("--tolerance", type=_tolerance, help="error that passes (default by element type)")
@@ -98,6 +106,16 @@ def _seed(text: str) -> int:
     if seed is None or not -(2**63) <= seed < 2**64:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a seed; expected an integer of 64 bits")
     return seed
+
+
+def _count(text: str) -> int:
+    try:
+        count = integer(text)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number of orders; expected an integer from 0 on")
+    return count
 
 
 def _tolerance(text: str) -> float:

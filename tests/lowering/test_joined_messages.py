@@ -31,7 +31,7 @@ def assert_alike(some: Iterable[Bucket]) -> None:
     generator, every = torch.Generator().manual_seed(0), list(some)
     members = [member for bucket in every for member in bucket.members]
     inputs = [torch.randint(0, 2, m.shape, generator=generator).to(TORCH_DTYPES[DTYPES[m.dtype]]) for m in members]
-    results = simulate(parse(text(every)), inputs)
+    results = simulate(parse(text(every)), inputs, interleavings=2)
     for x, together, alone in zip(inputs, results, results[len(inputs) :], strict=False):
         assert together.dtype == x.dtype, text(every)
         assert torch.equal(bits(together), bits(alone)), text(every)

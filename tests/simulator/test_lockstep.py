@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import fx
 
-from spmdir.core.errors import Location, SpmdirError
+from spmdir.core.errors import DivergenceError, Location, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.site import WAIT, functional
-from spmdir.simulator.lockstep import DivergenceError, run_alone, run_lockstep
+from spmdir.simulator.lockstep import run_alone, run_lockstep
 
 MESH = Mesh({"dp": 2, "tp": 2})
 

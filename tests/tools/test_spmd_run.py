@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from spmdir.core.errors import SpmdirErrors
 from spmdir.dialects import ir
+from spmdir.simulator.interleaved import run_interleaved
 from spmdir.tools import spmd_run
 
 PROGRAM = """\
@@ -60,6 +62,18 @@ def test_the_rest_of_the_pipeline_that_is_given_finishes_a_program(
     assert spmd_run.main([program, "--check", "-p", steps % "exchange"]) == 0
     assert spmd_run.main([program, "--check", "-p", steps % "none"]) == 1
     assert "error: there is no rewrite 'none'" in capsys.readouterr().err
+
+
+def test_ranks_run_in_as_many_orders_as_are_asked_for(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    def noting(*given: Any, order: int, **others: Any) -> list[Any]:
+        ran.append(order)
+        return run_interleaved(*given, order=order, **others)
+
+    monkeypatch.setattr("spmdir.simulator.interleaved.run_interleaved", noting)
+    assert spmd_run.main([program, "--check", "--interleavings", "2"]) == 0
+    assert ran == [0, 1]
 
 
 def test_an_error_above_the_tolerance_gives_status_1(program: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,6 +169,7 @@ def test_inputs_that_no_memory_holds_are_rejected_at_their_function(tmp_path, ca
         ("--seed", "99999999999999999999", "is not a seed; expected an integer of 64 bits"),
         ("--seed", "9" * 5000, "… is not a seed; expected an integer of 64 bits"),
         ("--seed", "x", "'x' is not a seed"),
+        ("--interleavings", "-1", "'-1' is not a number of orders; expected an integer from 0 on"),
         ("--tolerance", "nan", "'nan' is not a tolerance; expected a number from 0 on"),
         ("--tolerance", "-1", "'-1' is not a tolerance; expected a number from 0 on"),
     ],

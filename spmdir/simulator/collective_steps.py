@@ -1,0 +1,112 @@
+"""What the functional collectives that spmdir emits do, given the calls of all ranks of a group."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.lowering.site import functional
+from spmdir.reshard.collectives import collectives
+from spmdir.simulator.rank_run import Issued
+
+Tensor = torch.Tensor
+
+Steps = Mapping[Any, Callable[[Sequence[Issued]], list[Tensor]]]
+"""Functional collective → its results on the ranks of a group, in rank order."""
+
+
+def executed(others: Steps | None = None) -> Steps:
+    """Return all that ranks do together: the collectives of spmdir and of plug-ins, and `others`."""
+    named = [entry for spec in collectives() for entry in spec.executed.items()]
+    plugins = {operator.attrgetter(name)(torch.ops): step for name, step in named}
+    return {**EXECUTED, **plugins, **(others or {})}
+
+
+def _tensors(calls: Sequence[Issued]) -> list[Tensor]:
+    """The operands of a group, of one shape and type, with the arguments after them agreeing."""
+    tensors = [call.arguments[0] for call in calls]
+    for call, tensor in zip(calls, tensors, strict=True):
+        if (
+            tensor.dtype != tensors[0].dtype
+            or tensor.shape != tensors[0].shape
+            or call.arguments[1:] != calls[0].arguments[1:]
+        ):
+            raise calls[0].error(f"has ranks of a group that disagree: {calls[0]} against {call}")
+    return tensors
+
+
+def _count(calls: Sequence[Issued], size: int) -> None:
+    if size != len(calls):
+        raise calls[0].error(f"says that its group has {size} ranks; it has {len(calls)}")
+
+
+def _reduced(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
+    if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
+        raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
+    if tensors[0].is_complex() and op in ("sum", "avg"):
+        # As process groups do: torch's sum of complex numbers is another where parts are infinite or negative zeros.
+        return torch.view_as_complex(_reduced(calls, [torch.view_as_real(t.resolve_conj()) for t in tensors], op))
+    whole = tensors[0]
+    for tensor in tensors[1:]:
+        whole = REDUCTIONS[op].combine(whole, tensor)
+    return whole / len(tensors) if op == "avg" else whole.clone()
+
+
+def _all_reduce(calls: Sequence[Issued]) -> list[Tensor]:
+    whole = _reduced(calls, _tensors(calls), calls[0].arguments[1])
+    return [whole.clone() for _ in calls]
+
+
+def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
+    tensors = _tensors(calls)
+    _count(calls, calls[0].arguments[1])
+    if not tensors[0].dim():
+        raise calls[0].error("gathers a tensor without dimensions")
+    whole = torch.cat(tensors)
+    return [whole.clone() for _ in calls]
+
+
+def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
+    tensors, (_, op, size, _) = _tensors(calls), calls[0].arguments
+    _count(calls, size)
+    if not tensors[0].dim() or tensors[0].shape[0] % size:
+        raise calls[0].error(f"scatters {list(tensors[0].shape)} over {size} ranks; dimension 0 must divide evenly")
+    return [piece.clone() for piece in _reduced(calls, tensors, op).chunk(size)] if tensors[0].shape[0] else tensors
+
+
+def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
+    receives, sends = [list(call.arguments[1]) for call in calls], [list(call.arguments[2]) for call in calls]
+    blocks = []
+    for source, call in enumerate(calls):
+        tensor = call.arguments[0]
+        if tensor.dtype != calls[0].arguments[0].dtype or tensor.shape[1:] != calls[0].arguments[0].shape[1:]:
+            raise calls[0].error(f"has ranks of a group that disagree: {calls[0]} against {call}")
+        expected = [receives[target][source] for target in range(len(calls)) if source < len(receives[target])]
+        if sends[source] != expected or sum(sends[source]) != tensor.shape[0]:
+            raise calls[0].error(
+                f"sends {sends[source]} of {tensor.shape[0]} elements from rank {source} of the group, "
+                f"whose ranks expect {expected}"
+            )
+        blocks.append(tensor.split(sends[source]))
+    return [torch.cat([blocks[source][target] for source in range(len(calls))]) for target in range(len(calls))]
+
+
+def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
+    tensors, root = _tensors(calls), calls[0].arguments[1]
+    if not 0 <= root < len(calls):
+        raise calls[0].error(f"is from rank {root} of a group of {len(calls)}; expected one from 0 to {len(calls) - 1}")
+    return [tensors[root].clone() for _ in calls]
+
+
+EXECUTED: Steps = {
+    functional.all_reduce.default: _all_reduce,
+    functional.all_gather_into_tensor.default: _all_gather,
+    functional.reduce_scatter_tensor.default: _reduce_scatter,
+    functional.all_to_all_single.default: _all_to_all,
+    functional.broadcast.default: _broadcast,
+}
+"""The functional collectives that spmdir emits."""

@@ -1,0 +1,163 @@
+"""The program of one rank, interpreted: it runs on its own until it issues a collective or waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from spmdir.core.errors import DivergenceError, ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.lowering.process_groups import symbolic_axes
+from spmdir.lowering.site import WAIT
+from spmdir.torch_interop.schemas import is_random
+
+Tensor = torch.Tensor
+
+
+@attrs.frozen
+class Issued:
+    """A collective that a rank has reached: its node and its arguments, the first of which is the tensor."""
+
+    node: fx.Node
+    arguments: tuple[Any, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        name = self.arguments[-1]
+        axes = symbolic_axes(name) if isinstance(name, str) else None
+        if axes is None:
+            raise self.error(f"runs in group {name!r}; lower the module without a device mesh to simulate it")
+        return axes
+
+    def check(self, mesh: Mesh) -> None:
+        """Raise DivergenceError unless the mesh has its axes."""
+        for axis in self.axes:
+            try:
+                mesh.require(axis)
+            except ShardingError:
+                raise self.error(f"names axis '{axis}', which is not in mesh {mesh}") from None
+
+    def error(self, message: str) -> DivergenceError:
+        return DivergenceError(f"'{self.node.name}' ({self.node.target}) {message}", self.node.meta.get("location"))
+
+    def __str__(self) -> str:
+        tensor, *rest = self.arguments
+        return f"{self.node.target}({tensor.dtype} {list(tensor.shape)}, {', '.join(map(str, rest))})"
+
+
+@attrs.define(eq=False)
+class InFlight:
+    """A collective that a rank has issued.
+
+    Attributes:
+        result: what the rank gets; None until all ranks of the group have come to it.
+    """
+
+    issued: Issued
+    result: Tensor | None = None
+
+
+class Random:
+    """The random numbers of one rank: all ranks draw the same stream, whatever the order in which they run."""
+
+    def __init__(self, seed: int):
+        self._seed = seed
+        self._states: dict[torch.device, Tensor] = {}
+
+    @contextmanager
+    def drawn(self, devices: set[torch.device]) -> Iterator[None]:
+        """Random ops on `devices` continue this rank's stream."""
+        sources = {
+            device: torch.random if device.type == "cpu" else torch.get_device_module(device) for device in devices
+        }
+        before = {device: source.get_rng_state() for device, source in sources.items()}
+        try:
+            for device, source in sources.items():
+                if device in self._states:
+                    source.set_rng_state(self._states[device])
+                else:
+                    source.manual_seed(self._seed)
+            yield
+            self._states.update({device: source.get_rng_state() for device, source in sources.items()})
+        finally:
+            for device, source in sources.items():
+                source.set_rng_state(before[device])
+
+
+def run(
+    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: Random, together: Container[Any]
+) -> Generator[InFlight, None, Any]:
+    """Interpret one rank's graph; values die after their last use.
+
+    Yields: each collective as it is issued, and again where it is waited for if it has not ended by then.
+
+    Args:
+        together: what ranks do together: the collectives.
+
+    Raises:
+        DivergenceError: a result is used before its wait.
+        SpmdirError: an op fails.
+    """
+    given = iter(inputs)
+    values: dict[fx.Node, Any] = {}
+    dying: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(program.graph.nodes):
+        last = [operand for operand in node.all_input_nodes if operand not in seen]
+        dying[node] = last
+        seen.update(last)
+    for node in program.graph.nodes:
+        args, kwargs = _load(node, node.args, values), _load(node, node.kwargs, values)
+        if node.op == "output":
+            return args[0]
+        if node.op == "placeholder":
+            values[node] = next(given)
+        elif node.op == "get_attr":
+            values[node] = getattr(program, str(node.target))
+        elif node.target is WAIT:
+            value = args[0]
+            if isinstance(value, InFlight):
+                if value.result is None:
+                    yield value
+                value = value.result
+            values[node] = value
+        elif node.target in together:
+            values[node] = started = InFlight(Issued(node, args))
+            yield started
+        else:
+            values[node] = _call(node, args, kwargs, rank, random)
+        for operand in dying[node]:
+            del values[operand]
+    return None
+
+
+def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
+    def value_of(operand: fx.Node) -> Any:
+        value = values[operand]
+        if isinstance(value, InFlight) and node.target is not WAIT:
+            raise Issued(operand, ()).error(f"is used by '{node.name}' before its wait")
+        return value
+
+    return map_arg(arguments, value_of)
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: Random) -> Any:
+    try:
+        if is_random(node.target):
+            found = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
+            with random.drawn({device for device in found if isinstance(device, torch.device)}):
+                return node.target(*args, **kwargs)  # type: ignore
+        return node.target(*args, **kwargs)  # type: ignore
+    except Exception as error:
+        # torch ops raise whatever they like; for the user it is one thing: this op failed there.
+        reason = str(error).partition("\n")[0]
+        raise SpmdirError(
+            f"'{node.name}' ({node.target}) fails on rank {rank}: {reason}", node.meta.get("location")
+        ) from error
