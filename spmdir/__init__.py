@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.report.communication import comm_report as comm_report
     from spmdir.report.memory import MemoryReport as MemoryReport
     from spmdir.report.memory import memory_report as memory_report
+    from spmdir.report.schedule import ScheduleReport as ScheduleReport
+    from spmdir.report.schedule import schedule_report as schedule_report
     from spmdir.reshard.plan import Plan as Plan
     from spmdir.reshard.plan import plan_reshard as plan_reshard
     from spmdir.reshard.topology import Topology as Topology
@@ -73,6 +75,7 @@ _HOMES = {
     "R": "spmdir.core.placement.standard",
     "S": "spmdir.core.placement.standard",
     "ShardPlacement": "spmdir.core.placement.base",
+    "ScheduleReport": "spmdir.report.schedule",
     "Sharding": "spmdir.core.sharding",
     "ShardingLike": "spmdir.core.sharding",
     "SpmdirError": "spmdir.core.errors",
@@ -94,6 +97,7 @@ _HOMES = {
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes.pipeline",
+    "schedule_report": "spmdir.report.schedule",
     "simulate": "spmdir.simulator.simulate",
     "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",

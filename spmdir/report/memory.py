@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -49,10 +50,14 @@ class MemoryReport:
     def __str__(self) -> str:
         lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}"]
         lines += [f"  {kind:<22}{size_text(held):>9}" for kind, held in self.by_class.items()]
-        lines.append("largest")
-        width = max((len(buffer.name) for buffer in self.top(SHOWN)), default=0)
-        lines += [f"  {one.name:<{width}}  {size_text(one.bytes):>9}  {one.kind}" for one in self.top(SHOWN)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *holder_lines(self.holders)])
+
+
+def holder_lines(holders: Sequence[Buffer]) -> list[str]:
+    """Return the lines of a report that name the first of `holders`."""
+    shown = holders[:SHOWN]
+    width = max((len(buffer.name) for buffer in shown), default=0)
+    return ["largest", *(f"  {one.name:<{width}}  {size_text(one.bytes):>9}  {one.kind}" for one in shown)]
 
 
 @accepts(module=MODULE, pipeline=PIPELINE)

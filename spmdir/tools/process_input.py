@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
 from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.tools.command import flat, shown_warnings
+from spmdir.tools.command import flat, shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
 from spmdir.tools.input_parts import SPLIT, parts_of
 from spmdir.tools.pass_instrumentation import Instrumentation, Stopwatch
@@ -77,7 +77,23 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
         from spmdir.report.memory import memory_report
 
         print(memory_report(module, pipeline=pipeline.with_steps(Pipeline().steps)), file=sys.stderr)
+    if options.schedule_report or options.print_timeline or options.trace:
+        _print_schedule(module, pipeline.with_steps(Pipeline().steps), options)
     return output
+
+
+def _print_schedule(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> None:
+    """Print what options ask for of how a rank runs `module`, and write its trace."""
+    from spmdir.report.chrome_trace import chrome_trace
+    from spmdir.report.schedule import schedule_report
+
+    report = schedule_report(module, pipeline=pipeline)
+    if options.schedule_report:
+        print(report, file=sys.stderr)
+    if options.print_timeline:
+        print(report.timeline(), file=sys.stderr)
+    if options.trace:
+        write_text(options.trace, chrome_trace(report.execution))
 
 
 def check_roundtrip(module: ModuleOp) -> None:

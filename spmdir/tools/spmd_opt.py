@@ -170,6 +170,11 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     explained = f"how many rows --cost-by prints, or all (default {ROWS})"
     group.add_argument("--cost-rows", type=_rows, default=ROWS, metavar="N", help=explained)
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
+    explained = "print how long a rank takes in the order of the result, and what is exposed, to stderr"
+    group.add_argument("--schedule-report", action="store_true", help=explained)
+    explained = "print when each op runs and each transfer is under way, to stderr"
+    group.add_argument("--print-timeline", action="store_true", help=explained)
+    group.add_argument("--trace", metavar="FILE", help="write that as JSON for Perfetto, ui.perfetto.dev")
     return parser
 
 

@@ -128,6 +128,7 @@ def right() -> dict[str, dict[str, Any]]:
         "load_rules": {"path": "none.rules"},
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
         "memory_report": {"module": module, "pipeline": None},
+        "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
             "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
             "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None,
@@ -178,7 +179,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
     }  # have no arguments, or others
     others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
     # Are made by functions, or plain.
-    others |= {"CommReport", "MemoryReport", "Parallel", "Plan", "Plugin", "Topology"}
+    others |= {"CommReport", "MemoryReport", "Parallel", "Plan", "Plugin", "ScheduleReport", "Topology"}
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)
     for name, arguments in calls.items():
