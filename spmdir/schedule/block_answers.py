@@ -6,7 +6,8 @@ What is available is either held, which costs its bytes, or made again, which co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -15,6 +16,9 @@ from spmdir.schedule.program import Program, Task
 
 HALVINGS = 4
 """How often the prices between two answers are halved."""
+
+CLASSES = 8
+"""How many classes of worth there are in a block."""
 
 UNIT = 1e-12
 """The seconds that capacities of cuts are counted in."""
@@ -31,7 +35,7 @@ class Answer:
 
     Attributes:
         again: the tasks, counted from the block's first.
-        held: bytes that are held across the cut of the program.
+        held: bytes that are held across the cut of the program, weighed.
         seconds: of the tasks.
     """
 
@@ -47,7 +51,7 @@ class Block:
     Attributes:
         seconds: by task; None of one that may not run again.
         makes, reads: by task.
-        sizes: by buffer, its bytes; None of one that is held in any case.
+        sizes: by buffer, its bytes, weighed by what holding them is worth; None of one that is held in any case.
         needed: the buffers of tasks of the block that are used after the cut of the program.
     """
 
@@ -94,14 +98,14 @@ class Block:
 
 
 def block_of(
-    program: Program, part: range, may_repeat: Sequence[bool], kept: Collection[int], needed: Collection[int]
+    program: Program, part: range, may_repeat: Sequence[bool], kept: Collection[int], worth: Mapping[int, float]
 ) -> Block:
     """Return some tasks of a program as a block.
 
     Args:
         may_repeat: by task of the block, whether it may run again.
         kept: the buffers that are held in any case.
-        needed: the buffers that are used after the cut of the program.
+        worth: buffer that is used after the cut of the program → what a byte of it is worth.
     """
     number: dict[int, int] = {}
 
@@ -112,11 +116,18 @@ def block_of(
     reads = tuple([numbered(task.reads) for task in tasks])
     makes = tuple([numbered(task.makes) for task in tasks])
     own = {buffer for task in tasks for buffer in task.makes}
-    held = {buffer for buffer in number if buffer in kept or (buffer in needed and buffer not in own)}
+    held = {buffer for buffer in number if buffer in kept or (buffer in worth and buffer not in own)}
+    most = max((worth[buffer] for buffer in number if buffer in worth and buffer not in held), default=0.0)
+
+    def weighed(buffer: int) -> float:
+        """Return the bytes of a buffer, by its worth in a few classes, so that blocks of equal layers are equal."""
+        part = math.ceil(CLASSES * worth.get(buffer, most) / most) / CLASSES if most else 1.0
+        return part * program.buffers[buffer].bytes
+
     return Block(
         tuple([seconds_of(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
         makes,
         reads,
-        tuple([None if buffer in held else program.buffers[buffer].bytes for buffer in number]),
-        tuple([place for buffer, place in number.items() if buffer in needed and buffer not in held]),
+        tuple([None if buffer in held else weighed(buffer) for buffer in number]),
+        tuple([place for buffer, place in number.items() if buffer in worth and buffer not in held]),
     )

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from spmdir.schedule.program import Program, Task
 
 WINDOW = 12
 """How many tasks in a row have to be equal to count as a repetition."""
 
+SIZE = 64
+"""How many tasks a block has that is not of equal layers."""
+
 
 def blocks(program: Program, end: int, layers: int) -> list[range]:
-    """Return the tasks before `end`, cut into blocks of `layers` equal layers and what is before and after these.
+    """Return the tasks before `end`, cut into blocks of `layers` equal layers, and what is before and after these into
+    blocks of so many times SIZE tasks.
 
-    A cut is where least is held for tasks before `end`. A program without equal layers is cut into parts of as many
-    tasks as the square root of all, times `layers`, with the ends moved to where least is held.
+    Cuts are where least is held for tasks before `end`.
     """
     held = _held_within(program, end)
     looks = [_look(program, task) for task in program.tasks[:end]]
     period = _period(looks)
-    start, stop = _run(looks, period) if period else (0, end)
-    length = period * layers if period else max(1, round(end**0.5)) * layers
-    cuts = [start]
-    while cuts[-1] + length <= stop:
-        if period and len(cuts) > 1:
-            cuts.append(cuts[-1] + length)
-        else:
-            first = cuts[-1] + (0 if period else length // 2)
-            near = range(max(first, 1), min(first + length, stop))
-            cuts.append(min(near, key=held.__getitem__, default=stop))
-    bounds = sorted({0, *cuts[1:], end})
-    return [range(first, last) for first, last in itertools.pairwise(bounds)]
+    start, stop = _run(looks, period) if period else (0, 0)
+    first = min(range(start, start + period), key=held.__getitem__, default=0)
+    cuts = [*range(first, stop + 1, period * layers)] if period else []
+    head, tail = range(cuts[0] if cuts else 0), range(cuts[-1] if cuts else 0, end)
+    return [
+        *_parts(head, held, SIZE * layers),
+        *(range(*cut) for cut in itertools.pairwise(cuts)),
+        *_parts(tail, held, SIZE * layers),
+    ]
+
+
+def _parts(tasks: range, held: Sequence[float], size: int) -> Iterator[range]:
+    """Yield `tasks` in blocks of about `size`, cut where least is held."""
+    while len(tasks) > 2 * size:
+        cut = min(range(tasks.start + size // 2, tasks.start + 2 * size), key=held.__getitem__)
+        yield range(tasks.start, cut)
+        tasks = range(cut, tasks.stop)
+    if tasks:
+        yield tasks
 
 
 def _look(program: Program, task: Task) -> object:

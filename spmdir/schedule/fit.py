@@ -8,7 +8,6 @@ the decision changes; those of all blocks are then taken in the order of seconds
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -21,10 +20,13 @@ from spmdir.schedule.program import Program, Task
 from spmdir.schedule.repeated_tasks import Repeat, order, peak_with_repeats, repeats, with_repeats
 
 LAYERS = (1, 2, 4)
-"""How many equal layers a block may have."""
+"""How many equal layers a block has; more if the program does not fit with fewer."""
 
-ROUNDS = 8
+ROUNDS = 4
 """How often a peak is looked for, and values made again across it."""
+
+PROGRESS = 0.1
+"""The part of what is over the budget that a round has to free at the least."""
 
 
 @attrs.frozen
@@ -57,12 +59,22 @@ def fit(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
     """
     found = Fitted((), program, peak_bytes(program))
     while found.peak > budget and len(found.rounds) < ROUNDS:
-        made = _Round(found.program, budget, repeatable).run()
-        if made.peak >= found.peak:
+        made = _next_round(found.program, budget, repeatable)
+        if found.peak - made.peak < PROGRESS * (found.peak - budget):
             break
         repeatable = [repeatable[index] for index, _ in order(found.program, made.rounds[0])]
         found = attrs.evolve(made, rounds=found.rounds + made.rounds, again=found.again + made.again)
     return found
+
+
+def _next_round(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
+    """Return what running tasks again across one task brings: across the first that lets it fit, else the best one."""
+    tried: list[Fitted] = []
+    for cut in _cuts(program, budget):
+        tried.append(_Round(program, budget, repeatable, cut).run())
+        if tried[-1].peak <= budget:
+            return tried[-1]
+    return min(tried, key=lambda one: one.peak)
 
 
 @attrs.frozen(order=True)
@@ -72,12 +84,10 @@ class _Step:
     Attributes:
         price: the seconds more for each byte less.
         start: the first task of the block.
-        seconds: that it takes more.
     """
 
     price: float
     start: int
-    seconds: float
     answer: Answer = attrs.field(order=False)
 
 
@@ -95,30 +105,49 @@ class _Choice:
 
 
 class _Round:
-    """The decision what is made again across one task, the `cut`: that above the budget at which most is held for later
-    tasks."""
+    """The decision what is made again across one task, the `cut`.
 
-    def __init__(self, program: Program, budget: float, repeatable: Sequence[bool]):
-        self.program, self.budget, self.repeatable = program, budget, repeatable
-        waiting = _waiting_bytes(program)
-        over = (at for at, live in enumerate(live_bytes(program)) if live > budget)
-        self.cut = max(over, key=waiting.__getitem__)
-        self.needed = {buffer for task in program.tasks[self.cut + 1 :] for buffer in task.reads}
+    Attributes:
+        needed: the buffers that are made before the cut and used after it.
+        worth: buffer → for how much of the bytes over the budget, summed over tasks, it waits for its next use.
+    """
+
+    def __init__(self, program: Program, budget: float, repeatable: Sequence[bool], cut: int):
+        self.program, self.budget, self.repeatable, self.cut = program, budget, repeatable, cut
+        over = [0.0, *itertools.accumulate(max(0.0, live - budget) for live in live_bytes(program))]
+        last, following = self._uses_around_cut()
+        self.needed = {*following}
+        self.worth = {buffer: over[following[buffer]] - over[last[buffer] + 1] for buffer in following}
+        self.kept = {*program.inputs, *program.outputs}
+        self.kept.update(buffer for buffer, worth in self.worth.items() if worth <= 0)
         self.known: dict[Block, list[Answer]] = {}
 
+    def _uses_around_cut(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the last use before or at the cut, and the first one after it, of the buffers with both."""
+        last: dict[int, int] = {}
+        following: dict[int, int] = {}
+        for index, task in enumerate(self.program.tasks):
+            for buffer in (*task.makes, *task.reads):
+                if index <= self.cut:
+                    last[buffer] = index
+                elif buffer in last:
+                    following.setdefault(buffer, index)
+        return last, following
+
     def run(self) -> Fitted:
-        """Return the cheapest decision that fits, else the one that holds least."""
-        best = self._choice({})
+        """Return the first decision that fits, with blocks of few layers first, else the one that holds least."""
+        tried: list[_Choice] = []
         for layers in LAYERS:
-            parts = blocks(self.program, self.cut + 1, layers)
-            best = self._first_fitting(self._steps(parts), best)
+            tried.append(self._first_fitting(self._steps(blocks(self.program, self.cut + 1, layers))))
+            if tried[-1].peak <= self.budget:
+                break
+        best = min(tried, key=self._badness)
         program = with_repeats(self.program, best.repeats)
         again = tuple([self.program.tasks[repeat.task] for repeat in best.repeats])
         return Fitted((best.repeats,), program, peak_bytes(program), again)
 
     def _steps(self, parts: Sequence[range]) -> list[_Step]:
         """Return what may be decided for blocks, the cheapest first; of equal blocks the first one first."""
-        kept = {*self.program.inputs, *self.program.outputs}
         maker = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.makes}
         boundary: set[int] = set()
         for part in parts:
@@ -129,32 +158,28 @@ class _Round:
             may_repeat = [
                 self.repeatable[index] and boundary.isdisjoint(self.program.tasks[index].makes) for index in part
             ]
-            block = block_of(self.program, part, may_repeat, kept, self.needed)
+            block = block_of(self.program, part, may_repeat, self.kept, self.worth)
             if block not in self.known:
                 self.known[block] = block.answers()
             for less, more in itertools.pairwise(self.known[block]):
-                seconds = more.seconds - less.seconds
-                found.append(_Step(seconds / (less.held - more.held), part.start, seconds, more))
+                price = (more.seconds - less.seconds) / (less.held - more.held)
+                found.append(_Step(price, part.start, more))
         return sorted(found)
 
-    def _first_fitting(self, steps: Sequence[_Step], best: _Choice) -> _Choice:
-        """Return `best` or what the first of `steps` decide, as many as it takes to fit, whatever is better."""
+    def _first_fitting(self, steps: Sequence[_Step]) -> _Choice:
+        """Return what the first of `steps` decide, as many as it takes to fit; if none does, what holds least."""
         known: dict[int, _Choice] = {}
 
         def fits(count: int) -> bool:
             known[count] = self._choice({step.start: step.answer for step in steps[:count]})
             return known[count].peak <= self.budget
 
-        low, high = 0, len(steps)
-        if best.peak <= self.budget:
-            high = bisect.bisect_left([*itertools.accumulate(step.seconds for step in steps)], best.seconds)
-        # Making more again may hold more.
-        high = next((count for count in (high, high * 3 // 4, high // 2) if fits(count)), 0)
+        most = len(steps)  # but making more again may hold more
+        low, high = 0, next((count for count in (most, most * 3 // 4, most // 2) if fits(count)), 0)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-        found = min(known.values(), key=self._badness)
-        return min(best, self._with_fewer_blocks(found), key=self._badness)
+        return self._with_fewer_blocks(min(known.values(), key=self._badness))
 
     def _with_fewer_blocks(self, choice: _Choice) -> _Choice:
         """Return a choice that fits without its answers for the last blocks that it does not need: what these make is
@@ -174,6 +199,14 @@ class _Round:
         again = {start + task for start, answer in answers.items() for task in answer.again}
         added = repeats(self.program, self.cut, again)
         return _Choice(answers, tuple(added), peak_with_repeats(self.program, added))
+
+
+def _cuts(program: Program, budget: float) -> list[int]:
+    """Return the tasks to make values again across: that over the budget at which most waits for later uses, and that
+    at which most is live."""
+    live, waiting = live_bytes(program), _waiting_bytes(program)
+    over = [at for at, held in enumerate(live) if held > budget]
+    return list(dict.fromkeys([max(over, key=waiting.__getitem__), max(over, key=live.__getitem__)]))
 
 
 def _waiting_bytes(program: Program) -> list[float]:

@@ -75,33 +75,40 @@ def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
 
 
 def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
-    """Return the most bytes that `with_repeats` of the same holds at once, or a little more, without making it.
-
-    What a task reads is taken to be live until it ends.
-    """
+    """Return the most bytes that `with_repeats` of the same holds at once, without making it."""
     size = [buffer.bytes for buffer in program.buffers]
     outputs = {*program.outputs}
-    inside, made, freed = list[float](), list[float](), [0.0] * (len(program.tasks) + len(added))
+    tasks = [program.tasks[index] for index, _ in order(program, added)]
+    freed: list[list[int]] = [[] for _ in tasks]
     last: dict[int, int] = {}
-    for step, (index, _) in enumerate(order(program, added)):
-        task = program.tasks[index]
-        inside.append(task.transient)
+    for step, task in enumerate(tasks):
         for buffer in task.makes:
             if buffer in last and buffer not in outputs:
-                freed[last[buffer]] += size[buffer]
+                freed[last[buffer]].append(buffer)
             last[buffer] = step
-        made.append(sum([size[buffer] for buffer in task.makes]))
         for buffer in task.reads:
             if buffer in last:
                 last[buffer] = step
     for buffer in last.keys() - outputs:
-        freed[last[buffer]] += size[buffer]
+        freed[last[buffer]].append(buffer)
     live = peak = sum([size[buffer] for buffer in program.inputs])
-    for more, within, less in zip(made, inside, freed, strict=True):
-        live += more
-        peak = max(peak, live + within)
-        live -= less
+    for task, gone in zip(tasks, freed, strict=True):
+        made = sum([size[buffer] for buffer in task.makes])
+        peak = max(peak, live + (_inside(task, gone, size) if task.stages else made + task.transient))
+        live += made - sum([size[buffer] for buffer in gone])
     return peak
+
+
+def _inside(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
+    """Return the most bytes by which a task of several stages holds more than there is before, if it frees some."""
+    last = {buffer: at for at, stage in enumerate(task.stages) for buffer in (*stage.makes, *stage.reads)}
+    ends = {*freed, *_made(task)}.difference(buffer for buffer in task.makes if buffer not in freed)
+    live = most = 0.0
+    for at, stage in enumerate(task.stages):
+        live += sum([size[buffer] for buffer in stage.makes])
+        most = max(most, live)
+        live -= sum([size[buffer] for buffer in ends if last[buffer] == at])
+    return most
 
 
 def _made(task: Task) -> Iterable[int]:

@@ -170,10 +170,10 @@ def test_what_is_promised_of_a_program_holds(program: Program, part: float) -> N
 
 
 def test_what_a_task_holds_inside_counts_when_it_runs_again() -> None:
-    tasks = [(Task("gather", "gather", "", 1.0), (Stage((1,), (0,)), Stage((2,), (1,))))]
+    tasks = [(Task("gather", "gather", "", 1.0), [Stage((1,), (0,)), Stage((2,), (1,))])]
     needs = {3: (0,), 4: (1,), 5: (0, 2)}
     for reads in ((2, 3), (3, 4), (2, 4, 5)):
-        tasks.append((Task("use", "use", "", 1.0, needs[reads[-1]]), (Stage(reads[-1:], reads[:-1]),)))
+        tasks.append((Task("use", "use", "", 1.0, needs[reads[-1]]), [Stage(reads[-1:], reads[:-1])]))
     sizes = [Buffer(str(index), size, "activations") for index, size in enumerate((1.0, 50.0, 20.0, 1.0, 60.0, 1.0))]
     program = holding(tasks, sizes, (0,), (5,))
     added = repeats(program, 2, {0})
