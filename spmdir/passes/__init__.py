@@ -25,6 +25,7 @@ PASSES: PassTable = {
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
     "localize": "spmdir.passes.localize:LocalizePass",
+    "fit-memory": "spmdir.passes.fit_memory:FitMemoryPass",
     "verify-spmd": "spmdir.passes.verify_spmd:VerifySpmdPass",
     "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
     "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",

@@ -1,0 +1,92 @@
+"""fit-memory: a rank does work again instead of holding what it gave, until its program fits into its memory."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.syntax.context import IRContext, location_of
+from spmdir.passes.fusion.trace import remark
+from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.propagation.noted_options import Memory, machine_of
+from spmdir.passes.scheduling.local_pass import LocalPass
+from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.passes.scheduling.repeat import may_repeat, repeat
+from spmdir.schedule.block_answers import seconds_of
+from spmdir.schedule.fit import Fitted, fit
+from spmdir.schedule.memory import at_peak
+from spmdir.schedule.repeated_tasks import with_repeats
+
+HOLDERS = 5
+"""How many of the largest buffers an error names."""
+
+
+@dataclass(frozen=True)
+class FitMemoryPass(LocalPass):
+    """Gathers weights again and recomputes values instead of holding them, if a rank holds more than its memory."""
+
+    name = "fit-memory"
+
+    budget: Memory = "auto"
+    """What a rank may hold: `auto` is what propagate decided for, `least` as little as can be reached."""
+
+    topology: str = "auto"
+    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
+
+    costs: str = ""
+    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
+
+    explain: bool = False
+    """Whether a remark says what is done again, what it frees and what it takes."""
+
+    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Let units of `function` run again, as few as its memory asks for.
+
+        Raises:
+            ShardingError: it holds more however much runs again; located.
+        """
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.budget)
+        if machine.memory == math.inf:
+            return
+        program, units = rank_program(function, mesh, ctx.rules, machine.topology)
+        fitted = fit(program, machine.memory, list(map(may_repeat, units)))
+        if fitted.peak > machine.memory and self.budget != "least":
+            raise _over_budget(fitted, machine.memory, function)
+        for added in fitted.rounds:
+            units = repeat(function, program, units, added)
+            program = with_repeats(program, added)
+        if self.explain:
+            print(remark(_explanation(fitted), location_of(function)), file=sys.stderr)
+
+
+def _explanation(fitted: Fitted) -> str:
+    told = [f"a rank holds {size_text(fitted.peak)} at once"]
+    gathered = [task for task in fitted.again if task.transfer]
+    computed = [task for task in fitted.again if not task.transfer and task.makes]
+    for does, tasks in (("gathers again", gathered), ("recomputes", computed)):
+        if tasks:
+            size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.makes)
+            spent = 1e3 * sum(map(seconds_of, tasks))
+            told.append(f"{does} {size_text(size)} in {spent:.4g} ms")
+    return "; ".join(told)
+
+
+def _over_budget(fitted: Fitted, budget: float, function: FuncOp) -> ShardingError:
+    """Return the error of a program that holds more than `budget`, however much of it runs again."""
+    program = fitted.program
+    peak, at, live = at_peak(program)
+    where = "before the first op" if at is None else f"at {program.tasks[at].name}"
+    held = sorted((program.buffers[buffer] for buffer in live), key=lambda buffer: -buffer.bytes)
+    largest = ", ".join(f"{buffer.name} {size_text(buffer.bytes)}" for buffer in held[:HOLDERS])
+    return ShardingError(
+        f"a rank holds {size_text(peak)} at once, {where}, however much is recomputed, of these {largest}; expected at "
+        f"most {size_text(budget)}, the option `budget` of fit-memory or the memory that propagate decided for: give "
+        f"the program more ranks, shard its inputs, or raise the limit to budget={math.ceil(peak)}",
+        location_of(function),
+    )

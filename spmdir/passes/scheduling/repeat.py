@@ -1,0 +1,74 @@
+"""Units of the program of one rank that run again before later uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import is_side_effect_free
+
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.names import Names
+from spmdir.dialects.recomputation import note_recomputation
+from spmdir.passes.scheduling.rank_program import Unit
+from spmdir.schedule.program import Program
+from spmdir.schedule.repeated_tasks import Repeat, order
+
+
+def may_repeat(unit: Unit) -> bool:
+    """Return whether ops give the same values when they run again: no random numbers, states or sums of ranks, whose
+    terms may come in another order, and nothing that is in flight."""
+    return all(map(_gives_the_same, unit))
+
+
+def _gives_the_same(op: Operation) -> bool:
+    if isinstance(op, Collective):
+        moves = op.spec.is_local or op.reduction is None
+        return moves and not op.IS_START and op.spec.traffic is not None
+    return is_side_effect_free(op) and not isinstance(op, WaitOp)
+
+
+def repeat(function: FuncOp, program: Program, units: Sequence[Unit], added: Sequence[Repeat]) -> list[Unit]:
+    """Let units of `function` run again, and later ones use what these give; return the units of the result.
+
+    Args:
+        program: that of `function`, whose tasks are `units`.
+    """
+    names, found = Names(function.body.block), list[Unit]()
+    latest: dict[SSAValue, SSAValue] = {}
+    waiting: list[Operation] = []
+    for index, is_repeat in order(program, added):
+        if is_repeat:
+            made = _again(units[index], latest, names)
+            waiting += made
+            found.append(made)
+            continue
+        Rewriter.insert_op(waiting, InsertPoint.before(units[index][0]))
+        waiting = []
+        for op in units[index]:
+            for place, operand in enumerate(op.operands):
+                if operand in latest:
+                    op.operands[place] = latest[operand]
+        found.append(units[index])
+    return found
+
+
+def _again(unit: Unit, latest: dict[SSAValue, SSAValue], names: Names) -> list[Operation]:
+    """Return the ops of a unit once more, and tell `latest` that their results take the place of the unit's."""
+    made: list[Operation] = []
+    for op in unit:
+        repeat = type(op).create(
+            operands=[latest.get(operand, operand) for operand in op.operands],
+            result_types=op.result_types,
+            properties=op.properties,
+            attributes=op.attributes,
+            location=op.location,
+        )
+        note_recomputation(repeat, op)
+        for old, new in zip(op.results, repeat.results, strict=True):
+            names.give(new, old, "again")
+            latest[old] = new
+        made.append(repeat)
+    return made

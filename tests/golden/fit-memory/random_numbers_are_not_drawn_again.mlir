@@ -1,0 +1,14 @@
+// RUN: not spmd-opt %s --localize --fit-memory="budget=1kB"
+spmd.mesh @mesh <dp = 2>
+
+// %mask waits while %wide needs room, and can only be held: other numbers would be drawn the second time.
+func.func @step(%x: tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %mask = aten.bernoulli.p(%x) {p = 0.5} : tensor<4x32xf32> <>
+  %y = aten.mul.Tensor(%x, %mask) : tensor<4x32xf32> <>
+  %wide = aten.cat([%y, %y]) {dim = 1} : tensor<4x64xf32> <>
+  %part = aten.slice.Tensor(%wide) {dim = 1, end = 32, start = 0, step = 1} : tensor<4x32xf32> <>
+  %dx = aten.mul.Tensor(%part, %mask) : tensor<4x32xf32> <>
+  return %dx : tensor<4x32xf32>
+}
+
+// ! %s:5:1: error: a rank holds 2.56 kB at once, at %wide, however much is recomputed, of these %wide 1.024 kB, x 512 B, %mask 512 B, %y 512 B; expected at most 1 kB, the option `budget` of fit-memory or the memory that propagate decided for: give the program more ranks, shard its inputs, or raise the limit to budget=2560

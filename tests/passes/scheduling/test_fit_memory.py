@@ -1,0 +1,77 @@
+"""fit-memory: a rank holds no more than its budget and computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from benchmarks.programs import Config, shardings, trace
+from spmdir.dialects import ir
+from spmdir.dialects.recomputation import RECOMPUTES
+from spmdir.passes.local_programs.trusted import is_trusted
+
+SMALL = Config(layers=2, dim=16, heads=4, kv_heads=2, ffn=32, seq=16, batch=4, vocab=32, attention="matmul")
+LOCAL = "propagate{memory=none},expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+
+
+@attrs.frozen(eq=False)
+class Case:
+    """The program of a rank as text, its inputs, and what it gives."""
+
+    text: str
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    peak: float
+
+
+@pytest.fixture(scope="module", params=["fsdp", "tp_fsdp"])
+def case(request: pytest.FixtureRequest) -> Case:
+    given, residual = shardings(SMALL, request.param)
+    graph, (parameters, *tokens), *_ = trace(SMALL, residual, torch.float64, fake=False)
+    module = spmdir.run_passes(spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 2}), given), LOCAL)
+    inputs = [*parameters.values(), *tokens]
+    peak = spmdir.memory_report(module).peak_bytes
+    return Case(spmdir.print_ir(module), inputs, spmdir.simulate(module, inputs), peak)
+
+
+def fitted(case: Case, part: float) -> ModuleOp:
+    return spmdir.run_passes(spmdir.parse(case.text), f"fit-memory{{budget={int(part * case.peak)}}}")
+
+
+@pytest.mark.parametrize("part", [0.8, 0.6])
+def test_a_rank_holds_its_budget_and_computes_the_same(case: Case, part: float) -> None:
+    module = fitted(case, part)
+    assert spmdir.memory_report(module).peak_bytes <= part * case.peak
+    assert any(RECOMPUTES in op.attributes for op in module.walk())
+    for found, expected in zip(spmdir.simulate(module, case.inputs), case.outputs, strict=True):
+        assert torch.equal(found, expected)
+    again = spmdir.run_passes(spmdir.parse(spmdir.print_ir(module)), "verify-spmd")
+    assert spmdir.print_ir(again) == spmdir.print_ir(module)
+
+
+def test_no_budget_that_is_met_changes_a_program(case: Case) -> None:
+    assert spmdir.print_ir(fitted(case, 1.0)) == spmdir.print_ir(spmdir.parse(case.text))
+    unlimited = spmdir.run_passes(spmdir.parse(case.text), "fit-memory")  # propagate{memory=none} decided it
+    assert spmdir.print_ir(unlimited) == spmdir.print_ir(spmdir.parse(case.text))
+
+
+def test_an_error_says_the_least_that_was_reached(case: Case) -> None:
+    with pytest.raises(spmdir.SpmdirError, match="however much is recomputed, of these") as raised:
+        fitted(case, 0.01)
+    least = int(str(raised.value).rpartition("budget=")[2])
+    reached = spmdir.run_passes(spmdir.parse(case.text), "fit-memory{budget=least}")
+    assert spmdir.memory_report(reached).peak_bytes < 0.5 * case.peak
+    assert least < 0.5 * case.peak
+
+
+def test_what_localize_made_and_fit_memory_changed_needs_no_check(case: Case) -> None:
+    module = spmdir.run_passes(spmdir.parse(case.text), "verify-spmd")
+    assert is_trusted(ir.main_function(module))
+    spmdir.run_passes(module, f"fit-memory{{budget={int(0.7 * case.peak)}}}")
+    assert is_trusted(ir.main_function(module))
