@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.dialects.ir import print_ir as print_ir
     from spmdir.importer.constrain import constrain as constrain
     from spmdir.importer.importer import import_fx as import_fx
+    from spmdir.lowering.compiled import compile_program as compile_program
     from spmdir.lowering.emit import lower_to_fx as lower_to_fx
     from spmdir.passes.pipeline import Pipeline as Pipeline
     from spmdir.passes.pipeline import run_passes as run_passes
@@ -84,6 +85,7 @@ _HOMES = {
     "UnsupportedError": "spmdir.core.errors",
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",
+    "compile_program": "spmdir.lowering.compiled",
     "comm_report": "spmdir.report.communication",
     "constrain": "spmdir.importer.constrain",
     "import_fx": "spmdir.importer.importer",
