@@ -15,12 +15,14 @@ from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
+from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
 from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import sharding_attr, type_of
 from spmdir.dialects.ir import main_function
 from spmdir.dialects.mesh_op import MeshOp
@@ -40,7 +42,6 @@ from spmdir.runtime.signature import Argument, Result, Signature
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import check_memory, check_tensor, initial_states, solve_shapes
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-from spmdir.torch_interop.schemas import is_random
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
@@ -266,7 +267,8 @@ class Parallel:
     @cached_property
     def _draws(self) -> bool:
         """True if the program draws random numbers."""
-        return any(is_random(n.target) for n in self.graph.graph.nodes)
+        ops = main_function(self.module).body.block.ops
+        return any(isinstance(op, AtenOp) and not is_side_effect_free(op) for op in ops)
 
     def _share_generator(self) -> None:
         """Set the generator of every rank to the state of the first rank's."""
