@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from spmdir.core.mesh import Mesh
+from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import distribute, random_like
 from tests.lowering.collective_programs import Program
@@ -67,3 +68,14 @@ def run_programs(rank: int, mesh: Mesh, programs: Sequence[Program], inputs: Seq
         local = distribute(x, program.source, mesh, noise)[rank]
         outputs.append(lower_to_fx(program.parse(), device_mesh=device_mesh)(local)[0])
     return outputs
+
+
+def run_text(rank: int, mesh: Mesh, text: str, inputs: Path) -> list[torch.Tensor]:
+    """What this rank returns of the program `text`; `inputs` is a file of what each rank holds of each argument.
+
+    A file, since processes pass each other tensors by open files, of which there may be few.
+    """
+    shape, names = tuple(mesh.sizes.values()), tuple(mesh.axis_names)
+    device_mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
+    held = [shards[rank] for shards in torch.load(inputs)]
+    return [*lower_to_fx(parse(text), device_mesh=device_mesh)(*held)]

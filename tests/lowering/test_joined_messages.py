@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
+from spmdir.simulator.distribution import distribute
 from spmdir.simulator.simulate import simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.bucket_programs import KINDS, Bucket, buckets, text
 from tests.lowering.collective_programs import Program, joined
+from tests.lowering.gloo_ranks import on_ranks, run_text
 from tests.lowering.reshard_programs import bits
 
 REDUCED = (
@@ -26,11 +29,16 @@ REDUCED = (
 MESHES = (Mesh({"a": 2}), Mesh({"a": 3, "b": 2}), Mesh({"a": 2, "one": 1, "b": 2}))
 
 
+def value_of(member: Program, generator: torch.Generator) -> torch.Tensor:
+    """Return whole numbers, of which every element type has the sums, of the shape and type of a member."""
+    return torch.randint(0, 2, member.shape, generator=generator).to(TORCH_DTYPES[DTYPES[member.dtype]])
+
+
 def assert_alike(some: Iterable[Bucket]) -> None:
     """Every member of the buckets, which are of one mesh, gets what it gets alone."""
     generator, every = torch.Generator().manual_seed(0), list(some)
     members = [member for bucket in every for member in bucket.members]
-    inputs = [torch.randint(0, 2, m.shape, generator=generator).to(TORCH_DTYPES[DTYPES[m.dtype]]) for m in members]
+    inputs = [value_of(member, generator) for member in members]
     results = simulate(parse(text(every)), inputs, interleavings=2)
     for x, together, alone in zip(inputs, results, results[len(inputs) :], strict=False):
         assert together.dtype == x.dtype, text(every)
@@ -109,3 +117,17 @@ def test_a_stream_is_a_group_of_its_own() -> None:
     program = lower_to_fx(parse(text([Bucket(members, is_async=True, stream="gradients")])))
     groups = [node.args[-1] for node in program.graph.nodes if "all_reduce" in node.name]
     assert groups == ["mesh:a#gradients", "mesh:a"]
+
+
+@pytest.mark.gloo
+def test_real_ranks_send_what_several_tensors_need_in_one_message(tmp_path: Path) -> None:
+    mesh = Mesh({"a": 2, "b": 2})
+    some = [bucket for kind in KINDS for bucket in buckets(mesh, kind, "f64", ("sum",), 6)]
+    some += [bucket for dtype in ("i16", "complex<f32>", "i1") for bucket in buckets(mesh, "all_gather", dtype, (), 3)]
+    every = [member for bucket in some for member in bucket.members]
+    generator = torch.Generator().manual_seed(0)
+    inputs = [distribute(value_of(m, generator), m.source, mesh, lambda x: torch.randint_like(x, -9, 9)) for m in every]
+    torch.save(inputs, tmp_path / "inputs")
+    for found in on_ranks(mesh.world_size, run_text, tmp_path, mesh, text(some), tmp_path / "inputs"):
+        for index, member in enumerate(every):
+            assert torch.equal(bits(found[index]), bits(found[len(every) + index])), member.text
