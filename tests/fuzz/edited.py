@@ -44,13 +44,13 @@ class Edited:
 
 def check(case: Edited) -> str | None:
     """Simulate the edited program; raises Wrong if it is accepted and does not compute what it says."""
-    found = outcome(case.text, _inputs(case.before))
+    found = outcome(case.text, inputs_of(case.before))
     if found == "wrong":
         raise Wrong("accepted, and its numbers are not those of its single-device form")
     return f"after {case.stage}" if found == "rejected" else None
 
 
-def _inputs(text: str) -> dict[str, torch.Tensor]:
+def inputs_of(text: str) -> dict[str, torch.Tensor]:
     """Random global values for the arguments of a program, by name; integers are 0 and 1."""
     inputs, state = random_inputs(ir.parse(text), 0, None)
     return {**inputs, **state}
@@ -104,7 +104,7 @@ def _double(text: str) -> str:
 
 def _runs(text: str) -> bool:
     try:
-        return sum(t.numel() for t in _inputs(text).values()) <= LARGEST and outcome(text, _inputs(text)) == "right"
+        return sum(t.numel() for t in inputs_of(text).values()) <= LARGEST and outcome(text, inputs_of(text)) == "right"
     except (SpmdirError, RuntimeError, AssertionError):
         return False
 

@@ -7,6 +7,7 @@ from tests.fuzz.edited import EDITED
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.ranks import RANKS
+from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, SPECIAL, RANKS)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, SPECIAL, SCHEDULES, RANKS)}
