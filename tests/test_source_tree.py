@@ -38,6 +38,7 @@ SAME_NAME = {
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
     "replacement": "of collectives by rewrites in passes; of ops by expansions in rules",
     "ring": "the ops of rings in dialects; how they are emitted in lowering",
+    "schedule": "the pass that schedules in passes; the report of times in report",
     "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
     "values": "of the IR in dialects; of torch in torch_interop; random ones in checking",
 }

@@ -19,7 +19,16 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.dialects.attributes import PendingType, meta_of, pending_type, print_type, type_of
+from spmdir.dialects.attributes import (
+    ArgumentsAttr,
+    PendingType,
+    ShapesAttr,
+    meta_of,
+    pending_type,
+    print_type,
+    shardings_attr,
+    type_of,
+)
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
@@ -200,6 +209,26 @@ class Collective(SpmdOp):
         arguments = _arguments(cls.SPEC, steps, stream)
         metas = [meta_of(value.type) for value in values]
         return cls.build_op(values, metas, arguments, [step.target for step in steps], location=location)  # type: ignore
+
+    @classmethod
+    def joined(cls, ops: Sequence[Collective], mesh: Mesh) -> Self:
+        """Return the op that does at once what `ops` do: collectives of this kind on the same axes, with one reduction.
+
+        Its operands and results are theirs, in order, with the same types.
+        """
+        steps = [step for op in ops for step in op.steps(mesh)]
+        results = [result for op in ops for result in op.results]
+        of = tuple(entry for op in ops for entry in (op.of.data if op.of else (None,) * len(op.results)))
+        return cls.create(
+            operands=[operand for op in ops for operand in op.operands],
+            result_types=[result.type for result in results],
+            properties={
+                "arguments": ArgumentsAttr(_arguments(cls.SPEC, steps)),
+                "sharding": shardings_attr(tuple(step.target for step in steps)),
+                **({"of": ShapesAttr(of)} if any(of) else {}),
+            },
+            location=ops[0].location,
+        )
 
     def step(self, mesh: Mesh) -> Step:
         """Return the step that it does; the planner never plans those of some collectives, such as broadcast.

@@ -3,8 +3,9 @@
 Tasks keep their order, but for collectives and what is cheap and moves along: what makes their operands, such as casts
 and views of inputs, and what takes their results. So each collective has an interval of places: it comes after the
 last task that it depends on and that stays, and before the first one that depends on it. Collectives of one kind whose
-intervals share a place can be one there. Kinds are taken one after the other, and what stays is an order of the whole
-program, so that no merging closes a cycle.
+intervals share a place can be one there. What takes less memory afterwards, as a reduced gradient, is best early, and
+the rest where it is, as a gathered weight right before its use. Kinds are taken one after the other, and what stays is
+an order of the whole program, so that no merging closes a cycle.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from spmdir.schedule.memory import Memory, peak_bytes
-from spmdir.schedule.mobility import cheap, intervals
+from spmdir.schedule.mobility import following, intervals, is_view, serving
 from spmdir.schedule.program import Program
 
 LATENCY_SHARE = 0.1
@@ -34,7 +34,7 @@ def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0
         memory: bytes that the program may hold; it may hold what it held anyway.
     """
     items: list[Item] = [(task,) for task in range(len(program.tasks))]
-    memory = max(memory, peak_bytes(program))
+    memory = max(memory, float(_held(program, items)[0].max(initial=0.0)))
     for key in dict.fromkeys(keys.values()):
         members = {task for task, found in keys.items() if found == key}
         if len(members) > 1:
@@ -44,13 +44,25 @@ def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0
 
 @attrs.define
 class _Bucket:
-    """Items that are merged, and between which places: both are of the item that the bucket may stand before."""
+    """Items that are merged.
+
+    Attributes:
+        wanted: the place where the first member would best be: that of the item that it is before.
+        first, last: the places between which they can be one.
+        fixed, busy: the seconds of their latency, and those in which links are busy.
+    """
 
     members: list[int]
+    wanted: int
     first: int
     last: int
     fixed: float
     busy: float
+
+    @property
+    def place(self) -> int:
+        """The place where it stands, as near to the wanted one as may be."""
+        return min(max(self.wanted, self.first), self.last)
 
     @property
     def seconds(self) -> float:
@@ -68,27 +80,20 @@ class _Merging:
             for place, item in enumerate(items)
         ]
         self.members = [place for place, item in enumerate(items) if len(item) == 1 and item[0] in members]
-        _, self.movable = cheap(program, [item[0] for item in items], self.needs, self.members)
+        tasks, of = [item[0] for item in items], {*self.members}
+        serves, follows = (find(program, tasks, self.needs, of) for find in (serving, following))
+        self.movable = [serves[place] or follows[place] or is_view(program, task) for place, task in enumerate(tasks)]
         self._exclude_dependent()
         seconds = [sum(program.tasks[task].seconds for task in item) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
-        self.growth: dict[int, float] = {}
-        self.live = np.array([*self._live(), 0.0])
-
-    def _live(self) -> Iterator[float]:
-        """Yield the bytes that are live at each place, and note how many more are after each member."""
-        memory, members = Memory(self.program), set(self.members)
-        for place, item in enumerate(self.old):
-            if place in members:
-                self.growth[place] = memory.growth(item[0])
-            yield max(most for task in item for most in memory.moments(task))
+        self.live, self.growth = _held(program, items)
 
     def items(self) -> list[Item]:
         """Return the items, those that are merged as one, where it stands."""
         buckets: dict[int, list[_Bucket]] = {}
         for bucket in self._buckets():
-            if len(bucket.members) > 1:
-                buckets.setdefault(self._place(bucket), []).append(bucket)
+            if bucket.members != [bucket.place]:
+                buckets.setdefault(bucket.place, []).append(bucket)
         merged = {member for found in buckets.values() for bucket in found for member in bucket.members}
         done: set[int] = set()
         late: list[int] = []
@@ -147,27 +152,24 @@ class _Merging:
         first, last = intervals(self.needs, self.movable)
         opened: dict[bool, _Bucket] = {}
         points = {True: 0, False: 0}
-        for place in self.members:
+        wanted = {place: first[place] if self.growth[place] < 0 else place for place in self.members}
+        for place in sorted(self.members, key=wanted.__getitem__):
             transfer = self.program.tasks[self.old[place][0]].transfer
-            if transfer is None:
-                continue
-            one = _Bucket([place], first[place], last[place], transfer.fixed, max(transfer.intra, transfer.inter))
+            assert transfer is not None
+            busy = max(transfer.intra, transfer.inter)
+            one = _Bucket([place], wanted[place], first[place], last[place], transfer.fixed, busy)
             hides = self._window(one.first, one.last) >= one.seconds
             bucket = opened.get(hides)
             if bucket is not None and self._joins(bucket, one, points[hides] if hides else None):
                 continue
             if bucket is not None:
-                points[hides] = self._place(bucket)
+                points[hides] = bucket.place
                 yield bucket
             opened[hides] = one
         yield from opened.values()
 
     def _window(self, first: int, last: int) -> float:
         return self.clock[last] - self.clock[first] if first <= last else 0.0
-
-    def _place(self, bucket: _Bucket) -> int:
-        """Return the place nearest to that of the first member, where a bucket stands."""
-        return min(max(bucket.members[0], bucket.first), bucket.last)
 
     def _joins(self, bucket: _Bucket, one: _Bucket, since: int | None) -> bool:
         """Take `one` into a bucket, if that is possible and of use.
@@ -177,6 +179,7 @@ class _Merging:
         """
         both = _Bucket(
             bucket.members + one.members,
+            bucket.wanted,
             max(bucket.first, one.first),
             min(bucket.last, one.last),
             max(bucket.fixed, one.fixed),
@@ -193,7 +196,7 @@ class _Merging:
 
     def _fits(self, bucket: _Bucket, both: _Bucket) -> bool:
         """Return whether there is memory for `both` in the place of `bucket`, and if so, count it as held."""
-        before, at = self._place(bucket), self._place(both)
+        before, at = bucket.place, both.place
         low = min(before, *both.members, at)
         high = max(before, *both.members, at)
         held = self.live[low : high + 1].copy()
@@ -209,3 +212,27 @@ class _Merging:
     def _moved(self, place: int) -> float:
         task = self.program.tasks[self.old[place][0]]
         return sum(self.program.buffers[b].bytes for b in (*task.makes, *task.reads))
+
+
+def _held(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
+    """Return, by place, the most bytes that are live there, if what an item frees is freed after all that it makes, and
+    how many more are live after it than before; an end with nothing follows the items."""
+    first, last = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
+    live, growth = np.zeros(len(items) + 1), np.zeros(len(items) + 1)
+    for place, item in enumerate(items):
+        for task in item:
+            found = program.tasks[task]
+            live[place] = max(live[place], found.transient)
+            for buffer in found.makes:
+                first[buffer] = last[buffer] = place
+            for buffer in found.reads:
+                last[buffer] = max(last[buffer], place)
+    last.update(dict.fromkeys(program.outputs, len(items)))
+    changes = np.zeros(len(items) + 2)
+    for buffer, place in first.items():
+        size = program.buffers[buffer].bytes
+        changes[place] += size
+        changes[last[buffer] + 1] -= size
+        growth[place] += size
+        growth[last[buffer]] -= size
+    return live + changes[:-1].cumsum(), growth

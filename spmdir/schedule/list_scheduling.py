@@ -17,7 +17,7 @@ import math
 
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
-from spmdir.schedule.mobility import cheap, intervals, users
+from spmdir.schedule.mobility import conflicts, intervals, is_view, serving, users
 from spmdir.schedule.program import Program
 from spmdir.schedule.simulate import Links, simulate
 
@@ -51,6 +51,8 @@ class _Plan:
         due: start, or task that only serves starts → the time of the accelerator at which it should run; always for
             what cannot be hidden, never for what nothing waits for.
         stream: of these.
+        gap: start of a transfer that cannot be hidden → its seconds.
+        longest: of these.
         leads: by task, the first start that cannot be hidden and depends on it; the number of tasks if there is none.
     """
 
@@ -60,8 +62,8 @@ class _Plan:
         self.users = users(needs)
         starts = [at for at, task in enumerate(tasks) if task.transfer is not None and not task.is_blocking]
         self.waits = {task.waits: at for at, task in enumerate(tasks) if task.waits is not None}
-        serves, along = cheap(program, range(len(tasks)), needs, [*starts, *self.waits.values()])
-        first, last = intervals(needs, [s or a for s, a in zip(serves, along, strict=True)])
+        serves = serving(program, range(len(tasks)), needs, {*starts})
+        first, last = intervals(needs, [serves[at] or is_view(program, at) for at in range(len(tasks))])
         clock = [*itertools.accumulate((task.seconds for task in tasks), initial=0.0), math.inf]
         self.due: dict[int, float] = {}
         self.stream: dict[int, str] = {}
@@ -80,11 +82,15 @@ class _Plan:
         for at in reversed(range(len(tasks))):
             if serves[at] and all(user in self.due for user in self.users[at]):
                 self.due[at], self.stream[at] = min((self.due[user], self.stream[user]) for user in self.users[at])
+        self.gap: dict[int, float] = {}
+        for start in starts:
+            if self.due[start] == -math.inf and (transfer := tasks[start].transfer):
+                self.gap[start] = transfer.seconds
+        self.longest = max(self.gap.values(), default=0.0)
         self.leads = [len(tasks)] * len(tasks)
         for at in reversed(range(len(tasks))):
             for user in self.users[at]:
-                is_critical = self.due.get(user) == -math.inf and tasks[user].transfer is not None
-                self.leads[at] = min(self.leads[at], user if is_critical else self.leads[user])
+                self.leads[at] = min(self.leads[at], user if user in self.gap else self.leads[user])
 
 
 class _Listing:
@@ -93,7 +99,9 @@ class _Listing:
     Attributes:
         order: the tasks that are listed.
         now: the time when the last of them has run.
-        work: by the start that they lead to, the seconds of the ready tasks.
+        ready_seconds: of what is ready to run.
+        fills: by the start that they lead to, the seconds of the tasks that are ready, each at most as long as the
+            longest transfer that cannot be hidden: a task fills one gap, however long it is.
         in_flight: start → its wait, until that is listed.
         under_way: stream → the starts whose transfers have not ended.
     """
@@ -103,7 +111,7 @@ class _Listing:
         self.headroom, self.links = Headroom(program, limit), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0
-        self.work: dict[int, float] = {}
+        self.ready_seconds, self.fills = 0.0, dict[int, float]()
         self.in_flight: dict[int, int] = {}
         self.under_way: dict[str, list[int]] = {}
         self._missing = [len(set(task.needs)) for task in program.tasks]
@@ -139,7 +147,7 @@ class _Listing:
 
     def _next_start(self) -> int | None:
         """Return a start that is due, or one that nothing waits for if its stream is idle; or what serves it."""
-        clock = self.spent + sum(self.work.values())
+        clock = self.spent + self.ready_seconds
         for stream, heap in self._due.items():
             self._drop_listed(heap)
             if heap:
@@ -167,31 +175,27 @@ class _Listing:
             heapq.heappop(leading)
         if leading:
             start, task = leading[0]
-            transfer = self.program.tasks[start].transfer
-            assert transfer is not None
-            others = sum(seconds for to, seconds in self.work.items() if to != start)
-            if self.plan.leads[ready[0]] != start and others < transfer.seconds and self._may(task):
+            if self.plan.leads[ready[0]] != start and self._hides(ready[0], start) and self._may(task):
                 return task
         return ready[0] if ready and self._may(ready[0]) else None
 
+    def _hides(self, task: int, start: int) -> bool:
+        """Return whether `task` is to be kept for the time in which the transfer of `start`, or of the one that
+        follows from it, is under way: what else is ready would not be enough."""
+        ahead = [start, self.plan.leads[start]]
+        kept = sum(seconds for to, seconds in self.fills.items() if to not in ahead)
+        return kept - self._filled(task) < sum(self.plan.gap.get(one, 0.0) for one in ahead)
+
+    def _filled(self, task: int) -> float:
+        return min(self.program.tasks[task].seconds, self.plan.longest)
+
     def _may(self, task: int) -> bool:
         """Return whether a task may come before its turn."""
-        return not self._conflicts(task) and self.headroom.fits(task)
-
-    def _conflicts(self, task: int) -> list[int]:
-        """Return the starts in flight on other streams whose groups share ranks with those of a task."""
-        transfer = self.program.tasks[task].transfer
-        if transfer is None:
-            return []
-        found = ((start, self.program.tasks[start].transfer) for start in self.in_flight)
-        return [
-            start for start, other in found
-            if other and other.stream != transfer.stream and not set(other.axes).isdisjoint(transfer.axes)
-        ]  # fmt: skip
+        return not conflicts(self.program, task, self.in_flight) and self.headroom.fits(task)
 
     def _list(self, task: int) -> None:
         """List a task, after the waits for what it must not be in flight with."""
-        for start in self._conflicts(task):
+        for start in conflicts(self.program, task, self.in_flight):
             self._list(self.in_flight[start])
         found, plan = self.program.tasks[task], self.plan
         self.order.append(task)
@@ -202,9 +206,9 @@ class _Listing:
                 sent.remove(found.waits)
                 self.now = max(self.now, self.links.ended(found.waits))
             else:
-                self.work[plan.leads[task]] -= found.seconds
+                self._take(task)
         elif task not in plan.due:
-            self.work[plan.leads[task]] -= found.seconds
+            self._take(task)
         self.now += found.seconds
         self.spent += found.seconds
         if found.transfer is not None:
@@ -230,9 +234,14 @@ class _Listing:
         elif self.program.tasks[task].waits is None:
             self._work(task)
 
+    def _take(self, task: int) -> None:
+        self.ready_seconds -= self.program.tasks[task].seconds
+        self.fills[self.plan.leads[task]] -= self._filled(task)
+
     def _work(self, task: int) -> None:
         start = self.plan.leads[task]
-        self.work[start] = self.work.get(start, 0.0) + self.program.tasks[task].seconds
+        self.ready_seconds += self.program.tasks[task].seconds
+        self.fills[start] = self.fills.get(start, 0.0) + self._filled(task)
         heapq.heappush(self._ready, task)
         if start < len(self.program.tasks):
             heapq.heappush(self._leading, (start, task))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from spmdir.schedule.program import Program
 
@@ -19,40 +19,48 @@ def users(needs: Neighbours) -> list[list[int]]:
     return found
 
 
-def cheap(
-    program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]
-) -> tuple[list[bool], list[bool]]:
-    """Return, by place, what only makes operands of collectives, and what moves along with them.
+def is_view(program: Program, task: int) -> bool:
+    """Return whether a task takes no time and allocates nothing."""
+    found = program.tasks[task]
+    return not (found.seconds or found.makes or found.transfer or found.waits is not None)
 
-    That are views, and what serves or follows these collectives alone and takes no longer than their transfers, as
-    casts of weights.
+
+def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
+    """Return, by place, what makes operands of collectives out of inputs, and nothing else, and takes no longer than
+    their transfers, as views and casts of weights.
 
     Args:
         tasks: by place.
-        of: the places of the collectives, or of their starts and waits.
+        of: the places of the collectives, or of their starts.
     """
-    time = [0.0] * len(tasks)
-    found = [program.tasks[task] for task in tasks]
-    for place in of:
-        waits = found[place].waits
-        transfer = found[place].transfer if waits is None else program.tasks[waits].transfer
-        time[place] = transfer.seconds if transfer else 0.0
-    before, after, then = [*time], [*time], users(needs)
-    moves = [task.transfer is None and task.waits is None for task in found]
-    for place in reversed(range(len(tasks))):
-        if moves[place] and then[place]:
-            most = min(before[user] for user in then[place])
-            before[place] = most if found[place].seconds <= most else 0.0
+    time, found, then = _times(program, tasks, of), [program.tasks[task] for task in tasks], users(needs)
+    serves = [False] * len(tasks)
     for place, own in enumerate(needs):
-        if moves[place] and own:
-            most = min(after[need] for need in own)
-            after[place] = most if found[place].seconds <= most else 0.0
-    serves = [moves[place] and bool(before[place]) for place in range(len(tasks))]
-    along = [
-        moves[place] and bool(before[place] or after[place] or not (task.makes or task.seconds))
-        for place, task in enumerate(found)
-    ]
-    return serves, along
+        serves[place] = (
+            found[place].transfer is None and found[place].waits is None and all(serves[need] for need in own)
+        )
+    for place in reversed(range(len(tasks))):
+        if serves[place]:
+            most = min((time[user] for user in then[place]), default=0.0)
+            serves[place] = bool(most) and found[place].seconds <= most
+            time[place] = most if serves[place] else 0.0
+    return serves
+
+
+def following(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
+    """Return, by place, what is made of results of collectives alone and takes no longer than their transfers; the
+    arguments are those of `serving`."""
+    time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
+    for place, own in enumerate(needs):
+        if own and found[place].transfer is None and found[place].waits is None:
+            most = min(time[need] for need in own)
+            time[place] = most if found[place].seconds <= most else 0.0
+    return [bool(most) and place not in of for place, most in enumerate(time)]
+
+
+def _times(program: Program, tasks: Sequence[int], of: Collection[int]) -> list[float]:
+    transfers = {place: program.tasks[tasks[place]].transfer for place in of}
+    return [transfer.seconds if (transfer := transfers.get(place)) else 0.0 for place in range(len(tasks))]
 
 
 def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], list[int]]:
@@ -66,3 +74,16 @@ def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], li
         for need in needs[place]:
             last[need] = min(last[need], latest)
     return first, last
+
+
+def conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int]:
+    """Return the starts in flight on other streams whose groups share ranks with those that `task` sends among: ranks
+    that run the two in different orders would wait for each other."""
+    own = program.tasks[task].transfer
+    if own is None:
+        return []
+    sent = [(start, program.tasks[start].transfer) for start in in_flight]
+    return [
+        start for start, other in sent
+        if other and other.stream != own.stream and not set(other.axes).isdisjoint(own.axes)
+    ]  # fmt: skip

@@ -1,0 +1,49 @@
+"""reorder: ops in an order in which the collectives are under way while the accelerator has something else to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.syntax.context import IRContext
+from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.propagation.noted_options import Memory, machine_of
+from spmdir.passes.scheduling.local_pass import LocalPass
+from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.passes.scheduling.units import set_order
+from spmdir.schedule.list_scheduling import ordered
+from spmdir.schedule.swaps import swapped
+
+
+@dataclass(frozen=True)
+class ReorderPass(LocalPass):
+    """Moves starts of collectives before, and waits for them behind, what can run meanwhile."""
+
+    name = "reorder"
+
+    mode: Literal["full", "simple"] = "full"
+    """`full` lists ops by modelled times and may move any; `simple` moves starts up and waits down past others, goes by
+    no times, and keeps the order of all else."""
+
+    topology: str = "auto"
+    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
+
+    costs: str = ""
+    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
+
+    memory: Memory = None
+    """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
+
+    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        if not any(isinstance(op, Collective) and op.IS_START for op in function.body.block.ops):
+            return
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        program, units = rank_program(function, mesh, ctx.rules, machine.topology)
+        limit = machine.memory if machine.memory < math.inf else None
+        order = ordered(program, limit) if self.mode == "full" else swapped(program, limit)
+        set_order(function.body.block, [units[task] for task in order])

@@ -1,0 +1,29 @@
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd
+// In the given order the gradient of the weight, which nothing waits for, comes before that of the activation, which is summed over
+// the ranks before the layer below can use it.
+spmd.mesh @mesh <tp = 8>
+
+func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}, %w: tensor<4096x16384xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %dy: tensor<8192x16384xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x16384xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+  %xt = aten.t(%x) : tensor<4096x8192xbf16> <>
+  %dw = aten.mm(%xt, %dy) : tensor<4096x16384xbf16> <tp: S(1)>
+  %wt = aten.t(%w) : tensor<16384x4096xbf16> <tp: S(0)>
+  %dx = aten.mm(%dy, %wt) : tensor<8192x4096xbf16> <tp: P(sum)>
+  %dx.reduced = spmd.all_reduce %dx on [tp] op sum : tensor<8192x4096xbf16> <>
+  %0 = aten.relu(%dx.reduced) : tensor<8192x4096xbf16> <>
+  return %0, %dw : tensor<8192x4096xbf16>, tensor<4096x16384xbf16>
+}
+
+// | spmd.mesh @mesh <tp = 8>
+// |
+// | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+// |                 %w: tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+// |                 %dy: tensor<8192x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
+// |   %wt = aten.t(%w) : tensor<2048x4096xbf16> <tp: S(0)>
+// |   %dx = aten.mm(%dy, %wt) : tensor<8192x4096xbf16> <tp: P(sum)>
+// |   %dx.start = spmd.all_reduce_start %dx on [tp] op sum : !spmd.pending<tensor<8192x4096xbf16>> <>
+// |   %xt = aten.t(%x) : tensor<4096x8192xbf16> <>
+// |   %dw = aten.mm(%xt, %dy) : tensor<4096x2048xbf16> <tp: S(1)>
+// |   %dx.reduced = spmd.wait %dx.start : tensor<8192x4096xbf16> <>
+// |   %0 = aten.relu(%dx.reduced) : tensor<8192x4096xbf16> <>
+// |   return %0, %dw : tensor<8192x4096xbf16>, tensor<4096x2048xbf16>
+// | }

@@ -1,0 +1,32 @@
+// RUN: spmd-opt %s --localize --schedule --verify-spmd
+spmd.mesh @mesh <fsdp = 8>
+
+func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %a1: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %a2: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %b1: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %b2: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) {
+  %ga1 = spmd.all_gather %a1 on [fsdp] dim 0 : tensor<4096x4096xbf16> <>
+  %0 = aten.mm(%x, %ga1) : tensor<65536x4096xbf16> <fsdp: S(0)>
+  %ga2 = spmd.all_gather %a2 on [fsdp] dim 0 : tensor<4096x4096xbf16> <>
+  %1 = aten.mm(%0, %ga2) : tensor<65536x4096xbf16> <fsdp: S(0)>
+  %gb1 = spmd.all_gather %b1 on [fsdp] dim 0 : tensor<4096x4096xbf16> <>
+  %2 = aten.mm(%1, %gb1) : tensor<65536x4096xbf16> <fsdp: S(0)>
+  %gb2 = spmd.all_gather %b2 on [fsdp] dim 0 : tensor<4096x4096xbf16> <>
+  %3 = aten.mm(%2, %gb2) : tensor<65536x4096xbf16> <fsdp: S(0)>
+  return %3 : tensor<65536x4096xbf16>
+}
+
+// | spmd.mesh @mesh <fsdp = 8>
+// |
+// | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+// |                 %a1: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+// |                 %a2: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+// |                 %b1: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+// |                 %b2: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |   %ga1.start = spmd.all_gather_start %a1 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
+// |   %ga1 = spmd.wait %ga1.start : tensor<4096x4096xbf16> <>
+// |   %ga2.start, %gb1.start, %gb2.start = spmd.all_gather_start %a2, %b1, %b2 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>, !spmd.pending<tensor<4096x4096xbf16>> <>, !spmd.pending<tensor<4096x4096xbf16>> <>
+// |   %0 = aten.mm(%x, %ga1) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   %ga2, %gb1, %gb2 = spmd.wait %ga2.start, %gb1.start, %gb2.start : tensor<4096x4096xbf16> <>, tensor<4096x4096xbf16> <>, tensor<4096x4096xbf16> <>
+// |   %1 = aten.mm(%0, %ga2) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   %2 = aten.mm(%1, %gb1) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   %3 = aten.mm(%2, %gb2) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   return %3 : tensor<8192x4096xbf16>
+// | }

@@ -1,0 +1,9 @@
+// RUN: not spmd-opt %s --split-async
+spmd.mesh @mesh <dp = 2>
+
+func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<8x4xf32> {
+  %0 = spmd.all_gather %x on [dp] dim 0 : tensor<8x4xf32> <>
+  return %0 : tensor<8x4xf32>
+}
+
+// ! %s:4:1: error: the types are global ones, and split-async needs those of one rank; run split-async after localize

@@ -1,0 +1,74 @@
+"""A training step computes the same numbers whichever passes schedule it, and its schedule is a well-typed program."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from benchmarks.programs import Config, shardings, trace
+from spmdir.dialects import ir
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.reshard_ops import ReshardOp
+from spmdir.passes.finish import copied
+from spmdir.passes.local_programs.trusted import is_trusted
+
+CONFIG = Config(layers=2, dim=16, heads=4, kv_heads=2, ffn=16, seq=4, batch=4, vocab=16)
+LOCAL = "propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+SCHEDULES = (
+    "bucket{memory=none}",
+    "split-async",
+    "split-async,reorder{memory=auto}",
+    "split-async,reorder{mode=simple memory=auto}",
+    "bucket{memory=auto},split-async,reorder{memory=none}",
+    "schedule{memory=auto}",
+    "schedule{mode=simple memory=auto topology=cpu-gloo}",
+)
+
+
+@cache
+def step(plan: str) -> tuple[ModuleOp, list[Tensor], list[Tensor]]:
+    """The program of one rank of a training step, its inputs, and what it computes."""
+    given, residual = shardings(CONFIG, plan)
+    graph, inputs, *_ = trace(CONFIG, residual, torch.float64, fake=False)
+    parameters, *data = inputs
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 2}), given)
+    module = spmdir.run_passes(module, LOCAL)
+    values = [*parameters.values(), *data]
+    return module, values, spmdir.simulate(module, values)
+
+
+@pytest.mark.parametrize("passes", SCHEDULES)
+@pytest.mark.parametrize("plan", ["tp_fsdp", "fsdp"])
+def test_a_scheduled_step_computes_the_same(plan: str, passes: str) -> None:
+    module, inputs, expected = step(plan)
+    scheduled = spmdir.run_passes(copied(module), f"{passes},verify-spmd")
+    for found, value in zip(spmdir.simulate(scheduled, inputs, interleavings=1), expected, strict=True):
+        assert torch.allclose(found, value, rtol=1e-10, atol=1e-12)
+
+
+def test_a_schedule_of_a_trusted_program_is_trusted() -> None:
+    given, residual = shardings(CONFIG, "tp_fsdp")
+    module = spmdir.import_fx(trace(CONFIG, residual)[0], spmdir.Mesh({"data": 2, "model": 2}), given)
+    module = spmdir.run_passes(module, f"{LOCAL},schedule")
+    assert is_trusted(ir.main_function(module))
+
+
+def test_a_schedule_is_the_same_text_when_it_is_made_again_from_text() -> None:
+    module, *_ = step("tp_fsdp")
+    scheduled = spmdir.run_passes(copied(module), "schedule")
+    again = spmdir.run_passes(spmdir.parse(spmdir.print_ir(module)), "schedule")
+    assert spmdir.print_ir(scheduled) == spmdir.print_ir(again)
+
+
+def test_each_collective_is_started_and_waited_for() -> None:
+    module, *_ = step("fsdp")
+    ops = list(ir.main_function(spmdir.run_passes(copied(module), "schedule")).body.block.ops)
+    collectives = [op for op in ops if isinstance(op, Collective) and not op.spec.is_local]
+    assert not any(isinstance(op, ReshardOp) for op in ops)
+    assert {op.IS_START for op in collectives if op.spec.may_be_async} == {True}
+    assert len(collectives) == sum(isinstance(op, WaitOp) for op in ops)
