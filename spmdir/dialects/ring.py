@@ -6,10 +6,11 @@ They occur only in local forms, so after localize: their types are those of one 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -93,6 +94,11 @@ class RotationOp(LocalFormOp):
     def axes(self) -> tuple[str, ...]:
         """Return the mesh axes along which the ranks are in a ring, major first."""
         return tuple(map(str, self.argument["axes"]))  # type: ignore  # verified
+
+    @property
+    def pairs(self) -> Sequence[tuple[SSAValue, SSAValue]]:
+        """Return the tensor that it takes with what it becomes, as of other collectives."""
+        return [(self.operands[0], self.results[0])]
 
     @property
     def steps(self) -> int:

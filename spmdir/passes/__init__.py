@@ -24,6 +24,7 @@ PASSES: PassTable = {
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
+    "split-matmul": "spmdir.passes.split_matmul:SplitMatmulPass",
     "localize": "spmdir.passes.localize:LocalizePass",
     "fit-memory": "spmdir.passes.fit_memory:FitMemoryPass",
     "bucket": "spmdir.passes.bucket:BucketPass",

@@ -16,11 +16,12 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
+from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name
 from spmdir.reshard.allocations import Allocations, alone, together
-from spmdir.reshard.buffers import Sized, copies_strided, keeps_operand, step_buffers
+from spmdir.reshard.buffers import ARRIVES, Sized, copies_strided, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes, local_shape
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
@@ -92,7 +93,7 @@ class _Program:
 
     def _stages(self, op: ValueOp) -> list[Stage]:
         """Return what an op allocates and needs."""
-        if isinstance(op, Collective):
+        if isinstance(op, (Collective, RotationOp)):
             operands = [self.buffer[value] for value in op.operands]
             way = _UnderWay(self._allocations(op), operands, [])
             self.under_way[op] = way
@@ -100,10 +101,7 @@ class _Program:
             kept = [Stage(states, tuple(operands[len(op.pairs) :]))] if states else []
             return [*kept, *self._made(way, op)]
         if isinstance(op, WaitOp):
-            way = self.under_way.get(op.start)
-            if way is None:  # for what goes round a ring
-                self.buffer[op.results[0]] = self.buffer[op.operands[0]]
-                return [Stage((), self._read((*op.start.operands, *op.operands)))]
+            way = self.under_way[op.start]
             return [Stage((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
         return [self._op(op)]
 
@@ -136,8 +134,10 @@ class _Program:
             return ()  # of sizes that only a rank knows
         return () if rule is None else view_strides(rule, self.strides.get(op.operands[0]) or contiguous(shape))
 
-    def _allocations(self, op: Collective) -> Allocations:
+    def _allocations(self, op: Collective | RotationOp) -> Allocations:
         """Return what a collective allocates."""
+        if isinstance(op, RotationOp):
+            return alone([(ARRIVES, self._bytes(op.results[0]))])
         steps = op.steps(self.mesh)
         metas = [meta for value, _ in op.pairs if (meta := global_type(value, self.mesh)) is not None]  # verified
         sizes = [
@@ -155,10 +155,10 @@ class _Program:
         )
         return together(op.spec.name, sizes, sources, targets)
 
-    def _made(self, way: _UnderWay, op: Collective | WaitOp) -> list[Stage]:
+    def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[Stage]:
         """Return the stages of a collective that are left, or those of its start, and put results into buffers."""
         found, plan = [], way.allocations
-        last = plan.arrived if isinstance(op, Collective) and op.IS_START else len(plan.made)
+        last = plan.arrived if not isinstance(op, WaitOp) and op.IS_START else len(plan.made)
         for at in range(len(way.made), last):
             one = plan.made[at]
             result = op.results[one.member]

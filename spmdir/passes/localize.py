@@ -207,9 +207,12 @@ def factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict
             for factor in factors:
                 sharding_it = [axis for axis in nested if factor in choice[axis].factors]
                 entries = [(axis, choice[axis].placement_of(factor)) for axis in sharding_it]
-                if entries:
-                    found[factor] = Sharding(entries, mesh.name).merged(mesh)
-    return {factor: shard_of(rule.factors[factor].size, sharding.entries) for factor, sharding in found.items()}
+                # A product that is split has a factor whole in one value, and in blocks in another.
+                if len(entries) > len(found.get(factor, Sharding()).entries):
+                    found[factor] = Sharding(entries, mesh.name)
+    return {
+        factor: shard_of(rule.factors[factor].size, sharding.merged(mesh).entries) for factor, sharding in found.items()
+    }
 
 
 def _replace(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:

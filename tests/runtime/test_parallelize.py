@@ -207,7 +207,7 @@ def test_a_function_without_state_is_an_error(alone):
         spmdir.parallelize(lambda state, x: (x, state), (torch.zeros(2),), Mesh({"dp": 1}))
 
 
-@pytest.mark.parametrize("dropout, shares", [(0.0, 0), (0.5, 1)])
+@pytest.mark.parametrize(("dropout", "shares"), [(0.0, 0), (0.5, 1)])
 def test_ranks_share_a_generator_only_for_programs_that_draw(alone, monkeypatch, dropout: float, shares: int):
     shared: list[torch.Tensor] = []
     monkeypatch.setattr("spmdir.runtime.parallel.broadcast_first", lambda values, *_: shared.append(values))

@@ -66,7 +66,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
             messages[op] = message
     task_of = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
     tasks = [
-        (_task(note, ops, at, busy, task_of, messages), [stage for op in ops for stage in memory.stages[op]])
+        (_task(note, ops, at, *busy, task_of, messages), [stage for op in ops for stage in memory.stages[op]])
         for at, ((note, ops), busy) in enumerate(zip(forms, seconds, strict=True))
     ]
     return holding(tasks, memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
@@ -77,6 +77,7 @@ def _task(
     ops: Unit,
     at: int,
     seconds: float,
+    blocks: float,
     task_of: Mapping[Any, int],
     messages: Mapping[Operation, SentMessage],
 ) -> Task:
@@ -85,6 +86,7 @@ def _task(
     Args:
         note: of the op that the unit is a local form of.
         seconds: that its kernels take, other than those that pack and unpack messages.
+        blocks: of these the products of blocks, of a product that is split.
     """
     op, result, name = ops[0], ops[0].results[0], ops[0].name
     if note is not None:
@@ -107,8 +109,8 @@ def _task(
     transfer = Transfer(stream or ", ".join(axes), axes, terms.latency, terms.intra, terms.inter, terms.wire_bytes)
     if is_start:
         return attrs.evolve(task, seconds=terms.packing, transfer=transfer)
-    blocks = sum(isinstance(one, RotateStartOp) for one in ops)  # sent while the one before is worked at
-    overlap = seconds * blocks / (blocks + 1)
+    starts = sum(isinstance(one, RotateStartOp) for one in ops)  # each beside a product, of which there is one more
+    overlap = blocks * starts / (starts + 1)
     local = terms.packing + terms.unpacking
     return attrs.evolve(task, seconds=seconds + local, transfer=transfer, is_blocking=True, overlap=overlap)
 
@@ -123,8 +125,9 @@ class _Kernels:
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
-    def seconds(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[float]:
-        """Return the time of the kernels of each unit, without those that pack and unpack messages."""
+    def seconds(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[tuple[float, float]]:
+        """Return the time of the kernels of each unit, without those that pack and unpack messages, and what of it is
+        that of products of blocks."""
         first = len(self._steps)
         found, unit_of = [0.0] * len(forms), list[int]()
         for at, (note, ops) in enumerate(forms):
@@ -140,11 +143,14 @@ class _Kernels:
             self._steps.append(Step(None, "", self._tensors([value]), ()))
         times: dict[Work, float] = {}
         priced = works(self._steps, self._metas, self.topology.costs is not None)[first:]
-        for at, work in zip(unit_of, priced, strict=False):
+        split = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in forms]
+        blocks = [0.0] * len(forms)
+        for step, at, work in zip(self._steps[first:], unit_of, priced, strict=False):
             if work not in times:
                 times[work] = work.time(self.topology).seconds
             found[at] += times[work]
-        return found
+            blocks[at] += times[work] if step.name == split[at] else 0.0
+        return list(zip(found, blocks, strict=True))
 
     def _form(self, note: Note) -> float:
         """Return the time of the op that a local form is of."""

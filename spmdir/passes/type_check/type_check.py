@@ -96,6 +96,9 @@ def _match(
     if len(rewritten) > 1 and any(choice[axis].rewrite == SPLIT for axis in rewritten):
         axes = " and ".join(map(repr, rewritten))
         raise ShardingError(f"is split along {axes}; expected one axis that does not leave the op as it is")
+    for axis in rewritten:
+        if choice[axis].rewrite == SPLIT:
+            _check_ring(rule, axis, choice[axis].factors[-1], (*operands, *results), mesh)
     _check_order(rule, choice, operands, results)
     return choice
 
@@ -215,6 +218,19 @@ def _check_order(
                         f"factor '{rule.factors[factor].name}' is nested as {list(nested)} here and as "
                         f"{list(orders[factor])} there; one factor nests in one order"
                     )
+
+
+def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Sharding | None], mesh: Mesh) -> None:
+    """Raise ShardingError unless the blocks of `factor` that go round along `axis` are next to each other."""
+    for sharding, dims in zip(shardings, (*rule.operand_dims, *rule.result_dims), strict=True):
+        for dim, made_of in enumerate(dims or ()):
+            axes = sharding.dim_axes(dim) if sharding and factor in made_of else ()
+            *outer, last = axes or (axis,)
+            if (axis in axes and axis != last) or mesh.root_axis(axis) in map(mesh.root_axis, outer):
+                raise ShardingError(
+                    f"is split along '{axis}', which shards factor '{rule.factors[factor].name}' with "
+                    f"{[one for one in axes if one != axis]}; expected it to be innermost, and no part of these"
+                )
 
 
 def _factor_of(strategy: Strategy, made_of: tuple[int, ...]) -> int | None:

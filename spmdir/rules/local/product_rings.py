@@ -31,7 +31,7 @@ def product_ring(
     round; it begins with the block of the rank before, so that the last one is its own.
 
     Args:
-        shard: of the factor of the blocks, on the rank.
+        shard: of the factor of the blocks, on the rank; the ring is along the innermost of its axes.
         operands: the local types.
     """
     builder = _Builder(owner, ops, strategy, shard, operands, rank)
@@ -44,6 +44,7 @@ class _Builder:
 
     Attributes:
         fed: the operand that is gathered; None where the result is scattered.
+        shard: the part of a rank of what the ring shares out.
         count: the ranks of the ring.
         made: the ops so far.
     """
@@ -57,8 +58,10 @@ class _Builder:
         operands: tuple[TensorMeta, ...],
         rank: Rank,
     ):
-        self.owner, self.ops, self.shard, self.operands, self.rank = owner, ops, shard, operands, rank
-        self.factor, self.count = strategy.factors[-1], rank.ring(shard.axes)
+        *outer, axis = shard.axes
+        self.owner, self.ops, self.operands, self.rank = owner, ops, operands, rank
+        self.shard = attrs.evolve(shard, extent=shard.extent // rank.ring(outer), axes=(axis,))
+        self.factor, self.count = strategy.factors[-1], rank.ring((axis,))
         self.dims = [_dim(dims, self.factor) for dims in owner.operand_dims]
         placed = enumerate(zip(strategy.operands, self.dims, strict=True))
         self.fed = next((i for i, (p, dim) in placed if isinstance(p, ShardPlacement) and p.dim == dim), None)

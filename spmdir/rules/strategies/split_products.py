@@ -28,7 +28,7 @@ def split_strategies(
     `(S(k), S(k)) -> S(m)` scatters the sums of the result, which go round. The factors are these two, `m` last.
 
     Args:
-        sharded: how other axes shard factors.
+        sharded: how other axes shard factors; those that shard `m` too must be outside the one that gathers it.
     """
     if not rule.contracts or len(rule.call.results) != 1 or not 1 < count <= RING.most:
         return
@@ -45,8 +45,9 @@ def split_strategies(
 def _has_blocks(rule: RuleInstance, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
     """Return whether the factor of `strategy` makes up dimensions alone, of which each rank has as much."""
     (factor,) = strategy.factors
-    alone = factor not in sharded.all_axes and not rule.neighbours(factor)
-    return alone and rule.factors[factor].size % count == 0 and isinstance(strategy.results[0], Shard)
+    alone = factor not in sharded.by_plugins and factor not in sharded.by_texts and not rule.neighbours(factor)
+    even = rule.factors[factor].size % (count * sharded.of(factor)) == 0
+    return alone and even and isinstance(strategy.results[0], Shard)
 
 
 def _joined(other: Strategy, blocks: Strategy) -> Strategy | None:

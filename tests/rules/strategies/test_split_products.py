@@ -50,8 +50,10 @@ def test_none_is_among_the_strategies_that_are_listed():
     assert not set(rule.split_strategies(2)) & set(rule.strategies(2))
 
 
-def test_a_factor_that_another_axis_shards_has_no_blocks():
-    rule = rule_of("aten.mm", ((4, 6), (6, 8)))
-    rows = next(one for one in rule.strategies(2) if str(one) == "(S(0), R) -> (S(0))")
-    found = map(str, rule.split_strategies(2, shard_counts([(rows, 2)])))
-    assert set(found) == {"(S(0), S(1)) -> (S(0)) split", "(S(1), S(0)) -> (S(1)) split"}
+@pytest.mark.parametrize(("rows", "expected"), [(8, 2), (6, 0)], ids=["even", "uneven"])
+def test_a_factor_that_another_axis_shards_has_blocks_if_they_are_of_one_size(rows: int, expected: int):
+    rule = rule_of("aten.mm", ((rows, 6), (6, 8)))
+    outer = next(one for one in rule.strategies(2) if str(one) == "(S(0), R) -> (S(0))")
+    found = list(map(str, rule.split_strategies(2, shard_counts([(outer, 2)]))))
+    of_rows = {"(S(0), S(1)) -> (S(1)) split", "(S(1), S(0)) -> (S(0)) split"}
+    assert len(of_rows & set(found)) == expected

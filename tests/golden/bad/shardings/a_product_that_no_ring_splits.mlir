@@ -28,3 +28,14 @@ func.func @f(%x: tensor<4x8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
   %y = aten.bmm(%x, %w) : tensor<4x8x8xf32> <tp: S(0), dp: S(2)> attributes {spmd.split}
   return %y : tensor<4x8x8xf32>
 }
+
+// -----
+
+// The blocks that go round are not next to each other.
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, %w: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<8x8xf32> {
+  // expected-error@+1 {{is split along 'tp', which shards factor 'm' with ['dp']; expected it to be innermost, and no part of these}}
+  %y = aten.mm(%x, %w) : tensor<8x8xf32> <dp: S(0), tp: S(1)> attributes {spmd.split}
+  return %y : tensor<8x8xf32>
+}

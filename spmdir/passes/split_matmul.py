@@ -1,0 +1,192 @@
+"""split-matmul: matrix products beside a collective become rings, in which a block is sent while one is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.names import take_name
+from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.local_programs.local_forms import SPLIT, is_split
+from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.preconditions import FunctionPass
+from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
+from spmdir.passes.split_trials import Trials
+from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.reshard.topology import Topology
+from spmdir.rules import RuleSet
+from spmdir.rules.strategies import split_products
+
+Split = Callable[[Collective, Sequence[AtenOp]], None]
+"""Splits products beside a collective: (the collective, the ops that it takes, or that take of it) → nothing."""
+
+
+@dataclass(frozen=True)
+class SplitMatmulPass(FunctionPass):
+    """Splits matrix products beside an all_gather or a reduce_scatter into the steps of rings, where that is faster.
+
+    Left alone are gathers of what no product makes, as of parameters, and scatters that no product waits for, as of
+    their gradients: a schedule hides these behind other ops.
+
+    Options:
+        topology: what the mesh runs on, a preset or a TOML file; `auto` is what propagate decided for.
+        costs: a file of measured times, which come before those of the topology; those of propagate if none is given.
+        always: split wherever a ring is possible, whatever it takes.
+    """
+
+    name = "split-matmul"
+    topology: str = "auto"
+    costs: str = ""
+    always: bool = False
+
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        trials: Trials | None = None  # the file of a machine that nothing is priced by need not be there
+        for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).all():
+            split = _SPLITS[collective.spec.name]
+            if self.always:
+                split(collective, choices[0])
+                continue
+            trials = trials or Trials(ctx, ir.mesh_op(module), self._machine(ctx, function))
+            saved = [trials.saved(collective, chosen, split) for chosen in choices]
+            if max(saved) > 0.0:
+                split(collective, choices[saved.index(max(saved))])
+
+    def _machine(self, ctx: IRContext, function: FuncOp) -> Topology:
+        pipeline = as_pipeline(ctx.pipeline)
+        machine = machine_of(function, pipeline, self.topology, self.costs)
+        remark_other_machine(function, machine, self.name, pipeline)
+        return machine.topology
+
+
+class _Sites:
+    """The places in a function where products may be split.
+
+    Attributes:
+        products: the ops that contract.
+        place: op → its number in program order.
+    """
+
+    def __init__(self, block: Block, mesh: Mesh, rules: RuleSet, everywhere: bool):
+        self.block, self.mesh, self.rules, self.everywhere = block, mesh, rules, everywhere
+        self.place = {op: number for number, op in enumerate(block.ops)}
+        torch_ops = [op for op in block.ops if isinstance(op, AtenOp)]
+        self.products = {op for op in torch_ops if (rule := rule_of(op, rules)) and rule.contracts}
+
+    def all(self) -> Iterator[tuple[Collective, Sequence[Sequence[AtenOp]]]]:
+        """Yield each collective with the ops of which some may be split beside it, which the caller may do at once."""
+        behind, before = self._behind_products(), self._before_products()
+        for op in list(self.block.ops):
+            if not isinstance(op, Collective) or op.IS_START or len(op.operands) != 1 or len(op.axes) != 1:
+                continue
+            if op.spec.name == "all_gather" and (self.everywhere or op.operands[0] in behind):
+                choices = [(user,) for user in self._ready_users(op) if self._may_gather(user, op)]
+            elif op.spec.name == "reduce_scatter" and (self.everywhere or op.results[0] in before):
+                added = self._added(op.operands[0])
+                choices = [added] if added and all(self._may_scatter(one, op) for one in added) else []
+            else:
+                continue
+            if choices:
+                yield op, choices
+                if any(is_split(one) for chosen in choices for one in chosen):
+                    self.place = {op: number for number, op in enumerate(self.block.ops)}
+
+    def _behind_products(self) -> set[SSAValue]:
+        """Return the values that some product is needed for."""
+        found: set[SSAValue] = set()
+        for op in self.block.ops:
+            if op in self.products or not found.isdisjoint(op.operands):
+                found.update(op.results)
+        return found
+
+    def _before_products(self) -> set[SSAValue]:
+        """Return the values that are needed for some product."""
+        found: set[SSAValue] = set()
+        for op in reversed(list(self.block.ops)):
+            if op in self.products or not found.isdisjoint(op.results):
+                found.update(op.operands)
+        return found
+
+    def _ready_users(self, gather: Collective) -> Iterator[AtenOp]:
+        """Yield the products of what is gathered that may stand in front of all other users."""
+        users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
+        first = min(map(self.place.__getitem__, users), default=0)
+        for user in (user for user in users if user in self.products and not is_split(user)):
+            makers = [value.owner for value in user.operands]
+            if all(isinstance(maker, Block) or self.place[maker] < first for maker in makers):
+                yield user  # type: ignore  # a torch op
+
+    def _added(self, value: SSAValue) -> tuple[AtenOp, ...]:
+        """Return the products whose sum is `value`, with the ops that add them up; () if it is anything else."""
+        op = value.owner
+        if not isinstance(op, AtenOp) or is_split(op) or len(list(value.uses)) != 1 or len(op.results) != 1:
+            return ()
+        if op in self.products:
+            return (op,)
+        parts = [self._added(operand) if operand.type == value.type else () for operand in op.operands]
+        return (*(one for part in parts for one in part), op) if parts and all(parts) else ()
+
+    def _may_gather(self, product: AtenOp, gather: Collective) -> bool:
+        given = [gather.operands[0] if value is gather.results[0] else value for value in product.operands]
+        return self._is_typed(product, list(map(sharding_of, given)), product.shardings[0], gather.axes[0])
+
+    def _may_scatter(self, op: AtenOp, scatter: Collective) -> bool:
+        if op in self.products:
+            return self._is_typed(op, list(map(sharding_of, op.operands)), scatter.target, scatter.axes[0])
+        return self._is_typed(op, [scatter.target] * len(op.operands), scatter.target)
+
+    def _is_typed(
+        self, op: AtenOp, operands: Sequence[Sharding | None], result: Sharding | None, axis: str | None = None
+    ) -> bool:
+        """Return whether `op` may be sharded so; it must be split along `axis` if that is given."""
+        rule = rule_of(op, self.rules)
+        try:
+            choice = match(rule, operands, [result], self.mesh, may_split=axis is not None)  # type: ignore  # it is decided
+        except ShardingError:
+            return False
+        return axis is None or (axis in choice and choice[axis].rewrite == split_products.SPLIT)
+
+
+def _gather(gather: Collective, chosen: Sequence[AtenOp]) -> None:
+    """Let the steps of a product gather its operand; other users of the gather get it behind these."""
+    (product,), (value,), (gathered,) = chosen, gather.operands, gather.results
+    users = {use.operation for use in gathered.uses}
+    first: Operation = gather
+    while first not in users:
+        assert first.next_op is not None  # what uses a value is behind it
+        first = first.next_op
+    if product is not first:
+        product.detach()
+        Rewriter.insert_op(product, InsertPoint.before(first))
+    gather.detach()
+    Rewriter.insert_op(gather, InsertPoint.after(product))
+    product.operands = [value if operand is gathered else operand for operand in product.operands]
+    product.attributes[SPLIT] = UnitAttr()
+    if not gathered.uses:
+        Rewriter.erase_op(gather)
+
+
+def _scatter(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
+    """Let the steps of products scatter their results, which other ops add up, the last one to what is scattered."""
+    for op in chosen:
+        if all(operand.owner not in chosen for operand in op.operands):
+            op.attributes[SPLIT] = UnitAttr()
+        op.set_shardings(scatter.shardings)
+    take_name(chosen[-1].results[0], scatter.results[0])
+    scatter.results[0].replace_all_uses_with(chosen[-1].results[0])
+    Rewriter.erase_op(scatter)
+
+
+_SPLITS: Mapping[str, Split] = {"all_gather": _gather, "reduce_scatter": _scatter}
+"""Collective → what splits products beside it."""
