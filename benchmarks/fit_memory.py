@@ -1,0 +1,111 @@
+"""What fit-memory does again to fit training steps into the memory of a rank, and what that takes.
+
+One step is of a Llama of 70B parameters on 512 ranks, whose memory is short. The other has its parameters sharded over
+all ranks, as ZeRO-3 has them: they are gathered again for the backward part, so that few layers' are whole at once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from benchmarks.measure import Row, cold, options, print_table
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+PIPELINE = "propagate{memory=none},expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+LAYER = re.compile(r"%?l[0-9]+\.")
+"""How the names of the weights of layers begin."""
+
+
+def local_step(layers: int, batch: int, plan: str, axes: Mapping[str, int]) -> ModuleOp:
+    """Return the program of a rank for a training step of a wide Llama, where node also divides what data does."""
+    import torch
+
+    import spmdir
+    from benchmarks.programs import Config, shardings, trace
+
+    def on_mesh(text: str) -> str:
+        return re.sub(r"data: (\S+?)(,|$)", r"node: \1, data: \1\2", text) if "node" in axes else text
+
+    config = Config(layers, 8192, 64, 8, 28672, seq=4096, batch=batch, vocab=128256, attention="sdpa")
+    given, residual = shardings(config, plan)
+    graph, *_ = trace(config, on_mesh(residual or ""), torch.bfloat16)
+    module = spmdir.import_fx(graph, spmdir.Mesh(dict(axes)), {name: on_mesh(text) for name, text in given.items()})
+    return spmdir.run_passes(module, PIPELINE)
+
+
+def fitted(layers: int, batch: int, memory: int) -> tuple[float, ...]:
+    """Return the peak of a step on 512 ranks before and after fit-memory, in bytes, the seconds of the step before and
+    after, and the CPU seconds of the pipeline and of the pass."""
+    import spmdir
+
+    start = time.process_time()
+    module = local_step(layers, batch, "tp_fsdp", {"node": 8, "data": 8, "model": 8})
+    compiled = time.process_time() - start
+    before, step = spmdir.memory_report(module).peak_bytes, spmdir.schedule_report(module).seconds
+    start = time.process_time()
+    spmdir.run_passes(module, f"fit-memory{{budget={memory} explain=true}}")
+    taken = time.process_time() - start
+    after, longer = spmdir.memory_report(module).peak_bytes, spmdir.schedule_report(module).seconds
+    return before, after, step, longer, compiled, taken
+
+
+def gathered_again(layers: int, batch: int) -> tuple[float, float, float, float]:
+    """Return the gathered weights of a layer and the most of all layers that are live at once, in bytes, where each is
+    gathered again as soon as that frees memory, and the seconds of a step without that and with it."""
+    from spmdir.dialects import ir
+    from spmdir.passes.pipeline import Pipeline
+    from spmdir.passes.scheduling.rank_program import rank_program
+    from spmdir.reshard.topology import DEFAULT
+    from spmdir.schedule.fit import fit
+    from spmdir.schedule.memory import peak_bytes
+    from spmdir.schedule.program import Program
+    from spmdir.schedule.simulate import simulate
+
+    def of_weights(program: Program) -> Program:
+        counts = [buffer.kind == "gathered weights" and LAYER.match(buffer.name) for buffer in program.buffers]
+        sizes = [buffer.bytes if counted else 0.0 for buffer, counted in zip(program.buffers, counts, strict=True)]
+        buffers = tuple(attrs.evolve(one, bytes=size) for one, size in zip(program.buffers, sizes, strict=True))
+        return attrs.evolve(program, buffers=buffers)
+
+    module, pipeline = local_step(layers, batch, "fsdp", {"data": 8, "model": 8}), Pipeline()
+    with pipeline.rules:
+        program, _ = rank_program(ir.main_function(module), ir.mesh(module), pipeline.rules, DEFAULT)
+    alone = of_weights(program)
+    total = sum(buffer.bytes for buffer in alone.buffers)
+    repeatable = [any(alone.buffers[buffer].bytes for buffer in task.makes) for task in program.tasks]
+    found = fit(program, peak_bytes(program) - (1 - 2 / layers) * total, repeatable)
+    most = peak_bytes(of_weights(found.program))
+    return total / layers, most, simulate(program).seconds, simulate(found.program).seconds
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--layers", type=int, default=80, help="of the Llama of 70B parameters")
+    parser.add_argument("--batch", type=int, default=256, help="its sequences of 4096 tokens on all ranks")
+    chosen = parser.parse_args()
+    memory = 80 * 2**30
+    before, after, step, longer, compiled, taken = cold(fitted, chosen.layers, chosen.batch, memory)
+    rows = [
+        Row("peak, GB", after / 1e9, memory / 1e9, detail=f"{before / 1e9:.1f} GB without"),
+        Row("step, % longer", 100 * (longer / step - 1), detail=f"of {step:.3f} s, nothing reordered"),
+        Row("fit-memory, CPU s", taken, detail=f"{compiled:.0f} s from the trace to localize"),
+    ]
+    print_table(f"Llama 70B, {chosen.layers} layers, mesh 8×8×8, tensor parallelism and sharded parameters", rows)
+    layers = 8
+    layer, most, step, longer = cold(gathered_again, layers, 64)
+    rows = [
+        Row("gathered weights, layers", most / layer, 2.0, detail=f"of {layer / 1e9:.2f} GB"),
+        Row("step, % longer", 100 * (longer / step - 1), 2.0, detail=f"of {step:.3f} s, nothing reordered"),
+    ]
+    print_table(f"the same width, {layers} layers, parameters sharded over 64 ranks, 4096 tokens on each", rows)
+
+
+if __name__ == "__main__":
+    main()
