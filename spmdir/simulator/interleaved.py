@@ -145,7 +145,9 @@ def check_orders(
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    # A copy, since a dimension of one element may have any stride, with which bytes are no view.
+    flat = tensor.resolve_conj().resolve_neg().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _do(communicator: _Communicator, ranks: Sequence[_Rank], steps: Steps) -> None:

@@ -58,8 +58,9 @@ def check(case: Scheduled) -> str | None:
 
 
 def random_schedule(module: ModuleOp, draw: Random) -> None:
-    """Join collectives of a localized module at random, split them into starts and waits, and shuffle its units."""
+    """Shuffle the units of a localized module, join and split its collectives at random, and shuffle again."""
     function, mesh = ir.main_function(module), ir.mesh(module)
+    _shuffle(function, mesh, draw)
     for op in [op for op in function.body.block.ops if isinstance(op, Collective)]:
         if op.parent is not None and op.spec.may_be_bucketed and not op.IS_START and draw.random() < 0.7:
             _join(op, mesh)
@@ -84,7 +85,11 @@ def _join(first: Collective, mesh: Mesh) -> None:
     while (op := op.next_op) is not None and op not in users and first in alone:
         if not (isinstance(op, Collective) and op in alone and _like(op) == _like(first)):
             continue
-        joined = type(op).bucket((*first.steps(mesh), *op.steps(mesh)), (*first.operands, *op.operands), op.location)
+        # Of a local program, in which a member is not as long after the collective as before.
+        whole = type(op).bucket((*first.steps(mesh), *op.steps(mesh)), (*first.operands, *op.operands), op.location)
+        types = [*first.result_types, *op.result_types]
+        joined = type(op).create(operands=whole.operands, result_types=types, properties=dict(whole.properties))
+        whole.erase()
         _replace((first, op), joined)
         return
 

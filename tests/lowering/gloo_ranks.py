@@ -70,12 +70,12 @@ def run_programs(rank: int, mesh: Mesh, programs: Sequence[Program], inputs: Seq
     return outputs
 
 
-def run_text(rank: int, mesh: Mesh, text: str, inputs: Path) -> list[torch.Tensor]:
-    """What this rank returns of the program `text`; `inputs` is a file of what each rank holds of each argument.
+def run_texts(rank: int, mesh: Mesh, texts: Sequence[str], inputs: Path) -> list[tuple[torch.Tensor, ...]]:
+    """What this rank returns of each program of `texts`; `inputs` is a file of what each rank holds of each argument.
 
     A file, since processes pass each other tensors by open files, of which there may be few.
     """
     shape, names = tuple(mesh.sizes.values()), tuple(mesh.axis_names)
     device_mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
     held = [shards[rank] for shards in torch.load(inputs)]
-    return [*lower_to_fx(parse(text), device_mesh=device_mesh)(*held)]
+    return [lower_to_fx(parse(text), device_mesh=device_mesh)(*held) for text in texts]

@@ -1,15 +1,22 @@
 """Every collective between real processes."""
 
 import random
+import re
 
 import attrs
 import pytest
 import torch
 
+from benchmarks.programs import Config, shardings, trace
+from spmdir import import_fx, print_ir, run_passes
 from spmdir.core.mesh import Mesh
-from spmdir.simulator.distribution import collect
+from spmdir.core.sharding import Sharding
+from spmdir.dialects.ir import main_function
+from spmdir.dialects.values import sharding_of
+from spmdir.simulator.distribution import collect, distribute
+from tests.fuzz.schedules import random_schedule
 from tests.lowering.collective_programs import Program, programs
-from tests.lowering.gloo_ranks import on_ranks, run_programs
+from tests.lowering.gloo_ranks import on_ranks, run_programs, run_texts
 from tests.lowering.test_collectives import KINDS
 
 pytestmark = pytest.mark.gloo
@@ -48,3 +55,21 @@ def test_real_ranks_compute_what_the_collectives_mean_uneven_shards_included(mes
         torch.testing.assert_close(
             collect(shards, program.target, mesh, x.shape), x, msg=lambda m, p=program: f"{p.text}\n{m}"
         )
+
+
+def test_a_training_step_gives_real_ranks_the_same_in_any_schedule(tmp_path):
+    mesh = Mesh({"data": 2, "model": 2})
+    config = Config(layers=1, dim=16, heads=2, kv_heads=2, ffn=24, seq=16, batch=8, vocab=12)
+    given, residual = shardings(config, "tp_fsdp")
+    graph, (parameters, tokens, labels), *_ = trace(config, residual, torch.float64, fake=False)
+    module = import_fx(graph, mesh, given)
+    run_passes(module, "propagate{memory=none,topology=flat},insert-reshard,lower-reshard,localize")
+    arguments = zip([*parameters.values(), tokens, labels], main_function(module).args, strict=True)
+    held = [distribute(x, sharding_of(value) or Sharding(), mesh, torch.randn_like) for x, value in arguments]
+    torch.save(held, tmp_path / "inputs")
+    texts = [print_ir(module)]
+    random_schedule(module, random.Random(1))
+    texts.append(print_ir(module))
+    assert texts[1].count("_start") > 10 and re.search(r"%[\w.]+, %[\w.]+ = spmd.wait", texts[1])
+    for plain, scheduled in on_ranks(mesh.world_size, run_texts, tmp_path, mesh, texts, tmp_path / "inputs"):
+        assert plain[0] > 0 and all(map(torch.equal, plain, scheduled))

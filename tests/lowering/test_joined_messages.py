@@ -19,7 +19,7 @@ from spmdir.simulator.simulate import simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.bucket_programs import KINDS, Bucket, buckets, text
 from tests.lowering.collective_programs import Program, joined
-from tests.lowering.gloo_ranks import on_ranks, run_text
+from tests.lowering.gloo_ranks import on_ranks, run_texts
 from tests.lowering.reshard_programs import bits
 
 REDUCED = (
@@ -128,6 +128,6 @@ def test_real_ranks_send_what_several_tensors_need_in_one_message(tmp_path: Path
     generator = torch.Generator().manual_seed(0)
     inputs = [distribute(value_of(m, generator), m.source, mesh, lambda x: torch.randint_like(x, -9, 9)) for m in every]
     torch.save(inputs, tmp_path / "inputs")
-    for found in on_ranks(mesh.world_size, run_text, tmp_path, mesh, text(some), tmp_path / "inputs"):
+    for (found,) in on_ranks(mesh.world_size, run_texts, tmp_path, mesh, [text(some)], tmp_path / "inputs"):
         for index, member in enumerate(every):
             assert torch.equal(bits(found[index]), bits(found[len(every) + index])), member.text

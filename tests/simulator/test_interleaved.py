@@ -126,3 +126,12 @@ def test_what_is_sent_is_read_when_the_collective_runs_so_that_a_write_in_betwee
     returned = run_lockstep(programs, INPUTS, MESH)
     with pytest.raises(DivergenceError, match="expected the same in every order"):
         check_orders(returned, programs, INPUTS, MESH, 0, 8)
+
+
+def test_results_of_any_strides_are_compared() -> None:
+    graph = fx.Graph()
+    graph.output((graph.call_function(torch.ops.aten.t.default, (graph.placeholder("x"),)),))
+    programs = [fx.GraphModule(torch.nn.Module(), graph)] * 2
+    inputs = [[torch.zeros(1, 2)[:, :1]]] * 2
+    mesh = Mesh({"dp": 2})
+    check_orders(run_lockstep(programs, inputs, mesh), programs, inputs, mesh, 0, 1)
