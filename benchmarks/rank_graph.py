@@ -97,8 +97,8 @@ class RankGraph:
 
 
 def connect(mesh: Mesh) -> Any:
-    """Return a torch DeviceMesh of a process group without processes."""
-    dist.init_process_group("fake", rank=0, world_size=mesh.world_size, store=FakeStore())
+    """Return a torch DeviceMesh of a process group without processes, as the last rank sees it."""
+    dist.init_process_group("fake", rank=mesh.world_size - 1, world_size=mesh.world_size, store=FakeStore())
     return dist.device_mesh.init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
 
 
@@ -118,13 +118,15 @@ class _TracedEmitter(_Emitter):
 
 
 def rank_graph(module: ModuleOp, device_mesh: Any, program: Program, units: Sequence[Sequence[Operation]]) -> RankGraph:
-    """Return the graph of the first rank of a localized module whose collectives are started and waited for.
+    """Return the graph of the last rank of a localized module whose collectives are started and waited for.
+
+    The first rank has nothing to do where a value becomes partial.
 
     Args:
         units: the ops of each task of `program`.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
-    emitter = _TracedEmitter(function, mesh, 0, device_groups(mesh, device_mesh), False, False)
+    emitter = _TracedEmitter(function, mesh, mesh.world_size - 1, device_groups(mesh, device_mesh), False, False)
     emitter.nodes = {}
     graph = emitter.graph_module()
     with FakeTensorMode() as mode:

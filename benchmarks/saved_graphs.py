@@ -25,10 +25,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.measure import Row, listed, options, print_table
+from benchmarks.measure import listed, options, print_table
 from benchmarks.plain_schedule import scheduled
 from benchmarks.rank_graph import RankGraph, is_start, kind_and_group, read
-from benchmarks.torch_schedules import VARIANTS, schedule_overlap_bucketing
+from benchmarks.torch_schedules import VARIANTS, compared, schedule_overlap_bucketing
 from spmdir.reshard.topology import H100X8, Topology
 from spmdir.schedule.program import Program, Task, Transfer
 from spmdir.schedule.simulate import Execution, simulate
@@ -170,7 +170,7 @@ def schedules(path: Path, topology: Topology) -> Iterator[tuple[str, Execution]]
     for variant, given in VARIANTS.items():
         found = _loaded(path, topology)
         schedule_overlap_bucketing(found, **given)
-        yield f"PyTorch {variant}".strip(), simulate(read(found, topology))
+        yield variant, simulate(read(found, topology))
 
 
 def _scheduled(found: RankGraph, topology: Topology) -> Execution:
@@ -191,29 +191,14 @@ def _loaded(path: Path, topology: Topology) -> RankGraph:
     return priced(*load(path), topology)
 
 
-def rows(path: Path, topology: Topology) -> list[Row]:
-    """Return the figures of one graph."""
-    found = dict(schedules(path, topology))
-    best = min((name for name in found if name.startswith("PyTorch")), key=lambda name: found[name].seconds)
-    ours, peer = found["spmdir"], found[best]
-    shown = [
-        Row("step over PyTorch's best", ours.seconds / peer.seconds, 0.95, detail=best),
-        Row("exposed over PyTorch's", ours.exposed_seconds / peer.exposed_seconds, 0.7),
-    ]
-    for name, one in found.items():
-        sent = sum(task.transfer is not None for task in one.program.tasks)
-        detail = f"{1e3 * one.exposed_seconds:.1f} ms exposed, {sent} collectives, {one.peak_bytes / 1e9:.2f} GB"
-        shown.append(Row(name, 1e3 * one.seconds, form="{:.1f} ms", detail=detail))
-    return shown
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("folder", type=Path, help="tools/overlap_simulator; its files are run")
     parser.add_argument("--graphs", type=listed(str), default=list(GRAPHS), help=f"default {','.join(GRAPHS)}")
     given = parser.parse_args()
     for name in given.graphs:
-        print_table(name, rows(given.folder / f"repro_llama3_8b_{name}.py", H100X8))
+        path = given.folder / f"repro_llama3_8b_{name}.py"
+        print_table(name, compared(dict(schedules(path, H100X8))))
 
 
 if __name__ == "__main__":

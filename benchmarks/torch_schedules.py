@@ -14,17 +14,21 @@ from torch._inductor.fx_passes import overlap_scheduling
 from torch._inductor.fx_passes.memory_estimator import MemoryTracker
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.measure import Row
 from benchmarks.rank_graph import RankGraph, is_start
+from spmdir.schedule.simulate import Execution
 
 aten = torch.ops.aten
 
+PEER = "PyTorch"
+
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "": {},
-    "buckets of 500 MB before": {"pre_bucketing_fsdp_collectives_bucket_cap_mb": 500.0},
-    "exposed ones bucketed first": {"bucket_exposed_first": True},
-    "no buckets": {"collective_bucketing": False, "pre_bucketing_fsdp_collectives": False},
+    PEER: {},
+    f"{PEER}, buckets of 500 MB before": {"pre_bucketing_fsdp_collectives_bucket_cap_mb": 500.0},
+    f"{PEER}, exposed ones bucketed first": {"bucket_exposed_first": True},
+    f"{PEER}, no buckets": {"collective_bucketing": False, "pre_bucketing_fsdp_collectives": False},
 }
-"""What is set beside the defaults of `schedule_overlap_bucketing` with buckets."""
+"""Name → what is set beside the defaults of `schedule_overlap_bucketing` with buckets."""
 
 _COMPUTE = (
     aten.einsum,
@@ -65,3 +69,19 @@ def _price(found: RankGraph) -> Callable[[fx.Node, int | None], float]:
         return 1e3 * (transfer.seconds if size is None else transfer.fixed)
 
     return price
+
+
+def compared(found: Mapping[str, Execution]) -> list[Row]:
+    """Return how a program runs by who scheduled it, ours beside PyTorch's by default and in its best variant."""
+    ours, peer = found["spmdir"], found[PEER]
+    best = min((name for name in found if name.startswith(PEER)), key=lambda name: found[name].seconds)
+    shown = [
+        Row(f"step over {PEER}", ours.seconds / peer.seconds, 1.0),
+        Row(f"step over {PEER}'s best", ours.seconds / found[best].seconds, 1.0, detail=best),
+        Row(f"exposed over {PEER}", ours.exposed_seconds / peer.exposed_seconds, 0.7),
+    ]
+    for name, run in found.items():
+        sent = sum(task.transfer is not None for task in run.program.tasks)
+        detail = f"{1e3 * run.exposed_seconds:.2f} ms exposed, {sent} collectives, {run.peak_bytes / 1e9:.2f} GB"
+        shown.append(Row(name, 1e3 * run.seconds, form="{:.2f} ms", detail=detail))
+    return shown
