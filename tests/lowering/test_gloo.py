@@ -11,7 +11,7 @@ from benchmarks.programs import Config, shardings, trace
 from spmdir import import_fx, print_ir, run_passes
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
-from spmdir.dialects.ir import main_function
+from spmdir.dialects.ir import main_function, parse
 from spmdir.dialects.values import sharding_of
 from spmdir.simulator.distribution import collect, distribute
 from tests.fuzz.schedules import random_schedule
@@ -69,7 +69,7 @@ def test_a_training_step_gives_real_ranks_the_same_in_any_schedule(tmp_path):
     torch.save(held, tmp_path / "inputs")
     texts = [print_ir(module)]
     random_schedule(module, random.Random(1))
-    texts.append(print_ir(module))
-    assert texts[1].count("_start") > 10 and re.search(r"%[\w.]+, %[\w.]+ = spmd.wait", texts[1])
-    for plain, scheduled in on_ranks(mesh.world_size, run_texts, tmp_path, mesh, texts, tmp_path / "inputs"):
-        assert plain[0] > 0 and all(map(torch.equal, plain, scheduled))
+    texts += [print_ir(module), print_ir(run_passes(parse(texts[0]), "schedule"))]
+    assert min(text.count("_start") for text in texts[1:]) > 5 and re.search(r"%[\w.]+, %[\w.]+ = spmd.wait", texts[1])
+    for plain, *others in on_ranks(mesh.world_size, run_texts, tmp_path, mesh, texts, tmp_path / "inputs"):
+        assert plain[0] > 0 and all(all(map(torch.equal, plain, other)) for other in others)
