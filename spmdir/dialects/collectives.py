@@ -63,8 +63,8 @@ class SpmdOp(ValueOp):
     @property
     def pairs(self) -> Sequence[tuple[SSAValue, SSAValue]]:
         """Return each tensor that the op takes, states left out, with what it becomes."""
-        count = len(self.operands) if self.may_take_several else 1
-        return list(zip(self.operands[:count], self.results[:count], strict=True))
+        pairs = list(zip(self._operands, self.results, strict=False))
+        return pairs if self.may_take_several else pairs[:1]
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -244,10 +244,10 @@ class Collective(SpmdOp):
         Raises:
             ShardingError: an operand or a result has no sharding.
         """
-        return tuple(self._step(index, mesh) for index in range(len(self.pairs)))
+        return tuple([self._step(index, pair, mesh) for index, pair in enumerate(self.pairs)])
 
-    def _step(self, index: int, mesh: Mesh) -> Step:
-        (source, target), spec = map(sharding_of, self.pairs[index]), self.spec
+    def _step(self, index: int, pair: tuple[SSAValue, SSAValue], mesh: Mesh) -> Step:
+        (source, target), spec = map(sharding_of, pair), self.spec
         if source is None or target is None:
             raise ShardingError(f"{self.name} needs the shardings of its operand and of its result; {self._lacking()}")
         axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)

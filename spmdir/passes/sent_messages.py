@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import attrs
 from xdsl.ir import Operation
 
@@ -36,6 +38,11 @@ class SentMessage:
     terms: Terms
 
 
+@cache
+def _may_send(kind: type[Operation]) -> bool:
+    return issubclass(kind, (Collective, *NEIGHBOURLY))
+
+
 def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object]) -> SentMessage | None:
     """Return what an op sends; None if it sends nothing.
 
@@ -43,14 +50,15 @@ def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object
         sent: the joint states that were sent before, which later results with the same state do not send again; that
             of `op` is added.
     """
+    if not _may_send(type(op)):
+        return None
     if isinstance(op, NEIGHBOURLY):
         if not op.sent(mesh):
             return None
         sizes = Sizes(mesh.group_size(op.axes), 0, 0, op.sent(mesh))
         spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, mesh), topology)
         return SentMessage(op.name.removeprefix("spmd."), op.axes, spent)
-    if not isinstance(op, Collective):
-        return None
+    assert isinstance(op, Collective)
     metas = [global_type(value, mesh) for value, _ in op.pairs]
     members = [
         (step, meta)

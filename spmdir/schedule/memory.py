@@ -83,6 +83,47 @@ def _read(task: Task) -> Iterable[int]:
     return dict.fromkeys(task.reads)
 
 
+@attrs.frozen
+class TaskMemory:
+    """What a task allocates and needs, as in Task."""
+
+    makes: tuple[int, ...]
+    reads: tuple[int, ...]
+    transient: float = 0.0
+    stages: tuple[Stage, ...] = ()
+
+
+def held_by(tasks: Sequence[Sequence[Stage]], buffers: Sequence[Buffer], outputs: Sequence[int]) -> list[TaskMemory]:
+    """Return what each of the tasks of a program allocates and needs that have these stages."""
+    wanted = set(outputs)
+    for stages in tasks:
+        if len(stages) == 1:
+            wanted.update(stages[0].reads)
+        else:
+            made = {buffer for stage in stages for buffer in stage.makes}
+            wanted.update(buffer for stage in stages for buffer in stage.reads if buffer not in made)
+    return [
+        TaskMemory(stages[0].makes, stages[0].reads) if len(stages) == 1 else _held(stages, buffers, wanted)
+        for stages in tasks
+    ]
+
+
+def _held(stages: Sequence[Stage], buffers: Sequence[Buffer], wanted: Collection[int]) -> TaskMemory:
+    """Return what several stages allocate and need; other tasks need the buffers that are `wanted`."""
+    made = [buffer for stage in stages for buffer in stage.makes]
+    read = dict.fromkeys(buffer for stage in stages for buffer in stage.reads)
+    makes = tuple([buffer for buffer in made if buffer in wanted or buffer not in read])
+    reads = tuple([buffer for buffer in read if buffer not in made])
+    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+    inside = set(made).difference(makes)
+    live = most = 0.0
+    for at, stage in enumerate(stages):
+        live += sum(buffers[buffer].bytes for buffer in stage.makes)
+        most = max(most, live)
+        live -= sum(buffers[buffer].bytes for buffer in inside if last[buffer] == at)
+    return TaskMemory(makes, reads, most - live, tuple(stages))
+
+
 def holding(
     tasks: Sequence[tuple[Task, Sequence[Stage]]],
     buffers: Sequence[Buffer],
@@ -94,30 +135,12 @@ def holding(
     Args:
         inputs, outputs: as in Program.
     """
-    own = [{buffer for stage in stages for buffer in stage.makes} for _, stages in tasks]
-    wanted = set(outputs)
-    for made, (_, stages) in zip(own, tasks, strict=True):
-        wanted.update(buffer for stage in stages for buffer in stage.reads if buffer not in made)
-    found = tuple(_holding(task, stages, buffers, wanted) for task, stages in tasks)
-    return Program(found, tuple(buffers), tuple(inputs), tuple(outputs))
-
-
-def _holding(task: Task, stages: Sequence[Stage], buffers: Sequence[Buffer], wanted: Collection[int]) -> Task:
-    """Return a task with what its stages allocate and need; others need the buffers that are `wanted`."""
-    made = [buffer for stage in stages for buffer in stage.makes]
-    read = dict.fromkeys(buffer for stage in stages for buffer in stage.reads)
-    makes = tuple(buffer for buffer in made if buffer in wanted or buffer not in read)
-    reads = tuple(buffer for buffer in read if buffer not in made)
-    if len(stages) <= 1:
-        return attrs.evolve(task, makes=makes, reads=reads)
-    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
-    inside = set(made).difference(makes)
-    live = most = 0.0
-    for at, stage in enumerate(stages):
-        live += sum(buffers[buffer].bytes for buffer in stage.makes)
-        most = max(most, live)
-        live -= sum(buffers[buffer].bytes for buffer in inside if last[buffer] == at)
-    return attrs.evolve(task, makes=makes, reads=reads, transient=most - live, stages=tuple(stages))
+    found = held_by([stages for _, stages in tasks], buffers, outputs)
+    told = tuple(
+        attrs.evolve(task, makes=held.makes, reads=held.reads, transient=held.transient, stages=held.stages)
+        for (task, _), held in zip(tasks, found, strict=True)
+    )
+    return Program(told, tuple(buffers), tuple(inputs), tuple(outputs))
 
 
 def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[float]:

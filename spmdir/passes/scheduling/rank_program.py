@@ -6,7 +6,7 @@ between them in the text, and so the sum over ops does not depend on their order
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,7 +38,7 @@ from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
-from spmdir.schedule.memory import holding
+from spmdir.schedule.memory import held_by
 from spmdir.schedule.program import Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.work import Work
@@ -57,69 +57,90 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         ShardingError: the note of a local form is malformed; located.
     """
     forms = list(steps(function.body.block))
-    seconds = _Kernels(function, mesh, rules, topology).seconds(forms)
     memory = live_memory(function, mesh, rules, memory_classes(function, rules))
     messages: dict[Operation, SentMessage] = {}
     sent: set[object] = set()
     for op in memory.stages:
         if (message := sent_message(op, mesh, topology, sent)) is not None:
             messages[op] = message
-    task_of = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
-    tasks = [
-        (_task(note, ops, at, *busy, task_of, messages), [stage for op in ops for stage in memory.stages[op]])
-        for at, ((note, ops), busy) in enumerate(zip(forms, seconds, strict=True))
+    seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
+    task_of: dict[Any, int] = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
+    stages = [
+        memory.stages[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.stages[op]]
+        for _, ops in forms
     ]
-    return holding(tasks, memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
+    tasks = []
+    for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
+        name, op = _name(note, ops)
+        needs = {task_of[owner] for one in ops for operand in one.operands if (owner := operand.owner) in task_of}
+        needs.discard(at)
+        path = ops[0].location.desc.data if isinstance(ops[0].location, NameLoc) else ""
+        took = _timing(ops, *seconds[at], task_of, messages)
+        holds = held.makes, held.reads, held.transient, held.stages
+        sends = took.transfer, took.waits, took.is_blocking, took.overlap
+        tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
+    return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
 
 
-def _task(
-    note: Note | None,
-    ops: Unit,
-    at: int,
-    seconds: float,
-    blocks: float,
-    task_of: Mapping[Any, int],
-    messages: Mapping[Operation, SentMessage],
-) -> Task:
-    """Return the task of a unit, the one numbered `at`, without what it holds.
+def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
+    """Return the name of what a unit gives, and of its op, that which it is a local form of."""
+    if note is None:
+        return text_name(ops[0].results[0]), ops[0].name
+    places = [place for place in note.places.results if place is not None]
+    return text_name(ops[places[0][0]].results[places[0][1]] if places else ops[0].results[0]), note.op
+
+
+@attrs.frozen
+class _Timing:
+    """The fields of a task that say what it takes and sends."""
+
+    seconds: float
+    transfer: Transfer | None = None
+    waits: int | None = None
+    is_blocking: bool = False
+    overlap: float = 0.0
+
+
+def _timing(
+    ops: Unit, seconds: float, blocks: float, task_of: Mapping[Any, int], messages: Mapping[Operation, SentMessage]
+) -> _Timing:
+    """Return what a unit takes.
 
     Args:
-        note: of the op that the unit is a local form of.
-        seconds: that its kernels take, other than those that pack and unpack messages.
+        seconds: the time of its kernels, other than those that pack and unpack messages.
         blocks: of these the products of blocks, of a product that is split.
     """
-    op, result, name = ops[0], ops[0].results[0], ops[0].name
-    if note is not None:
-        places = [place for place in note.places.results if place is not None]
-        name, result = note.op, ops[places[0][0]].results[places[0][1]] if places else result
-    read = (operand.owner for one in ops for operand in one.operands)
-    needs = {task_of[owner] for owner in read if owner in task_of}
-    path = op.location.desc.data if isinstance(op.location, NameLoc) else ""
-    task = Task(text_name(result), name, path, seconds, tuple(sorted(needs - {at})))
+    op = ops[0]
     if isinstance(op, WaitOp):
         message = messages.get(op.start)
-        return attrs.evolve(task, seconds=message.terms.unpacking, waits=task_of[op.start]) if message else task
+        return _Timing(message.terms.unpacking, waits=task_of[op.start]) if message else _Timing(seconds)
     own = [messages[one] for one in ops if one in messages]
     if not own:
-        return task
+        return _Timing(seconds)
     terms = in_turn([message.terms for message in own])
     axes = tuple(dict.fromkeys(axis for message in own for axis in message.axes))
-    is_start = isinstance(op, Collective) and op.IS_START
-    stream = op.stream if isinstance(op, Collective) else None
-    transfer = Transfer(stream or ", ".join(axes), axes, terms.latency, terms.intra, terms.inter, terms.wire_bytes)
-    if is_start:
-        return attrs.evolve(task, seconds=terms.packing, transfer=transfer)
+    stream = (op.stream if isinstance(op, Collective) else None) or ", ".join(axes)
+    transfer = Transfer(stream, axes, terms.latency, terms.intra, terms.inter, terms.wire_bytes)
+    if isinstance(op, Collective) and op.IS_START:
+        return _Timing(terms.packing, transfer)
     starts = sum(isinstance(one, RotateStartOp) for one in ops)  # each beside a product, of which there is one more
     overlap = blocks * starts / (starts + 1)
-    local = terms.packing + terms.unpacking
-    return attrs.evolve(task, seconds=seconds + local, transfer=transfer, is_blocking=True, overlap=overlap)
+    return _Timing(seconds + terms.packing + terms.unpacking, transfer, is_blocking=True, overlap=overlap)
 
 
 class _Kernels:
     """The kernels of a localized function, as the search prices them."""
 
-    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology):
+    def __init__(
+        self,
+        function: FuncOp,
+        mesh: Mesh,
+        rules: RuleSet,
+        topology: Topology,
+        messages: Collection[Operation],
+    ):
         self.function, self.mesh, self.rules, self.topology = function, mesh, rules, topology
+        self.messages = messages
         self._metas: list[TensorMeta] = []
         self._numbers: dict[SSAValue, int] = {}
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
@@ -154,13 +175,14 @@ class _Kernels:
 
     def _form(self, note: Note) -> float:
         """Return the time of the op that a local form is of."""
-        operands, results = ([meta_of(type_) or _ABSENT for type_ in types] for types in (note.operands, note.results))
+        operands, results = ([meta_of(type_) for type_ in types] for types in (note.operands, note.results))
         arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
-        rule = self.rules.instantiate(Call(note.op, tuple(operands), arguments or (), tuple(results), structure))
-        work = work_alone(rule and rule.evaluated, note.op, tuple(operands), tuple(results))
+        given, present = ([meta or _ABSENT for meta in metas] for metas in (operands, results))
+        rule = self.rules.instantiate(Call(note.op, tuple(given), arguments or (), tuple(results), structure))
+        work = work_alone(rule and rule.evaluated, note.op, tuple(given), tuple(present))
         needed, made = (
             tuple((meta, sharding or Sharding()) for meta, sharding in zip(metas, shardings, strict=True))
-            for metas, shardings in ((operands, note.needs), (results, note.made))
+            for metas, shardings in ((given, note.needs), (present, note.made))
         )
         return op_seconds(work, needed, made, self.mesh, self.topology)
 
@@ -170,16 +192,16 @@ class _Kernels:
             self._through(op, op.start.operands)
         elif isinstance(op, Collective) and not op.IS_START:
             self._through(op, op.operands)
-            return self._copied(op)
+            return 0.0 if op in self.messages else self._copied(op)
         elif not isinstance(op, (Collective, RotateStartOp)):
             self._steps.append(self._step(op))
         return 0.0
 
     def _copied(self, op: Collective) -> float:
-        """Return the time of a step that sends nothing, such as a slice; 0 for one that sends."""
+        """Return the time of a collective that has no message: a step that sends nothing, such as a slice."""
         step, meta = op.step(self.mesh), global_type(op.operands[0], self.mesh)
         if meta is None or sends_anything(step, meta.shape, self.mesh):
-            return 0.0
+            return 0.0  # it was sent before
         return step_terms(step, meta.shape, meta.dtype.itemsize, self.mesh, self.topology).seconds
 
     def _through(self, op: SpmdOp, operands: Sequence[SSAValue]) -> None:

@@ -197,6 +197,19 @@ func.func @f(%x: tensor<2x4x64x64xf32> {sharding("tp: S(2)")}, %w: tensor<4x4x3x
     assert task.seconds > 0
 
 
+def test_a_local_form_may_lack_a_result() -> None:
+    image, spread = "tensor<2x4x64x64xf32>", sharding("tp: S(2)")
+    (task,) = of_text(f"""
+func.func @f(%g: {image} {spread}, %x: {image} {spread}, %w: tensor<4x4x3x3xf32> {sharding("")})
+    -> ({image} {spread}) {{
+  %0, %1, %2 = aten.convolution_backward(%g, %x, %w) {{bias_sizes = none, dilation = [1, 1], groups = 1,
+      output_mask = [true, false, false], output_padding = [0, 0], padding = [1, 1], stride = [1, 1],
+      transposed = false}} : {image} <tp: S(2)>, none, none
+  return %0 : {image}
+}}""").tasks
+    assert (task.op, task.name) == ("aten.convolution_backward", "%0")
+
+
 def test_a_product_that_is_split_hides_what_it_sends_behind_its_blocks() -> None:
     body = f"""
 func.func @f(%x: tensor<4096x4096xbf16> {sharding("tp: S(0)")}, %w: tensor<4096x4096xbf16> {sharding("tp: S(1)")})
