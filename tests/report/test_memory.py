@@ -162,3 +162,26 @@ func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<8x4xf32> {REPLICATED})
         "  x       128 B  inputs",
         "  %0      128 B  activations",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "after"),
+    [
+        ("all_gather %x, %y on [tp] dim 0", "tp: S(0)", ""),
+        ("all_gather %x, %y on [tp] dim 1", "tp: S(1)", ""),
+        ("reduce_scatter %x, %y on [tp] dim 0 op sum", "tp: P(sum)", "tp: S(0)"),
+        ("reduce_scatter %x, %y on [tp] dim 1 op sum", "tp: P(sum)", "tp: S(1)"),
+        ("all_reduce %x, %y on [tp] op sum", "tp: P(sum)", ""),
+        ("all_to_all %x, %y on [tp] from 0 to 1", "tp: S(0)", "tp: S(1)"),
+        ("all_to_all %x, %y on [tp] from 1 to 0", "tp: S(1)", "tp: S(0)"),
+    ],
+)
+def test_a_bucket_holds_what_a_run_of_it_holds(step: str, before: str, after: str) -> None:
+    given, wanted = (f"{{spmd.sharding = #spmd.sharding<@mesh{', ' if s else ''}{s}>}}" for s in (before, after))
+    small, large = "tensor<64x64xf32>", "tensor<128x64xf32>"
+    modelled, measured = of_text(f"""{MESH}
+func.func @f(%x: {small} {given}, %y: {large} {given}) -> ({small} {wanted}, {large} {wanted}) {{
+  %0, %1 = spmd.{step} : {small} <{after}>, {large} <{after}>
+  return %0, %1 : {small}, {large}
+}}""")
+    assert modelled == measured
