@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from spmdir.core.arguments import accepts, instance, keyed
-from spmdir.core.errors import UnsupportedError
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.lowering.process_groups import group_names, is_runnable
 
 
@@ -28,7 +28,8 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
         options: Inductor's, as `torch.compile` takes them; those of `KEPT` are set unless they say otherwise.
 
     Raises:
-        UnsupportedError: the groups of the program are named by mesh axes, in which nothing can run.
+        SpmdirError: the groups of the program are named by mesh axes, in which nothing can run; or Inductor has no such
+            option, or none of such a value.
 
     Example:
         >>> step = spmdir.compile_program(spmdir.lower_to_fx(module, device_mesh=device_mesh))
@@ -38,7 +39,11 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
             f"the program runs in groups named by mesh axes, {', '.join(group_names(program))}; "
             "expected one that is lowered with a device mesh: lower_to_fx(module, device_mesh=…)"
         )
-    return torch.compile(program, fullgraph=True, options={**KEPT, **(options or {})})
+    try:
+        return torch.compile(program, fullgraph=True, options={**KEPT, **(options or {})})
+    except RuntimeError as error:
+        reason = str(error).partition(", known options")[0]
+        raise SpmdirError(f"{reason}; expected options of Inductor, as torch._inductor.list_options() lists") from error
 
 
 KEPT = {

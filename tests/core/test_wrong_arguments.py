@@ -79,6 +79,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
         "expected one such as TensorMeta",
     ),
+    "an option that Inductor has not": (
+        lambda: spmdir.compile_program(GRAPH, {"reorder": True}),
+        "Unexpected optimization option reorder; expected options of Inductor",
+    ),
     "an op that is not text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
 }
 
@@ -122,6 +126,7 @@ def right() -> dict[str, dict[str, Any]]:
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
         },
         "comm_report": {"module": module, "topology": None, "pipeline": None},
+        "compile_program": {"program": GRAPH, "options": None},
         "constrain": {"x": X, "sharding": "dp: S(0)"},
         "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
         "load_plugin": {"source": "none.py"},

@@ -15,8 +15,9 @@ from xdsl.passes import ModulePass
 from spmdir import passes
 from spmdir.core.errors import ParseError, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes.options import describe
+from spmdir.passes.options import describe, make_pass
 from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.scheduling.local_pass import LocalPass
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,27 @@ def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: s
     assert message in str(raised.value)
 
 
-LOCAL = ("inline", "localize", "verify-spmd", "canonicalize", "cse", "dce", "probe")
+ANY = ("inline", "localize", "verify-spmd", "canonicalize", "cse", "dce", "probe")
+"""The passes that take modules with types of either kind."""
+
+LOCAL = [name for name in passes.PASSES if isinstance(make_pass(name, {}), LocalPass)]
+RELU = (
+    "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"
+    " -> tensor<4xf32> {\n  %0 = aten.relu(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"
+)
 
 
-@pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in LOCAL])
+@pytest.mark.parametrize("name", [name for name in passes.PASSES if name not in (*ANY, *LOCAL)])
 def test_a_localized_module_is_rejected_by_passes_that_read_global_types(name: str) -> None:
-    module = ir.parse(
-        "spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})"
-        " -> tensor<4xf32> {\n  %0 = aten.relu(%x) : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}"
-    )
-    run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
+    module = run_passes(ir.parse(RELU), "propagate,insert-reshard,lower-reshard,localize")
     with pytest.raises(UnsupportedError, match=f"run {name} before localize"):
+        run_passes(module, name)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_module_with_global_types_is_rejected_by_passes_on_the_program_of_a_rank(name: str) -> None:
+    module = run_passes(ir.parse(RELU), "propagate,insert-reshard,lower-reshard")
+    with pytest.raises(UnsupportedError, match=f"run {name} after localize"):
         run_passes(module, name)
 
 
