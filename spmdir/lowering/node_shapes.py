@@ -28,6 +28,8 @@ class NodeShapes:
 
     def of(self, node: fx.Node) -> tuple[tuple[int, ...], torch.dtype]:
         """Return the shape and element type of `node`."""
+        if (meta := self._known(node)) is not None:
+            return meta.shape, TORCH_DTYPES[meta.dtype]
         pending = [node]
         while pending:  # rings make chains that are too long for recursion
             last = pending[-1]

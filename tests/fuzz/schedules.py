@@ -85,11 +85,7 @@ def _join(first: Collective, mesh: Mesh) -> None:
     while (op := op.next_op) is not None and op not in users and first in alone:
         if not (isinstance(op, Collective) and op in alone and _like(op) == _like(first)):
             continue
-        # Of a local program, in which a member is not as long after the collective as before.
-        whole = type(op).bucket((*first.steps(mesh), *op.steps(mesh)), (*first.operands, *op.operands), op.location)
-        types = [*first.result_types, *op.result_types]
-        joined = type(op).create(operands=whole.operands, result_types=types, properties=dict(whole.properties))
-        whole.erase()
+        joined = type(op).joined((first, op), mesh)
         _replace((first, op), joined)
         return
 
