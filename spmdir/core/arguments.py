@@ -61,7 +61,7 @@ def many(kind: Kind, expected: str) -> Kind:
 TEXT = instance(str, expected="a text")
 FLAG = instance(bool, expected="True or False")
 INTEGER = instance(Integral, expected="an integer")
-COUNT = Kind(lambda value: INTEGER.holds(value) and value >= 0, "an integer from 0 on")
+COUNT = Kind(lambda value: INTEGER.holds(value) and 0 <= value <= 10**6, "an integer from 0 to 1000000")
 SEED = Kind(
     lambda value: isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
     "an integer of 64 bits",

@@ -150,7 +150,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "simulate": {
             "module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None,
-            "state": None,
+            "state": None, "interleavings": 0,
         },
         "strategies": {
             "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
