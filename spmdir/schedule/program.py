@@ -65,7 +65,7 @@ class Task:
         op: the op that it is, as `aten.mm` or `spmd.all_gather_start`.
         path: of the module that it is from, as `layers.0.attention`.
         seconds: that it keeps the accelerator busy: the kernels of an op, packing at a start, unpacking at a wait.
-        needs: the tasks whose results it reads.
+        needs: the tasks whose results it reads, or that have to run before it for their effects.
         makes: the buffers that it allocates for others.
         reads: the buffers of others that it needs; a view needs the buffer that it views.
         transient: bytes that it holds beside these while it runs, at most.

@@ -6,6 +6,7 @@ between them in the text, and so the sum over ops does not depend on their order
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import attrs
 from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.traits import is_side_effect_free
 
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I1
@@ -53,6 +55,8 @@ _ABSENT = TensorMeta((), I1)
 def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[Program, tuple[Unit, ...]]:
     """Return the tasks of a localized function, and the ops that each of them is.
 
+    A task with effects, as one that draws random numbers, needs the one before it.
+
     Raises:
         ShardingError: the note of a local form is malformed; located.
     """
@@ -69,11 +73,15 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         memory.stages[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.stages[op]]
         for _, ops in forms
     ]
+    effects = [at for at, (_, ops) in enumerate(forms) if not all(map(is_side_effect_free, ops))]
+    effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
     tasks = []
     for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
         name, op = _name(note, ops)
         needs = {task_of[owner] for one in ops for operand in one.operands if (owner := operand.owner) in task_of}
         needs.discard(at)
+        if at in effect_before:
+            needs.add(effect_before[at])
         path = ops[0].location.desc.data if isinstance(ops[0].location, NameLoc) else ""
         took = _timing(ops, *seconds[at], task_of, messages)
         holds = held.makes, held.reads, held.transient, held.stages
