@@ -18,11 +18,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
+from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.values import sharding_of
+from spmdir.passes.pipeline import STANDARD
 from spmdir.simulator.distribution import local_tensor
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +81,17 @@ def traced_step(device: str) -> tuple[fx.GraphModule, list[Any]]:
     return graph, pytree.tree_leaves((state, x, y))
 
 
+def of_first_rank(device: str, passes: str) -> tuple[ModuleOp, fx.GraphModule, list[Tensor]]:
+    """The step of rank 0 after `passes`, its graph, and what it is called with."""
+    graph, tensors = traced_step(device)
+    module = spmdir.run_passes(spmdir.import_fx(graph, MESH, SHARDINGS), passes)
+    device_mesh = init_device_mesh(device, tuple(MESH.sizes.values()), mesh_dim_names=MESH.axis_names)
+    program = spmdir.lower_to_fx(module, device_mesh=device_mesh)
+    arguments = ir.main_function(module).args
+    pieces = [local_tensor(t, sharding_of(a), MESH, 0).clone() for t, a in zip(tensors, arguments, strict=True)]
+    return module, program, pieces
+
+
 @pytest.fixture
 def alone_of_eight() -> Iterator[None]:
     """This process as rank 0 of eight, whose collectives reach nobody."""
@@ -102,12 +116,7 @@ def seconds(call: Callable[[], Any], device: str, calls: int) -> float:
 def test_a_ranks_program_compiles_and_is_what_it_is_uncompiled(device, alone_of_eight, capsys):
     sizes = SIZES[device]
     graph, tensors = traced_step(device)
-    module = spmdir.import_fx(graph, MESH, SHARDINGS)
-    spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
-    device_mesh = init_device_mesh(device, tuple(MESH.sizes.values()), mesh_dim_names=MESH.axis_names)
-    program = spmdir.lower_to_fx(module, device_mesh=device_mesh)
-    arguments = ir.main_function(module).args
-    pieces = [local_tensor(t, sharding_of(a), MESH, 0).clone() for t, a in zip(tensors, arguments, strict=True)]
+    _, program, pieces = of_first_rank(device, "propagate,insert-reshard,lower-reshard,fuse-collectives")
     compiled = torch.compile(program, backend=sizes.backend, fullgraph=True)
     for found, expected in zip(compiled(*pieces), program(*pieces), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
@@ -135,6 +144,42 @@ def flat_graph(traced: fx.GraphModule) -> fx.Graph:
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph, {}))
     return graph
+
+
+@BOTH_DEVICES
+@torch.no_grad()
+def test_a_schedule_is_run_as_it_is_written(device, alone_of_eight):
+    module, program, pieces = of_first_rank(device, f"{STANDARD},schedule")
+    kinds = {"aten.mm": "mm", WaitOp.name: "wait"}
+    written = [
+        kinds.get(op.name, "start")
+        for op in ir.main_function(module).body.block.ops
+        if op.name in kinds or (isinstance(op, Collective) and op.IS_START)
+    ]
+    assert {"start", "wait", "mm"} == set(written)
+    run = spmdir.compile_program(program) if device == "cuda" else program
+    run(*pieces)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        run(*pieces)
+    names = [event.name for event in sorted(profiled.events(), key=lambda event: event.time_range.start)]
+    kinds = {"aten::mm": "mm", "_c10d_functional::wait_tensor": "wait"}
+    found = [kinds.get(name, "start") for name in names if name in kinds or name.startswith("_c10d_functional::")]
+    assert found == written
+
+
+@pytest.mark.cuda
+@torch.no_grad()
+def test_the_modelled_peak_is_that_of_the_allocator(alone_of_eight, capsys):
+    module, program, pieces = of_first_rank("cuda", f"{STANDARD},schedule")
+    program(*pieces)  # libraries take their workspaces in the first run
+    held = sum(tensor.nbytes for tensor in pieces)
+    others = torch.cuda.memory_allocated() - held
+    torch.cuda.reset_peak_memory_stats()
+    program(*pieces)
+    measured, modelled = torch.cuda.max_memory_allocated() - others, spmdir.memory_report(module).peak_bytes
+    with capsys.disabled():
+        print(f"\na rank's peak is {modelled / 1e9:.3f} GB modelled, {measured / 1e9:.3f} GB allocated")
+    assert measured == pytest.approx(modelled, rel=0.05)
 
 
 @BOTH_DEVICES
