@@ -85,8 +85,9 @@ def _over_budget(fitted: Fitted, budget: float, function: FuncOp) -> ShardingErr
     held = sorted((program.buffers[buffer] for buffer in live), key=lambda buffer: -buffer.bytes)
     largest = ", ".join(f"{buffer.name} {size_text(buffer.bytes)}" for buffer in held[:HOLDERS])
     return ShardingError(
-        f"a rank holds {size_text(peak)} at once, {where}, however much is recomputed, of these {largest}; expected at "
-        f"most {size_text(budget)}, the option `budget` of fit-memory or the memory that propagate decided for: give "
-        f"the program more ranks, shard its inputs, or raise the limit to budget={math.ceil(peak)}",
+        f"a rank holds {size_text(peak)} at once, {where}, the least that is found however much is recomputed, of "
+        f"these {largest}; expected at most {size_text(budget)}, the option `budget` of fit-memory or the memory that "
+        f"propagate decided for: give the program more ranks, shard its inputs, or raise the limit to "
+        f"budget={math.ceil(peak)}",
         location_of(function),
     )

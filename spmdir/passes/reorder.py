@@ -10,14 +10,16 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.scheduling.local_pass import LocalPass
 from spmdir.passes.scheduling.rank_program import rank_program
-from spmdir.passes.scheduling.units import set_order
+from spmdir.passes.scheduling.units import Unit, set_order
 from spmdir.schedule.list_scheduling import ordered
 from spmdir.schedule.swaps import swapped
+from spmdir.schedule.timely import timely
 
 
 @dataclass(frozen=True)
@@ -45,5 +47,10 @@ class ReorderPass(LocalPass):
         machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
         limit = machine.memory if machine.memory < math.inf else None
+        program = timely(program, list(map(_recomputes, units)))
         order = ordered(program, limit) if self.mode == "full" else swapped(program, limit)
         set_order(function.body.block, [units[task] for task in order])
+
+
+def _recomputes(unit: Unit) -> bool:
+    return RECOMPUTES in unit[0].attributes and not any(isinstance(op, Collective) for op in unit)

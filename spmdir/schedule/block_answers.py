@@ -67,7 +67,7 @@ class Block:
         sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
         if not sizes:
             return [nothing]
-        most = self._best((sum(filter(None, self.seconds)) + UNIT) / min(sizes))
+        most = self._best(2 * (sum(filter(None, self.seconds)) + UNIT) / min(sizes))
         return [nothing, *self._between(nothing, most, HALVINGS), most] if most.held < nothing.held else [nothing]
 
     def _between(self, less: Answer, more: Answer, depth: int) -> list[Answer]:

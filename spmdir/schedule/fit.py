@@ -9,7 +9,7 @@ the decision changes; those of all blocks are then taken in the order of seconds
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -24,6 +24,9 @@ LAYERS = (1, 2, 4)
 
 ROUNDS = 4
 """How often a peak is looked for, and values made again across it."""
+
+SMALL = 0.05
+"""The part of the time of a choice that its last step may take without a look at whether all of it is needed."""
 
 PROGRESS = 0.1
 """The part of what is over the budget that a round has to free at the least."""
@@ -52,11 +55,20 @@ class Fitted:
 
 
 def fit(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
-    """Return the tasks to run again so that `program` holds at most `budget` bytes, if that can be done.
+    """Return the tasks to run again so that `program` holds at most `budget` bytes, if that is found; else what a
+    budget of nothing gives.
+
+    So whatever holds no less than that is a budget that is met.
 
     Args:
         repeatable: by task, whether it may run again: it gives the same values, on all ranks alike.
     """
+    found = _rounds(program, budget, repeatable)
+    return found if found.peak <= budget or not budget else _rounds(program, 0.0, repeatable)
+
+
+def _rounds(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
+    """Return what several rounds bring, until the program fits or little more is freed."""
     found = Fitted((), program, peak_bytes(program))
     while found.peak > budget and len(found.rounds) < ROUNDS:
         made = _next_round(found.program, budget, repeatable)
@@ -93,15 +105,12 @@ class _Step:
 
 @attrs.frozen
 class _Choice:
-    """Answers for blocks, by the first task of each, and what comes of them."""
+    """Tasks that run again, by the first task of their block, and what comes of them."""
 
-    answers: Mapping[int, Answer]
+    again: Mapping[int, frozenset[int]]
     repeats: tuple[Repeat, ...]
     peak: float
-
-    @property
-    def seconds(self) -> float:
-        return sum(answer.seconds for answer in self.answers.values())
+    seconds: float
 
 
 class _Round:
@@ -155,9 +164,8 @@ class _Round:
                 boundary.update(buffer for buffer in task.reads if maker.get(buffer, part.start) < part.start)
         found: list[_Step] = []
         for part in parts:
-            may_repeat = [
-                self.repeatable[index] and boundary.isdisjoint(self.program.tasks[index].makes) for index in part
-            ]
+            held = boundary if part.start else set()  # the first block reads nothing of other blocks
+            may_repeat = [self.repeatable[index] and held.isdisjoint(self.program.tasks[index].makes) for index in part]
             block = block_of(self.program, part, may_repeat, self.kept, self.worth)
             if block not in self.known:
                 self.known[block] = block.answers()
@@ -171,7 +179,7 @@ class _Round:
         known: dict[int, _Choice] = {}
 
         def fits(count: int) -> bool:
-            known[count] = self._choice({step.start: step.answer for step in steps[:count]})
+            known[count] = self._choice({step.start: step.answer.again for step in steps[:count]})
             return known[count].peak <= self.budget
 
         most = len(steps)  # but making more again may hold more
@@ -179,26 +187,66 @@ class _Round:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-        return self._with_fewer_blocks(min(known.values(), key=self._badness))
+        if not high:
+            return min(known.values(), key=self._badness)
+        return min(self._last_steps(steps, low), key=lambda choice: choice.seconds)
+
+    def _last_steps(self, steps: Sequence[_Step], count: int) -> Iterator[_Choice]:
+        """Yield what fits with the first `count` of `steps`, which do not, and one more: the next one, and that of all
+        later ones which takes least time. What they free more than is asked for need not run again."""
+        taken = {step.start: step.answer for step in steps[:count]}
+
+        def longer(step: _Step) -> float:
+            return step.answer.seconds - (taken[step.start].seconds if step.start in taken else 0.0)
+
+        def followed_by(step: _Step) -> _Choice:
+            return self._choice({start: one.again for start, one in {**taken, step.start: step.answer}.items()})
+
+        shorter = {longer(step): step for step in reversed(steps[count + 1 :]) if longer(step) < longer(steps[count])}
+        found = (followed_by(shorter[seconds]) for seconds in sorted(shorter))
+        fitting = next((choice for choice in found if choice.peak <= self.budget), None)
+        for choice in filter(None, (followed_by(steps[count]), fitting)):
+            less = self._with_fewer_blocks(choice)
+            yield less if longer(steps[count]) <= SMALL * choice.seconds else self._with_fewer_tasks(less)
 
     def _with_fewer_blocks(self, choice: _Choice) -> _Choice:
-        """Return a choice that fits without its answers for the last blocks that it does not need: what these make is
-        used again soon."""
-        while choice.peak <= self.budget and choice.answers:
-            last = max(choice.answers)
-            less = self._choice({start: answer for start, answer in choice.answers.items() if start != last})
+        """Return a choice that fits without the last blocks that it does not need: what these make is used again
+        soon."""
+        while choice.again:
+            last = max(choice.again)
+            less = self._choice({start: again for start, again in choice.again.items() if start != last})
             if less.peak > self.budget:
                 break
             choice = less
         return choice
 
+    def _with_fewer_tasks(self, choice: _Choice) -> _Choice:
+        """Return a choice that fits without the tasks that it does not need, the longest ones first and of equal ones
+        the last: an answer for a block may free more than is asked for."""
+        needed: set[object] = set()
+        found = [(start, task) for start, tasks in choice.again.items() for task in tasks]
+        for start, task in sorted(found, key=lambda one: (self._seconds(sum(one)), sum(one)), reverse=True):
+            made = self.program.tasks[start + task].makes
+            look = self._seconds(start + task), sum(self.program.buffers[buffer].bytes for buffer in made)
+            if look in needed:
+                continue
+            less = self._choice({**choice.again, start: choice.again[start] - {task}})
+            if less.peak > self.budget:
+                needed.add(look)
+            elif less.seconds < choice.seconds:
+                choice = less
+        return choice
+
+    def _seconds(self, task: int) -> float:
+        return seconds_of(self.program.tasks[task])
+
     def _badness(self, choice: _Choice) -> tuple[float, float]:
         return max(choice.peak, self.budget), choice.seconds
 
-    def _choice(self, answers: Mapping[int, Answer]) -> _Choice:
-        again = {start + task for start, answer in answers.items() for task in answer.again}
-        added = repeats(self.program, self.cut, again)
-        return _Choice(answers, tuple(added), peak_with_repeats(self.program, added))
+    def _choice(self, again: Mapping[int, frozenset[int]]) -> _Choice:
+        added = repeats(self.program, self.cut, {start + task for start, tasks in again.items() for task in tasks})
+        seconds = sum(self._seconds(repeat.task) for repeat in added)
+        return _Choice(again, tuple(added), peak_with_repeats(self.program, added), seconds)
 
 
 def _cuts(program: Program, budget: float) -> list[int]:

@@ -180,6 +180,41 @@ def test_what_a_task_holds_inside_counts_when_it_runs_again() -> None:
     assert peak_with_repeats(program, added) == peak_bytes(with_repeats(program, added)) == 1 + 60 + 70
 
 
+@given(programs(), st.floats(0.2, 1.0))
+def test_a_budget_is_met_if_none_at_all_brings_as_little(program: Program, part: float) -> None:
+    budget, repeatable = part * peak_bytes(program), [True] * len(program.tasks)
+    least = fit(program, 0.0, repeatable).peak
+    assert fit(program, budget, repeatable).peak <= max(budget, least)
+
+
+def test_no_more_runs_again_than_is_asked_for() -> None:
+    make = Maker()
+    given = make.buffer("given", 1.0)
+    one, other = make.task("one", 20.0, given), make.task("other", 20.0, given)
+    wide = make.task("wide", 100.0, given)
+    narrow = make.task("narrow", 1.0, wide)
+    program = make.program((given,), (make.task("end", 1.0, one, other, narrow),))
+    again = [fit(program, peak_bytes(program) - less, [True] * len(program.tasks)).again for less in (15.0, 30.0)]
+    assert [len(tasks) for tasks in again] == [1, 2]
+
+
+def test_what_is_made_of_inputs_alone_runs_again_although_later_blocks_use_it() -> None:
+    make = Maker()
+    given = make.buffer("given", 1.0)
+    table = make.task("table", 50.0, given)
+    x, saved = given, []
+    for layer in range(16):
+        x = make.task(f"up{layer}", 4.0, x, table, seconds=9.0)
+        saved.append(x)
+    gradient = make.task("narrow", 4.0, make.task("wide", 100.0, x))
+    for x in reversed(saved):
+        gradient = make.task("gradient", 4.0, x, gradient, table)
+    program = make.program((given,), (gradient,))
+    assert len(blocks(program, 17, 1)) > 1
+    found = fit(program, peak_bytes(program) - 30.0, [True] * len(program.tasks))
+    assert [task.name for task in found.again] == ["table"]
+
+
 @st.composite
 def small_blocks(draw: st.DrawFn) -> Block:
     """Return a block in which task i makes buffer i, of some of those before."""

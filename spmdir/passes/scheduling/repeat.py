@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.names import Names
+from spmdir.dialects.names import Names, distinguish
 from spmdir.dialects.recomputation import note_recomputation
 from spmdir.passes.scheduling.rank_program import Unit
 from spmdir.schedule.program import Program
@@ -36,6 +36,7 @@ def repeat(function: FuncOp, program: Program, units: Sequence[Unit], added: Seq
     Args:
         program: that of `function`, whose tasks are `units`.
     """
+    distinguish(function.body.block)  # what runs again is noted by name
     names, found = Names(function.body.block), list[Unit]()
     latest: dict[SSAValue, SSAValue] = {}
     waiting: list[Operation] = []

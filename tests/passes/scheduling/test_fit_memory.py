@@ -55,6 +55,12 @@ def test_a_rank_holds_its_budget_and_computes_the_same(case: Case, part: float) 
     assert spmdir.print_ir(again) == spmdir.print_ir(module)
 
 
+def test_what_runs_again_is_noted_by_a_name_of_its_own(case: Case) -> None:
+    module = spmdir.parse(case.text).clone()  # xDSL cuts numbers off the names of what it clones
+    spmdir.run_passes(module, f"fit-memory{{budget={int(0.7 * case.peak)}}},verify-spmd")
+    assert any(RECOMPUTES in op.attributes for op in module.walk())
+
+
 def test_no_budget_that_is_met_changes_a_program(case: Case) -> None:
     assert spmdir.print_ir(fitted(case, 1.0)) == spmdir.print_ir(spmdir.parse(case.text))
     unlimited = spmdir.run_passes(spmdir.parse(case.text), "fit-memory")  # propagate{memory=none} decided it
@@ -62,7 +68,7 @@ def test_no_budget_that_is_met_changes_a_program(case: Case) -> None:
 
 
 def test_an_error_says_the_least_that_was_reached(case: Case) -> None:
-    with pytest.raises(spmdir.SpmdirError, match="however much is recomputed, of these") as raised:
+    with pytest.raises(spmdir.SpmdirError, match="the least that is found however much") as raised:
         fitted(case, 0.01)
     least = int(str(raised.value).rpartition("budget=")[2])
     reached = spmdir.run_passes(spmdir.parse(case.text), "fit-memory{budget=least}")
