@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd
+// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd --print-timeline
 // The second weight is needed later and gathered along another dimension; its view comes along.
 spmd.mesh @mesh <fsdp = 8>
 
@@ -25,3 +25,10 @@ func.func @main(%x: tensor<262144x1024xbf16> {spmd.sharding = #spmd.sharding<@me
 // |   %down = aten.mm(%up, %g2) : tensor<32768x1024xbf16> <fsdp: S(0)>
 // |   return %down : tensor<32768x1024xbf16>
 // | }
+// ! start us  end us  stream   op              live
+// !      0.0   101.3  compute  %h aten.mm      138.4 MB
+// !    101.3   118.5  compute  %g1 all_gather  172 MB
+// !    118.5   185.5  fsdp     %g1 all_gather
+// !    118.5   185.5  compute  waits for %g1   172 MB
+// !    185.5   584.6  compute  %up aten.mm     423.6 MB
+// !    584.6   983.6  compute  %down aten.mm   415.2 MB

@@ -1,4 +1,5 @@
 // RUN: spmd-opt %s --localize --split-async --reorder="mode=simple memory=auto" --verify-spmd
+// One gather is under way while the result of the one before is used, and no third one is started.
 spmd.mesh @mesh <fsdp = 2>
 
 func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %w1: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %w2: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, %w3: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) {

@@ -1,4 +1,5 @@
 // RUN: spmd-opt %s --localize --split-async --verify-spmd
+// One start gives a pending value for each member, and one wait takes all of them.
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}, %b: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) {

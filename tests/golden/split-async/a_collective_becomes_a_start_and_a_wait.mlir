@@ -1,4 +1,5 @@
 // RUN: spmd-opt %s --localize --split-async --verify-spmd
+// The two stand side by side, and no time is hidden; reorder moves them apart.
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<7x4xf32>) {

@@ -1,4 +1,5 @@
 // RUN: not spmd-opt %s --split-async
+// Only the program of one rank has all collectives in the text, those of local forms included.
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<8x4xf32> {
@@ -6,4 +7,4 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
   return %0 : tensor<8x4xf32>
 }
 
-// ! %s:4:1: error: the types are global ones, and split-async needs those of one rank; run split-async after localize
+// ! %s:5:1: error: the types are global ones, and split-async needs those of one rank; run split-async after localize

@@ -1,4 +1,5 @@
 // RUN: spmd-opt %s --localize --split-async
+// A slice is local: each rank keeps a part of what it has.
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
