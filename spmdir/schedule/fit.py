@@ -25,8 +25,8 @@ LAYERS = (1, 2, 4)
 ROUNDS = 4
 """How often a peak is looked for, and values made again across it."""
 
-SMALL = 0.05
-"""The part of the time of a choice that its last step may take without a look at whether all of it is needed."""
+SPARE = 0.01
+"""The part of what is over the budget that may be freed beyond it without a look at whether all is needed."""
 
 PROGRESS = 0.1
 """The part of what is over the budget that a round has to free at the least."""
@@ -117,15 +117,16 @@ class _Round:
     """The decision what is made again across one task, the `cut`.
 
     Attributes:
-        needed: the buffers that are made before the cut and used after it.
+        over: the bytes that are over the budget, at most.
         worth: buffer → for how much of the bytes over the budget, summed over tasks, it waits for its next use.
     """
 
     def __init__(self, program: Program, budget: float, repeatable: Sequence[bool], cut: int):
         self.program, self.budget, self.repeatable, self.cut = program, budget, repeatable, cut
-        over = [0.0, *itertools.accumulate(max(0.0, live - budget) for live in live_bytes(program))]
+        live = live_bytes(program)
+        over = [0.0, *itertools.accumulate(max(0.0, size - budget) for size in live)]
         last, following = self._uses_around_cut()
-        self.needed = {*following}
+        self.over = max(live) - budget
         self.worth = {buffer: over[following[buffer]] - over[last[buffer] + 1] for buffer in following}
         self.kept = {*program.inputs, *program.outputs}
         self.kept.update(buffer for buffer, worth in self.worth.items() if worth <= 0)
@@ -202,12 +203,13 @@ class _Round:
         def followed_by(step: _Step) -> _Choice:
             return self._choice({start: one.again for start, one in {**taken, step.start: step.answer}.items()})
 
-        shorter = {longer(step): step for step in reversed(steps[count + 1 :]) if longer(step) < longer(steps[count])}
-        found = (followed_by(shorter[seconds]) for seconds in sorted(shorter))
+        shorter = [step for step in steps[count + 1 :] if longer(step) < longer(steps[count])]
+        distinct = {longer(step): step for step in reversed(shorter)}
+        found = (followed_by(distinct[seconds]) for seconds in sorted(distinct))
         fitting = next((choice for choice in found if choice.peak <= self.budget), None)
         for choice in filter(None, (followed_by(steps[count]), fitting)):
-            less = self._with_fewer_blocks(choice)
-            yield less if longer(steps[count]) <= SMALL * choice.seconds else self._with_fewer_tasks(less)
+            is_exact = self.budget - choice.peak <= SPARE * self.over
+            yield self._with_fewer_blocks(choice if is_exact else self._with_fewer_tasks(choice))
 
     def _with_fewer_blocks(self, choice: _Choice) -> _Choice:
         """Return a choice that fits without the last blocks that it does not need: what these make is used again
