@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -28,7 +29,7 @@ def repeats(program: Program, cut: int, again: Collection[int]) -> list[Repeat]:
     Each is made right before its first use, and views of what is made again are taken again.
     """
     found = _Again(program, cut, again)
-    return [repeat for user in range(cut + 1, len(program.tasks)) for repeat in found.before(user)]
+    return list(itertools.chain.from_iterable(map(found.before, range(cut + 1, len(program.tasks)))))
 
 
 class _Again:
@@ -44,6 +45,8 @@ class _Again:
 
     def before(self, user: int) -> list[Repeat]:
         """Return what has to run again before the task `user`, which comes later than all that was asked before."""
+        if self.waiting.isdisjoint(self.program.tasks[user].needs):
+            return []
         found: set[int] = set()
         asked = [user]
         while asked:
@@ -79,23 +82,32 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     size = [buffer.bytes for buffer in program.buffers]
     outputs = {*program.outputs}
     tasks = [program.tasks[index] for index, _ in order(program, added)]
-    freed: list[list[int]] = [[] for _ in tasks]
+    gone = [0.0] * len(tasks)
+    freed: dict[int, list[int]] = {}
     last: dict[int, int] = {}
+
+    def free(buffer: int) -> None:
+        step = last[buffer]
+        gone[step] += size[buffer]
+        if tasks[step].stages:
+            freed.setdefault(step, []).append(buffer)
+
     for step, task in enumerate(tasks):
         for buffer in task.makes:
             if buffer in last and buffer not in outputs:
-                freed[last[buffer]].append(buffer)
+                free(buffer)
             last[buffer] = step
         for buffer in task.reads:
             if buffer in last:
                 last[buffer] = step
     for buffer in last.keys() - outputs:
-        freed[last[buffer]].append(buffer)
+        free(buffer)
     live = peak = sum([size[buffer] for buffer in program.inputs])
-    for task, gone in zip(tasks, freed, strict=True):
+    for step, task in enumerate(tasks):
         made = sum([size[buffer] for buffer in task.makes])
-        peak = max(peak, live + (_inside(task, gone, size) if task.stages else made + task.transient))
-        live += made - sum([size[buffer] for buffer in gone])
+        most = _inside(task, freed.get(step, ()), size) if task.stages else made + task.transient
+        peak = max(peak, live + most)
+        live += made - gone[step]
     return peak
 
 
