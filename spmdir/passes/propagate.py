@@ -67,6 +67,8 @@ class PropagatePass(FunctionPass):
     """What tells the table in `costs` from others, as `spmd.decided_by` has it; if it is another, a remark says so."""
     memory: Memory = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
+    overlap: Literal["none", "schedule"] = "none"
+    """Whether all reshards count in full (`none`), or as far as they are exposed once the program is scheduled."""
     effort: Count = 100
     """Turns of messages at most on each two axes."""
     sub_axes: Literal["auto", "none"] = "auto"
@@ -136,6 +138,13 @@ class PropagatePass(FunctionPass):
         if machine.memory < math.inf and machine.memory < most_bytes(function, mesh):
             best, solution = self._limited(function, best, searches, machine.memory)
             seconds = best.write(solution)
+        if self.overlap == "schedule":
+            plain, fastest = best.fastest(solution, machine.memory)
+            solution, seconds = fastest.solution, best.write(fastest.solution)
+            if self.explain:
+                now, before = 1e3 * fastest.seconds, 1e3 * plain.seconds
+                text = f"a step takes {now:.4g} ms scheduled, {before:.4g} ms as overlap=none decides"
+                print(remark(text, location_of(function)), file=sys.stderr)
         if self.explain:
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print(remark(text, location_of(function)), file=sys.stderr)

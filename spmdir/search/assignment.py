@@ -57,10 +57,10 @@ class Assignment:
         self._alike: dict[object, list[int]] = {}
         self._key: list[object] = []
         self._exact: set[tuple[int, int, int]] = set()
-        holding, copy_holding = shared.holding, shared.copy_holding
+        holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
-            alike = meta, copy_holding and copy_holding[value]
+            alike = meta, copy_holding and copy_holding[value], exposed and exposed[value]
             key = numbers.tobytes(), weight, alike
             if key not in known:
                 known[key] = prices.table(numbers, value)

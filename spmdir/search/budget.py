@@ -9,11 +9,12 @@ for one budget is found, and fits, where it is the budget itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 
 from spmdir.search.solve import Solution
+from spmdir.search.worth import Worth
 
 RAISED, LOWERED, PATIENCE = 14, 4, 8
 """How often prices are raised and lowered at most, and how often in a row they are raised to no effect."""
@@ -43,8 +44,8 @@ class Decision:
     held: Held
 
 
-Decide = Callable[[Sequence[float], Sequence[float]], Decision]
-"""By value of the problem, seconds for holding a byte of it as it is made, and of copies → the decision for these."""
+Decide = Callable[[Worth], Decision]
+"""What holding is worth → the decision for that."""
 
 
 def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) -> Decision:
@@ -63,7 +64,7 @@ def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) 
         for value, is_copy, _ in found.held.live:
             (copy_prices if is_copy else prices)[value] += step
         step *= STEEPER
-        found = decide(prices, copy_prices)
+        found = decide(Worth(tuple(prices), tuple(copy_prices)))
         in_vain = in_vain + 1 if found.held.peak_bytes >= least.held.peak_bytes else 0
         least = least if in_vain else found
         if least.held.peak_bytes <= budget or in_vain == PATIENCE:
@@ -73,7 +74,7 @@ def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) 
     best, low, high = least, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
-        found = decide([scale * price for price in prices], [scale * price for price in copy_prices])
+        found = decide(Worth([scale * price for price in prices], [scale * price for price in copy_prices]))
         if found.held.peak_bytes <= budget:
             high, best = scale, min(best, found, key=lambda one: one.solution.cost)
         else:

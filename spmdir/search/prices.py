@@ -37,6 +37,7 @@ class Prices:
         price = weight * np.minimum(self._steps.table(meta, numbers), NEVER)
         if self.shaped:
             self._add_shaped(price, numbers, meta, weight)
+        price *= self._exposed(value)
         if self.shared.copy_holding:
             copies = self.shared.copy_holding[value] * self.held(numbers, value)
             price += np.where(np.eye(len(numbers), dtype=bool), 0.0, copies[None, :])
@@ -52,9 +53,14 @@ class Prices:
         # Axes that are not decided yet are no spare ones.
         is_prefix = len(every.axes) < len(self.mesh.axes)
         seconds = value_seconds(meta, made, (wanted,), self.mesh, shared, is_quick=is_prefix)
+        seconds *= self._exposed(value)
         if shared.copy_holding and before != after:
             seconds += shared.copy_holding[value] * meta.bytes * float(self.shares[after])
         return shared.value_weight[value] * min(seconds, NEVER)
+
+    def _exposed(self, value: int) -> float:
+        """Return the part of the time of reshards of a merged value that counts."""
+        return self.shared.exposed[value] if self.shared.exposed else 1.0
 
     def held(self, numbers: Numbers, value: int) -> Numbers:
         """Return the bytes that a rank has of all copies of a merged value in joint placements."""

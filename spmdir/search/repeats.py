@@ -15,6 +15,7 @@ from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.search.colours import colours
 from spmdir.search.problem import Node, Problem
+from spmdir.search.worth import Worth
 
 FEWEST_LAYERS = 4
 """From how many equal layers on decisions do not depend on their number."""
@@ -47,6 +48,7 @@ class Quotient:
         topology: the machine that says how long everything takes.
         holding: by merged value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
         copy_holding: the same for each copy of it that a reshard makes.
+        exposed: by merged value, the part of the time of its reshards that counts; all of it if empty.
     """
 
     nodes: list[Node]
@@ -65,16 +67,15 @@ class Quotient:
     topology: Topology = DEFAULT
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
+    exposed: tuple[float, ...] = ()
 
-    def holding_at(self, own: Sequence[float], copies: Sequence[float]) -> Quotient:
-        """Return this program where holding a byte is worth so many seconds, the mean over the values that are merged.
-
-        Args:
-            own: by value of the program, as it is made; nothing if empty.
-            copies: the same for each copy of it that a reshard makes.
-        """
-        holding, copy_holding = (_mean(some, self.value_class, len(self.values)) for some in (own, copies))
-        return attrs.evolve(self, holding=holding, copy_holding=copy_holding)
+    def weighed(self, worth: Worth) -> Quotient:
+        """Return this program where holding and sending are worth so much, the mean over the values that are merged."""
+        count = len(self.values)
+        holding, copy_holding, exposed = (
+            _mean(some, self.value_class, count) for some in (worth.holding, worth.copy_holding, worth.exposed)
+        )
+        return attrs.evolve(self, holding=holding, copy_holding=copy_holding, exposed=exposed)
 
 
 def quotient(problem: Problem, depth: int) -> Quotient:

@@ -19,6 +19,7 @@ from spmdir.search.block_search import BlockEnd, BlockSearch
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
 from spmdir.search.repeats import as_if_repeated, quotient
+from spmdir.search.worth import PLAIN, Worth
 
 DEPTH = 4
 """The depth to which the surroundings of nodes are compared before merging."""
@@ -36,15 +37,17 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the program, in seconds, reshards of equal nodes priced alike; what holding is worth does not count.
+        cost: of the program, in seconds, reshards of equal nodes priced alike; what else counts is left out.
         orders: by node, the axes by position, those that shard one dimension in the nesting order that was priced.
         ends: how the search on each block of axes ended, in order.
+        worth: what else counted.
     """
 
     strategies: dict[str, list[NodeStrategy]]
     cost: float
     orders: Sequence[tuple[int, ...]] = ()
     ends: tuple[BlockEnd, ...] = ()
+    worth: Worth = PLAIN
 
 
 Decision = dict[str, list[NodeStrategy]]
@@ -63,18 +66,17 @@ class Search:
         self.problem, self.effort = problem, effort
         self._shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
 
-    def solution(self, holding: Sequence[float] = (), copy_holding: Sequence[float] = ()) -> Solution:
+    def solution(self, worth: Worth = PLAIN) -> Solution:
         """Return the best decision that is found.
 
         Args:
-            holding: by value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
-            copy_holding: the same for each copy of it that a reshard makes.
+            worth: what counts beside time.
 
         Raises:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        decided_for = as_if_repeated(shared.holding_at(holding, copy_holding), LAYERS)
+        decided_for = as_if_repeated(shared.weighed(worth), LAYERS)
         axes, joints, orders = problem.mesh.axis_names, None, ()
         ends: list[BlockEnd] = []
         found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
@@ -90,10 +92,10 @@ class Search:
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
                 found.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
-        # Times leave out what holding is worth, which the last block has seen on all axes.
-        cost, strategies, orders = found[-1] if holding else min(found, key=itemgetter(0))
+        # Times leave out what else counts, which the last block has seen on all axes.
+        cost, strategies, orders = min(found, key=itemgetter(0)) if worth == PLAIN else found[-1]
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
-        return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends))
+        return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:

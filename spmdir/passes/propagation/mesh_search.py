@@ -11,20 +11,25 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import Rewriter
 
 from spmdir.dialects import ir
-from spmdir.dialects.collectives import Collective
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.finish import bound, copied
 from spmdir.passes.live_memory import live_memory
-from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
+from spmdir.passes.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
 from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
+from spmdir.passes.propagation.exposure import exposed_parts
 from spmdir.passes.propagation.op_strategies import rules_of
 from spmdir.passes.propagation.sub_axes import fits
+from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.schedule.memory import at_peak
+from spmdir.schedule.simulate import simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
+from spmdir.search.hidden import Scheduled, fastest
 from spmdir.search.problem import Problem
 from spmdir.search.solve import Search, Solution
+from spmdir.search.worth import Worth
 
 _NODE = "node {} of the search"
 """The name of the location of an op of a copy: its node."""
@@ -85,25 +90,52 @@ class MeshSearch:
                 return text_name(maker if isinstance(maker, SSAValue) else maker.results[node.results.index(value)])
         return "%"
 
-    def _decide(self, holding: Sequence[float], copy_holding: Sequence[float]) -> Decision:
-        return self.decision(self._search.solution(holding, copy_holding))
+    def fastest(self, plain: Solution, budget: float) -> tuple[Scheduled, Scheduled]:
+        """Return a decision as it runs scheduled, and the one found that takes least time so: that one, or one that
+        holds at most `budget` bytes, or no more than that one does."""
+        limit = max(budget, self.decision(plain).held.peak_bytes) if budget < math.inf else budget
+        first = self._scheduled(plain, limit)
+        return first, fastest(first, lambda worth: self._scheduled(self._search.solution(worth), limit))
+
+    def _decide(self, worth: Worth) -> Decision:
+        return self.decision(self._search.solution(worth))
 
     def decision(self, solution: Solution) -> Decision:
         """Write a solution to the function, and return it with what a rank holds under it."""
         if not self.is_legal(solution):
             return Decision(solution, Held(math.inf, ()))
         self.write(solution)
-        return Decision(solution, self._held())
+        return Decision(solution, self._held(self._partitioned()))
 
-    def _held(self) -> Held:
-        """Return what a rank holds as the function is decided, after the passes that follow, on a copy of it alone.
+    def _scheduled(self, solution: Solution, limit: float) -> Scheduled:
+        """Write a solution to the function, and return it as it runs scheduled, as the schedule pass does by default;
+        it never ends if it is not legal, or holds more than `limit` bytes."""
+        never = Scheduled(solution, math.inf, (1.0,) * len(self.problem.values))
+        if not self.is_legal(solution):
+            return never
+        self.write(solution)
+        local = self._partitioned()
+        if limit < math.inf and self._held(local).peak_bytes > limit:
+            return never
+        memory = str(math.ceil(limit)) if limit < math.inf else "none"
+        run_passes(local, self.pipeline.with_steps((Step("schedule", (("memory", memory),)),)))
+        function, mesh = ir.functions(local)[0], ir.mesh(local)
+        program, units = rank_program(function, mesh, self.pipeline.rules, self.problem.topology)
+        run = simulate(program)
+        exposed = exposed_parts(run, units, self._owner, self.problem.values, self.problem.topology.intra_bandwidth)
+        return Scheduled(solution, run.seconds, exposed)
 
-        What is held inside an op counts as its first result.
+    def _partitioned(self) -> ModuleOp:
+        """Return a copy of the function alone, as it is decided, as the program of one rank.
 
         Raises:
             SpmdirError: it cannot be partitioned.
         """
-        local = run_passes(self._copy(), self.pipeline.with_steps(parse_steps(PARTITIONING)))
+        return run_passes(self._copy(), self.pipeline.with_steps(parse_steps(PARTITIONING)))
+
+    def _held(self, local: ModuleOp) -> Held:
+        """Return what a rank holds that runs a copy of the function; what is held inside an op counts as its first
+        result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self.pipeline.rules, {})
         most, _, held = at_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
@@ -132,8 +164,8 @@ class MeshSearch:
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""
         source = value
-        while isinstance(source.owner, Collective):
-            source = source.owner.operands[0]
+        while isinstance(source, OpResult) and isinstance(source.op, (Collective, WaitOp)):
+            source = source.op.operands[source.index]
         if isinstance(source, BlockArgument):
             results, position = self.problem.nodes[source.index].results, 0
         elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):

@@ -1,0 +1,34 @@
+// RUN: spmd-opt %s --propagate="overlap=schedule explain" --expand --insert-reshard --lower-reshard --localize --schedule --print-timeline
+// One after the other, the all-reduce of %2 takes less time than the gather of %w and the whole product.
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%a: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+             %b: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+             %p: tensor<64x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+             %w: tensor<4096x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.mm(%a, %b) : tensor<4096x4096xbf16> <>
+  %1 = aten.mm(%p, %0) : tensor<64x4096xbf16> <>
+  %2 = aten.mm(%1, %w) : tensor<64x1024xbf16>
+  return %2 : tensor<64x1024xbf16>
+}
+
+// | spmd.mesh @mesh <tp = 4>
+// |
+// | func.func @f(%a: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+// |              %b: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+// |              %p: tensor<64x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+// |              %w: tensor<1024x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |   %w.start = spmd.all_gather_start %w on [tp] dim 0 : !spmd.pending<tensor<4096x1024xbf16>> <>
+// |   %0 = aten.mm(%a, %b) : tensor<4096x4096xbf16> <>
+// |   %1 = aten.mm(%p, %0) : tensor<64x4096xbf16> <>
+// |   %w.reshard = spmd.wait %w.start : tensor<4096x1024xbf16> <>
+// |   %2 = aten.mm(%1, %w.reshard) : tensor<64x1024xbf16> <>
+// |   return %2 : tensor<64x1024xbf16>
+// | }
+// ! %s:5:1: remark: a step takes 0.2176 ms scheduled, 0.2436 ms as overlap=none decides
+// ! %s:5:1: remark: searched in at most 100 turns: axes tp: 4 turns, near its own bound
+// ! start us  end us  stream   op                         live
+// !      0.0    36.7  tp       %w.start all_gather_start
+// !      0.0   200.5  compute  %0 aten.mm                 111.7 MB
+// !    200.5   212.9  compute  %1 aten.mm                 112.2 MB
+// !    212.9   217.6  compute  %2 aten.mm                 78.77 MB
