@@ -33,6 +33,11 @@ class Communicator:
     axes: tuple[str, ...]
     stream: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of its stream."""
+        return self.stream or ", ".join(self.axes)
+
     def __str__(self) -> str:
         return f"[{', '.join(self.axes)}]" + (f" stream {self.stream}" if self.stream else "")
 

@@ -13,7 +13,7 @@ from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
-from spmdir.reshard.bucket_cost import collective_terms
+from spmdir.reshard.bucket_cost import collective_terms, joining_seconds
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, Terms, node_count, sends_anything
 from spmdir.reshard.cost import terms as terms_of
@@ -31,11 +31,13 @@ class SentMessage:
         kind: of collective, or the op without `spmd.`.
         axes: of its groups.
         terms: of its time.
+        joining: seconds that a rank works longer if what is sent is part of a message of several tensors.
     """
 
     kind: str
     axes: tuple[str, ...]
     terms: Terms
+    joining: float = 0.0
 
 
 @cache
@@ -71,4 +73,6 @@ def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object
     if state is not None:
         sent.add(state)
     steps, types = zip(*members, strict=True)
-    return SentMessage(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology))
+    may_join = len(steps) == 1 and op.spec.may_be_bucketed  # several are packed and unpacked anyway
+    joining = joining_seconds(steps[0], types[0], mesh, topology) if may_join else 0.0
+    return SentMessage(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology), joining)

@@ -16,6 +16,13 @@ from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
 
+def joining_seconds(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> float:
+    """Return for how much longer a rank works on `step` if it is one of two of a message: packing and unpacking."""
+    both = collective_terms((step, step), (meta, meta), mesh, topology)
+    alone = collective_terms((step,), (meta,), mesh, topology)
+    return (both.copies + both.launches) / 2 - alone.copies - alone.launches
+
+
 def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: Mesh, topology: Topology) -> Terms:
     """Return what the time of a collective is made of that does one step, or several of one kind on the same axes.
 

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from spmdir.schedule.mobility import following, intervals, is_view, serving
+from spmdir.schedule.mobility import following, intervals, is_view, serving, settled
 from spmdir.schedule.program import Program
 
 LATENCY_SHARE = 0.1
@@ -33,13 +33,27 @@ def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0
         keys: task → what collectives have in common that can be one; tasks without a key are never merged.
         memory: bytes that the program may hold; it may hold what it held anyway.
     """
-    items: list[Item] = [(task,) for task in range(len(program.tasks))]
+    items: list[Item] = [(task,) for task in settled(program)]
     memory = max(memory, float(_held(program, items)[0].max(initial=0.0)))
+    worth = _share(program)
     for key in dict.fromkeys(keys.values()):
-        members = {task for task, found in keys.items() if found == key}
+        members = {task for task, found in keys.items() if found == key and _pays(program, task)}
         if len(members) > 1:
-            items = _Merging(program, items, members, memory).items()
+            items = _Merging(program, items, members, memory, worth).items()
     return items
+
+
+def _pays(program: Program, task: int) -> bool:
+    """Return whether the copies into and out of a message may take less time than it saves."""
+    transfer = program.tasks[task].transfer
+    return transfer is not None and transfer.joining < transfer.fixed
+
+
+def _share(program: Program) -> float:
+    """Return the time of all transfers over that of the accelerator, at most 1."""
+    sent = sum([task.transfer.seconds for task in program.tasks if task.transfer is not None])
+    spent = sum([task.seconds for task in program.tasks])
+    return min(1.0, sent / spent) if spent else 1.0
 
 
 @attrs.define
@@ -50,6 +64,7 @@ class _Bucket:
         wanted: the place where the first member would best be: that of the item that it is before.
         first, last: the places between which they can be one.
         fixed, busy: the seconds of their latency, and those in which links are busy.
+        saved: the seconds of latency that the merging saves, less those of the copies that it takes.
     """
 
     members: list[int]
@@ -58,6 +73,7 @@ class _Bucket:
     last: int
     fixed: float
     busy: float
+    saved: float
 
     @property
     def place(self) -> int:
@@ -70,10 +86,15 @@ class _Bucket:
 
 
 class _Merging:
-    """The merging of collectives of one key in an order of items, which go by their places in it."""
+    """The merging of collectives of one key in an order of items, which go by their places in it.
 
-    def __init__(self, program: Program, items: Sequence[Item], members: set[int], memory: float):
-        self.program, self.old, self.limit = program, items, memory
+    Attributes:
+        worth: the seconds of the step that a second of latency costs which can be hidden, where transfers are under way
+            for that part of the time: the fuller a stream is, the more of it would be exposed.
+    """
+
+    def __init__(self, program: Program, items: Sequence[Item], members: set[int], memory: float, worth: float):
+        self.program, self.old, self.limit, self.worth = program, items, memory, worth
         of = {task: place for place, item in enumerate(items) for task in item}
         self.needs = [
             sorted({of[need] for task in item for need in program.tasks[task].needs} - {place})
@@ -157,7 +178,7 @@ class _Merging:
             transfer = self.program.tasks[self.old[place][0]].transfer
             assert transfer is not None
             busy = max(transfer.intra, transfer.inter)
-            one = _Bucket([place], wanted[place], first[place], last[place], transfer.fixed, busy)
+            one = _Bucket([place], wanted[place], first[place], last[place], transfer.fixed, busy, -transfer.joining)
             hides = self._window(one.first, one.last) >= one.seconds
             bucket = opened.get(hides)
             if bucket is not None and self._joins(bucket, one, points[hides] if hides else None):
@@ -184,14 +205,17 @@ class _Merging:
             min(bucket.last, one.last),
             max(bucket.fixed, one.fixed),
             bucket.busy + one.busy,
+            bucket.saved + one.saved + min(bucket.fixed, one.fixed) * (1.0 if since is None else self.worth),
         )
-        if both.first > both.last or bucket.fixed <= LATENCY_SHARE * bucket.seconds:
+        if both.saved <= max(0.0, bucket.saved) or both.first > both.last:
+            return False
+        if bucket.fixed <= LATENCY_SHARE * bucket.seconds:
             return False
         hidden = since is None or both.seconds <= self._window(max(both.first, since), both.last)
         if not (hidden or one.busy <= one.fixed) or not self._fits(bucket, both):
             return False
         bucket.members, bucket.first, bucket.last = both.members, both.first, both.last
-        bucket.fixed, bucket.busy = both.fixed, both.busy
+        bucket.fixed, bucket.busy, bucket.saved = both.fixed, both.busy, both.saved
         return True
 
     def _fits(self, bucket: _Bucket, both: _Bucket) -> bool:

@@ -2,8 +2,8 @@
 
 Tasks are listed one after the other, as they would run. A transfer whose result is needed as soon as it can be sent is
 sent at once, and what leads to it comes before what does not, as long as there is enough else to do meanwhile. One that
-can be hidden is sent as late as it can be and still be hidden, and those that nothing waits for are sent when their
-stream is idle. While a transfer is waited for, whatever is ready runs.
+can be hidden is sent as late as it can be and still be hidden, but as soon as its stream is idle if less is held after
+it. While a transfer is waited for, whatever is ready runs, and what uses other links is sent.
 
 The given order bounds the memory: a task may only come before its turn if, were all that it overtook to follow in the
 given order, there would be memory for that at each of them.
@@ -12,17 +12,14 @@ given order, there would be memory for that at each of them.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 
+from spmdir.schedule.due import LEAST, Plan
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
-from spmdir.schedule.mobility import conflicts, intervals, is_view, serving, users
-from spmdir.schedule.program import Program
+from spmdir.schedule.mobility import conflicts, settled
+from spmdir.schedule.program import Program, Transfer, in_order
 from spmdir.schedule.simulate import Links, simulate
-
-EARLY = 1.5
-"""How much longer than modelled a transfer may take and still be hidden."""
 
 IN_FLIGHT = 2
 """How many transfers of a stream are under way or queued before another one that can be hidden is started."""
@@ -35,88 +32,41 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
         memory: bytes that the program may hold; as many as in the given order if None.
     """
     given = tuple(range(len(program.tasks)))
-    limit = peak_bytes(program) if memory is None else memory
-    found = _Listing(program, limit).run()
-    before, after = simulate(program), simulate(program, found)
+    before = simulate(program)
+    limit = before.peak_bytes if memory is None else memory
+    first = settled(program)
+    if peak_bytes(program, first) > limit:
+        first = given
+    found = tuple(first[at] for at in Listing(in_order(program, first), limit).run())
+    after = simulate(program, found)
     fits = after.peak_bytes <= max(limit, before.peak_bytes)
     return found if fits and after.seconds < before.seconds else given
 
 
-class _Plan:
-    """What is known of the tasks before they are listed.
-
-    Attributes:
-        users: by task, those that need it.
-        waits: start → its wait.
-        due: start, or task that only serves starts → the time of the accelerator at which it should run; always for
-            what cannot be hidden, never for what nothing waits for.
-        stream: of these.
-        gap: start of a transfer that cannot be hidden → its seconds.
-        longest: of these.
-        leads: by task, the first start that cannot be hidden and depends on it; the number of tasks if there is none.
-    """
-
-    def __init__(self, program: Program):
-        tasks = program.tasks
-        needs = [task.needs for task in tasks]
-        self.users = users(needs)
-        starts = [at for at, task in enumerate(tasks) if task.transfer is not None and not task.is_blocking]
-        self.waits = {task.waits: at for at, task in enumerate(tasks) if task.waits is not None}
-        serves = serving(program, range(len(tasks)), needs, {*starts})
-        first, last = intervals(needs, [serves[at] or is_view(program, at) for at in range(len(tasks))])
-        clock = [*itertools.accumulate((task.seconds for task in tasks), initial=0.0), math.inf]
-        self.due: dict[int, float] = {}
-        self.stream: dict[int, str] = {}
-        free: dict[str, float] = {}
-        for start in sorted(starts, key=lambda at: last[self.waits[at]], reverse=True):
-            transfer, until = tasks[start].transfer, last[self.waits[start]]
-            assert transfer is not None
-            self.stream[start] = transfer.stream
-            if until == len(tasks):
-                self.due[start] = math.inf
-            elif clock[until] - clock[first[start]] < transfer.seconds:
-                self.due[start] = -math.inf
-            else:
-                end = min(clock[until], free.get(transfer.stream, math.inf))
-                self.due[start] = free[transfer.stream] = end - EARLY * transfer.seconds
-        for at in reversed(range(len(tasks))):
-            if serves[at] and all(user in self.due for user in self.users[at]):
-                self.due[at], self.stream[at] = min((self.due[user], self.stream[user]) for user in self.users[at])
-        self.gap: dict[int, float] = {}
-        for start in starts:
-            if self.due[start] == -math.inf and (transfer := tasks[start].transfer):
-                self.gap[start] = transfer.seconds
-        self.longest = max(self.gap.values(), default=0.0)
-        self.leads = [len(tasks)] * len(tasks)
-        for at in reversed(range(len(tasks))):
-            for user in self.users[at]:
-                self.leads[at] = min(self.leads[at], user if user in self.gap else self.leads[user])
-
-
-class _Listing:
+class Listing:
     """A list of tasks that grows, and what is ready to follow.
 
     Attributes:
         order: the tasks that are listed.
         now: the time when the last of them has run.
-        ready_seconds: of what is ready to run.
+        spent: the time that they keep the accelerator busy.
         fills: by the start that they lead to, the seconds of the tasks that are ready, each at most as long as the
-            longest transfer that cannot be hidden: a task fills one gap, however long it is.
+            longest urgent transfer: a task fills one gap, however long it is.
         in_flight: start → its wait, until that is listed.
         under_way: stream → the starts whose transfers have not ended.
     """
 
     def __init__(self, program: Program, limit: float):
-        self.program, self.plan = program, _Plan(program)
+        self.program, self.plan = program, Plan(program)
         self.headroom, self.links = Headroom(program, limit), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0
-        self.ready_seconds, self.fills = 0.0, dict[int, float]()
+        self.fills: dict[int, float] = {}
         self.in_flight: dict[int, int] = {}
         self.under_way: dict[str, list[int]] = {}
         self._missing = [len(set(task.needs)) for task in program.tasks]
         self._due: dict[str, list[tuple[float, int]]] = {}
-        self._idle: dict[str, list[int]] = {}
+        self._early: dict[str, list[int]] = {}
         self._ready: list[int] = []
         self._leading: list[tuple[int, int]] = []
         for task, count in enumerate(self._missing):
@@ -127,10 +77,11 @@ class _Listing:
         """Return all tasks, in order."""
         while not self.headroom.is_done:
             self._receive()
-            found = self._next_start()
+            work = self._next_work()
+            found = self._next_start(0.0 if work is None else max(LEAST, self.program.tasks[work].seconds))
             if found is None:
-                found = self._next_work()
-            if found is None and (found := self.headroom.turn) in self.in_flight.values():
+                found = self._next_beside() if work is None else work
+            if found is None and (found := self.headroom.turn) in [self.in_flight[start] for start in self._sent()]:
                 self.now = self.links.next_end(self._sent())
             else:
                 self._list(found)
@@ -143,27 +94,70 @@ class _Listing:
         """Let what has ended be waited for."""
         for start in self.links.have_ended(self._sent(), self.now):
             self.under_way[self.plan.stream[start]].remove(start)
-            self._work(self.in_flight[start])
+            self._offer(self.in_flight[start])
 
-    def _next_start(self) -> int | None:
-        """Return a start that is due, or one that nothing waits for if its stream is idle; or what serves it."""
-        clock = self.spent + self.ready_seconds
+    def _next_start(self, ahead: float) -> int | None:
+        """Return a start that is due, or one that frees memory and is not in the way of others; or what serves it.
+
+        Args:
+            ahead: seconds of the task that would run next, while which nothing can be started.
+        """
         for stream, heap in self._due.items():
             self._drop_listed(heap)
             if heap:
                 due, task = heap[0]
-                queued = len(self.under_way.get(stream, ()))
-                if due <= clock and (due == -math.inf or queued < IN_FLIGHT) and self._may(task):
-                    return heapq.heappop(heap)[1]
-        for stream, heap in self._idle.items():
+                is_next = due == -math.inf or (
+                    due < self.spent + max(LEAST, ahead) and len(self.under_way.get(stream, ())) < IN_FLIGHT
+                )
+                if is_next and (found := self._first(task)) is not None:
+                    return found
+        first: int | None = None
+        for heap in self._early.values():
             while heap and self.headroom.has_run(heap[0]):
                 heapq.heappop(heap)
-            if heap and not self.under_way.get(stream):
-                waiting, transfer = self._due.get(stream), self.program.tasks[heap[0]].transfer
-                seconds = transfer.seconds if transfer else 0.0
-                if (not waiting or waiting[0][0] >= clock + seconds) and self._may(heap[0]):
-                    return heapq.heappop(heap)
-        return None
+            if heap and (first is None or heap[0] < first) and self._is_idle(heap[0], ahead):
+                first = heap[0] if self._first(heap[0]) is not None else first
+        return None if first is None else self._first(first)
+
+    def _is_idle(self, start: int, ahead: float) -> bool:
+        """Return whether the streams of a transfer and of those that it excludes are free for as long as it takes."""
+        transfer = self._transfer(start)
+        if any(self.under_way.get(other) for other in transfer.excludes):
+            return False
+        queued = sum([self._transfer(other).seconds for other in self.under_way.get(transfer.stream, ())])
+        if queued and queued + transfer.seconds > ahead:
+            return False
+        waiting = [heap[0] for stream in (transfer.stream, *transfer.excludes) if (heap := self._due.get(stream))]
+        return all(task == start or due >= self.spent + ahead + transfer.seconds for due, task in waiting)
+
+    def _next_beside(self) -> int | None:
+        """Return a start that is not due, on a stream and on links that are idle while a transfer is waited for."""
+        sent = [self._transfer(start) for start in self._sent()]
+        intra, inter = any(one.intra for one in sent), any(one.inter for one in sent)
+        found: tuple[float, int] | None = None
+        for stream, heap in self._due.items():
+            self._drop_listed(heap)
+            if self.under_way.get(stream) or not heap or (found is not None and found < heap[0]):
+                continue
+            transfer = self.program.tasks[heap[0][1]].transfer
+            if transfer is None or (transfer.intra and intra) or (transfer.inter and inter):
+                continue
+            found = heap[0] if self._first(heap[0][1]) is not None else found
+        return None if found is None else self._first(found[1])
+
+    def _transfer(self, start: int) -> Transfer:
+        transfer = self.program.tasks[start].transfer
+        assert transfer is not None
+        return transfer
+
+    def _first(self, task: int) -> int | None:
+        """Return what is to be listed so that `task` may be: itself, or a wait for what has ended and must not be in
+        flight with it; None if neither is possible."""
+        for start in conflicts(self.program, task, self.in_flight):
+            if start in self.under_way[self.plan.stream[start]]:
+                return None
+            task = self.in_flight[start]
+        return task if self.headroom.fits(task) else None
 
     def _next_work(self) -> int | None:
         """Return what to run next: the first task in the given order, or the first that leads to a transfer which could
@@ -205,12 +199,12 @@ class _Listing:
             if found.waits in (sent := self.under_way[plan.stream[found.waits]]):
                 sent.remove(found.waits)
                 self.now = max(self.now, self.links.ended(found.waits))
-            else:
+            elif task not in plan.due:
                 self._take(task)
         elif task not in plan.due:
             self._take(task)
         self.now += found.seconds
-        self.spent += found.seconds
+        self.spent += max(LEAST, found.seconds)
         if found.transfer is not None:
             self.links.send(task, found.transfer, self.now)
             if found.is_blocking:
@@ -225,26 +219,24 @@ class _Listing:
 
     def _is_ready(self, task: int) -> None:
         """Take note of a task whose operands are there; waits are ready once their transfers have ended."""
-        if (due := self.plan.due.get(task)) is not None:
-            stream = self.plan.stream[task]
-            if due == math.inf:
-                heapq.heappush(self._idle.setdefault(stream, []), task)
-            else:
-                heapq.heappush(self._due.setdefault(stream, []), (due, task))
-        elif self.program.tasks[task].waits is None:
-            self._work(task)
+        if self.program.tasks[task].waits is None:
+            self._offer(task)
 
-    def _take(self, task: int) -> None:
-        self.ready_seconds -= self.program.tasks[task].seconds
-        self.fills[self.plan.leads[task]] -= self._filled(task)
-
-    def _work(self, task: int) -> None:
-        start = self.plan.leads[task]
-        self.ready_seconds += self.program.tasks[task].seconds
+    def _offer(self, task: int) -> None:
+        plan = self.plan
+        if (due := plan.due.get(task)) is not None:
+            heapq.heappush(self._due.setdefault(plan.stream[task], []), (due, task))
+            if task in plan.early:
+                heapq.heappush(self._early.setdefault(plan.stream[task], []), task)
+            return
+        start = plan.leads[task]
         self.fills[start] = self.fills.get(start, 0.0) + self._filled(task)
         heapq.heappush(self._ready, task)
         if start < len(self.program.tasks):
             heapq.heappush(self._leading, (start, task))
+
+    def _take(self, task: int) -> None:
+        self.fills[self.plan.leads[task]] -= self._filled(task)
 
     def _drop_listed(self, heap: list[tuple[float, int]]) -> None:
         while heap and self.headroom.has_run(heap[0][1]):

@@ -77,13 +77,28 @@ def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], li
 
 
 def conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int]:
-    """Return the starts in flight on other streams whose groups share ranks with those that `task` sends among: ranks
-    that run the two in different orders would wait for each other."""
+    """Return the starts in flight on streams that the transfer of `task` excludes."""
     own = program.tasks[task].transfer
-    if own is None:
+    if own is None or not own.excludes:
         return []
     sent = [(start, program.tasks[start].transfer) for start in in_flight]
-    return [
-        start for start, other in sent
-        if other and other.stream != own.stream and not set(other.axes).isdisjoint(own.axes)
-    ]  # fmt: skip
+    return [start for start, other in sent if other is not None and other.stream in own.excludes]
+
+
+def settled(program: Program) -> list[int]:
+    """Return the tasks in order, but those that only lead to results, through transfers and views, as early as they
+    may be."""
+    tasks = program.tasks
+    needs = [task.needs for task in tasks]
+    then = users(needs)
+    leads = [False] * len(tasks)
+    for at in reversed(range(len(tasks))):
+        task = tasks[at]
+        moves = task.transfer is not None or task.waits is not None or is_view(program, at)
+        leads[at] = moves and all(leads[user] for user in then[at])
+    after: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
+    place: list[int] = []
+    for at, task in enumerate(tasks):
+        place.append(max([place[need] for need in task.needs], default=-1) if leads[at] and task.needs else at)
+        after[place[at]].append(at)
+    return [at for found in after for at in found]

@@ -5,6 +5,8 @@ Tasks and buffers are numbered by their places in `Program.tasks` and `Program.b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 
@@ -18,6 +20,10 @@ class Transfer:
         fixed: seconds of latency and rounds, in which no link is busy.
         intra, inter: seconds that the links within nodes, and those between nodes, are busy at full bandwidth.
         wire: bytes that a rank sends.
+        excludes: the streams that may have nothing in flight when it is sent: their groups share ranks with its own,
+            and ranks that ran the two in different orders would wait for each other.
+        joining: seconds by which the accelerator is busier if it is one of the tensors of a message, with the copies
+            into and out of that.
     """
 
     stream: str
@@ -26,6 +32,8 @@ class Transfer:
     intra: float
     inter: float
     wire: float
+    excludes: frozenset[str] = frozenset()
+    joining: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -107,3 +115,18 @@ class Program:
     buffers: tuple[Buffer, ...]
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+
+
+def in_order(program: Program, order: Sequence[int]) -> Program:
+    """Return a program whose tasks are numbered by their places in an order."""
+    if all(at == task for at, task in enumerate(order)):
+        return program
+    place = [0] * len(order)
+    for at, task in enumerate(order):
+        place[task] = at
+    tasks = []
+    for at in order:
+        task = program.tasks[at]
+        waits = None if task.waits is None else place[task.waits]
+        tasks.append(attrs.evolve(task, needs=tuple(sorted([place[need] for need in task.needs])), waits=waits))
+    return attrs.evolve(program, tasks=tuple(tasks))

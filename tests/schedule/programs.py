@@ -9,6 +9,11 @@ from spmdir.schedule.program import Buffer, Program, Task, Transfer
 AXES = (("data",), ("model",), ("data", "model"))
 
 
+def excluded(axes: tuple[str, ...]) -> frozenset[str]:
+    """The streams of other axes whose groups share ranks with those of `axes`."""
+    return frozenset(",".join(other) for other in AXES if other != axes and not set(other).isdisjoint(axes))
+
+
 @st.composite
 def programs(draw: st.DrawFn, are_async: bool) -> Program:
     """Draw a program of up to 24 ops, each of which makes one buffer or views its first operand's.
@@ -37,7 +42,8 @@ def programs(draw: st.DrawFn, are_async: bool) -> Program:
         else:
             axes = draw(st.sampled_from(AXES))
             fixed, intra, inter = (float(draw(st.integers(0, most))) for most in (1, 6, 3))
-            transfer = Transfer(",".join(axes), axes, fixed, intra, inter, wire=1.0)
+            joining = float(draw(st.integers(0, 1)))
+            transfer = Transfer(",".join(axes), axes, fixed, intra, inter, 1.0, excluded(axes), joining)
             start = len(tasks)
             tasks.append(
                 Task(f"%{at}", "start", "", 0.0, needs, made, reads, transfer=transfer, is_blocking=not are_async)

@@ -11,8 +11,8 @@ from spmdir.schedule.program import Buffer, Program, Task, Transfer
 from tests.schedule.programs import programs
 
 
-def gather(name: str, needs: tuple[int, ...] = (), fixed: float = 1.0, busy: float = 1.0) -> Task:
-    transfer = Transfer("data", ("data",), fixed, busy, 0.0, busy)
+def gather(name: str, needs: tuple[int, ...] = (), fixed: float = 1.0, busy: float = 1.0, joining: float = 0.0) -> Task:
+    transfer = Transfer("data", ("data",), fixed, busy, 0.0, busy, joining=joining)
     return Task(name, "gather", "", 0.0, needs, transfer=transfer, is_blocking=True)
 
 
@@ -46,6 +46,28 @@ def test_each_task_runs_once_and_after_what_it_needs(program: Program, memory: f
 def test_gathers_that_are_needed_one_after_the_other_are_one() -> None:
     found = texts(compute("x"), gather("a"), compute("y", 0, 1), gather("b"), compute("z", 2, 3))
     assert found == ["x", "a b", "y", "z"]
+
+
+def test_a_member_whose_copies_take_longer_than_the_latency_stays_apart() -> None:
+    tasks = [compute("x", seconds=0.5)]
+    for name, joining in (("a", 0.1), ("large", 1.5), ("b", 0.2)):
+        at = len(tasks)
+        tasks += [gather(name, joining=joining), compute(name.upper(), at - 1, at, seconds=0.5)]
+    assert texts(*tasks) == ["x", "a b", "A", "large", "LARGE", "B"]
+
+
+def test_latency_that_is_hidden_anyway_saves_no_copies() -> None:
+    def tasks(seconds: float) -> list[Task]:
+        return [
+            compute("x", seconds=seconds),
+            gather("a", joining=0.2),
+            compute("y", 0, 1, seconds=seconds),
+            gather("b", joining=0.2),
+            compute("z", 2, 3, seconds=seconds),
+        ]
+
+    assert texts(*tasks(100.0)) == ["x", "a", "y", "b", "z"]
+    assert texts(*tasks(2.0)) == ["x", "a b", "y", "z"]
 
 
 def test_views_of_operands_come_along() -> None:

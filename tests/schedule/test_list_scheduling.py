@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spmdir.schedule.list_scheduling import _Listing, ordered
+from spmdir.schedule.list_scheduling import Listing, ordered
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.program import Program
 from spmdir.schedule.simulate import simulate
@@ -24,5 +24,5 @@ def test_an_order_keeps_dependences_and_the_rule_of_what_is_in_flight_and_is_not
 @given(programs(are_async=True), st.integers(0, 20))
 def test_a_list_of_tasks_is_one_that_may_run_within_memory(program: Program, more: int) -> None:
     limit = peak_bytes(program) + more
-    order = _Listing(program, limit).run()
+    order = Listing(program, limit).run()
     check_order(program, order)

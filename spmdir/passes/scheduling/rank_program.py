@@ -7,7 +7,7 @@ between them in the text, and so the sum over ops does not depend on their order
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +26,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
+from spmdir.dialects.in_flight import communicator
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
@@ -67,6 +68,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
     for op in memory.stages:
         if (message := sent_message(op, mesh, topology, sent)) is not None:
             messages[op] = message
+    streams = _Streams(messages, mesh)
     seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
     task_of: dict[Any, int] = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
     stages = [
@@ -83,7 +85,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         if at in effect_before:
             needs.add(effect_before[at])
         path = ops[0].location.desc.data if isinstance(ops[0].location, NameLoc) else ""
-        took = _timing(ops, *seconds[at], task_of, messages)
+        took = _timing(ops, *seconds[at], task_of, messages, streams)
         holds = held.makes, held.reads, held.transient, held.stages
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
@@ -109,8 +111,27 @@ class _Timing:
     overlap: float = 0.0
 
 
+class _Streams:
+    """What the collectives of a program run on."""
+
+    def __init__(self, ops: Iterable[Operation], mesh: Mesh):
+        self._of = {op: found for op in ops if (found := communicator(op, mesh)) is not None}
+        each = {*self._of.values()}
+        self._excludes = {one: frozenset(other.name for other in each if one.excludes(other, mesh)) for one in each}
+
+    def of(self, ops: Iterable[Operation]) -> tuple[str, frozenset[str]]:
+        """Return the stream of ops that run together, and those that it excludes."""
+        each = dict.fromkeys(self._of[op] for op in ops)
+        return ", ".join(one.name for one in each), frozenset().union(*(self._excludes[one] for one in each))
+
+
 def _timing(
-    ops: Unit, seconds: float, blocks: float, task_of: Mapping[Any, int], messages: Mapping[Operation, SentMessage]
+    ops: Unit,
+    seconds: float,
+    blocks: float,
+    task_of: Mapping[Any, int],
+    messages: Mapping[Operation, SentMessage],
+    streams: _Streams,
 ) -> _Timing:
     """Return what a unit takes.
 
@@ -127,8 +148,9 @@ def _timing(
         return _Timing(seconds)
     terms = in_turn([message.terms for message in own])
     axes = tuple(dict.fromkeys(axis for message in own for axis in message.axes))
-    stream = (op.stream if isinstance(op, Collective) else None) or ", ".join(axes)
-    transfer = Transfer(stream, axes, terms.latency, terms.intra, terms.inter, terms.wire_bytes)
+    stream, excludes = streams.of(one for one in ops if one in messages)
+    sends = terms.latency, terms.intra, terms.inter, terms.wire_bytes
+    transfer = Transfer(stream, axes, *sends, excludes, own[0].joining if len(own) == 1 else 0.0)
     if isinstance(op, Collective) and op.IS_START:
         return _Timing(terms.packing, transfer)
     starts = sum(isinstance(one, RotateStartOp) for one in ops)  # each beside a product, of which there is one more

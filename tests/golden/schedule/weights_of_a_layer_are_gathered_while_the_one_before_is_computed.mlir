@@ -23,11 +23,15 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |                 %b2: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
 // |   %ga1.start = spmd.all_gather_start %a1 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %ga1 = spmd.wait %ga1.start : tensor<4096x4096xbf16> <>
-// |   %ga2.start, %gb1.start, %gb2.start = spmd.all_gather_start %a2, %b1, %b2 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>, !spmd.pending<tensor<4096x4096xbf16>> <>, !spmd.pending<tensor<4096x4096xbf16>> <>
+// |   %ga2.start = spmd.all_gather_start %a2 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %0 = aten.mm(%x, %ga1) : tensor<8192x4096xbf16> <fsdp: S(0)>
-// |   %ga2, %gb1, %gb2 = spmd.wait %ga2.start, %gb1.start, %gb2.start : tensor<4096x4096xbf16> <>, tensor<4096x4096xbf16> <>, tensor<4096x4096xbf16> <>
+// |   %ga2 = spmd.wait %ga2.start : tensor<4096x4096xbf16> <>
+// |   %gb1.start = spmd.all_gather_start %b1 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %1 = aten.mm(%0, %ga2) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   %gb1 = spmd.wait %gb1.start : tensor<4096x4096xbf16> <>
+// |   %gb2.start = spmd.all_gather_start %b2 on [fsdp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %2 = aten.mm(%1, %gb1) : tensor<8192x4096xbf16> <fsdp: S(0)>
+// |   %gb2 = spmd.wait %gb2.start : tensor<4096x4096xbf16> <>
 // |   %3 = aten.mm(%2, %gb2) : tensor<8192x4096xbf16> <fsdp: S(0)>
 // |   return %3 : tensor<8192x4096xbf16>
 // | }

@@ -233,3 +233,21 @@ def test_the_terms_of_a_step_add_up_to_its_cost() -> None:
     terms = step_terms(op.step(ir.mesh(module)), (1024, 1024), 4, ir.mesh(module))  # type: ignore  # a collective
     assert terms.seconds == report.seconds
     assert terms.packing + terms.unpacking == pytest.approx(terms.copies + terms.launches)
+
+
+def test_what_joining_costs_is_what_a_bucket_of_two_takes_more_than_both_alone() -> None:
+    """But for the launch of the kernel that packs, which each of more members would share."""
+
+    def gathers(body: str) -> str:
+        given = ", ".join(f"%w{at}: tensor<1024x1024xbf16> {sharding('dp: S(1)')}" for at in (0, 1))
+        kind = "tensor<1024x1024xbf16>"
+        return f"func.func @f({given}) -> ({kind}, {kind}) {{\n{body}\n  return %0, %1 : {kind}, {kind}\n}}"
+
+    one = "%{0} = spmd.all_gather %w{0} on [dp] dim 1 : tensor<1024x1024xbf16> <>"
+    alone = of_text(gathers("\n".join(one.format(at) for at in (0, 1)))).tasks
+    types = ", ".join(["tensor<1024x1024xbf16> <>"] * 2)
+    (both,) = of_text(gathers(f"%0, %1 = spmd.all_gather %w0, %w1 on [dp] dim [1, 1] : {types}")).tasks
+    joining = math.fsum(task.transfer.joining for task in alone if task.transfer is not None)
+    assert joining > 0
+    assert both.seconds == pytest.approx(math.fsum(task.seconds for task in alone) + joining)
+    assert both.transfer is not None and both.transfer.joining == 0
