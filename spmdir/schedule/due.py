@@ -28,9 +28,10 @@ class Plan:
     Attributes:
         users: by task, those that need it.
         waits: start → its wait.
-        due: start, or task that only serves starts → the time at which it should run; always for what is urgent.
+        due: start, or task that only serves starts → the time at which it should run; always for what is urgent, never
+            for what nothing waits for.
         stream: of these.
-        early: starts that are not urgent, and after whose waits no more is held than before.
+        early: starts that nothing waits for, or that are not urgent, and after whose waits no more is held than before.
         gap: start of a transfer that is urgent → its seconds.
         longest: of these.
         leads: by task, the first urgent start that depends on it; the number of tasks if there is none.
@@ -50,7 +51,7 @@ class Plan:
             for at, task in enumerate(tasks)
         ]
         self._spent = [max(LEAST, task.seconds) for task in tasks]
-        *self._clock, self._end = itertools.accumulate(self._spent, initial=0.0)
+        *self._clock, _ = itertools.accumulate(self._spent, initial=0.0)
         self._done = self._earliest()
         self.due: dict[int, float] = {}
         self.stream = {at: transfer.stream for at, transfer in self._sends.items()}
@@ -81,7 +82,7 @@ class Plan:
         latest = [*self._clock]
         for at in reversed(range(len(self.tasks))):
             if self._moves[at]:
-                until = min([latest[user] for user in self.users[at]], default=self._end)
+                until = min([latest[user] for user in self.users[at]], default=math.inf)
                 sent = self._sends[at].seconds if at in self._sends else 0.0
                 latest[at] = until - sent - self._spent[at]
                 yield at, until, latest
@@ -102,6 +103,8 @@ class Plan:
             transfer = self._sends.get(at)
             if transfer is None or at in self.due:
                 continue
+            if until == math.inf:
+                self.early.add(at)
             if at in self.early:
                 self.due[at] = latest[at] - (EARLY - 1) * transfer.seconds
                 continue

@@ -26,9 +26,9 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   return %down : tensor<2048x1024xbf16>
 // | }
 // ! start us  end us  stream   op              live
-// !      0.0   101.3  compute  %h aten.mm      138.4 MB
-// !    101.3   118.5  compute  %g1 all_gather  172 MB
-// !    118.5   185.5  fsdp     %g1 all_gather
-// !    118.5   185.5  compute  waits for %g1   172 MB
-// !    185.5   584.6  compute  %up aten.mm     423.6 MB
-// !    584.6   983.6  compute  %down aten.mm   415.2 MB
+// !      0.0     8.2  compute  %h aten.mm      12.58 MB
+// !      8.2    25.5  compute  %g1 all_gather  46.14 MB
+// !     25.5    92.4  fsdp     %g1 all_gather
+// !     25.5    92.4  compute  waits for %g1   46.14 MB
+// !     92.4   119.3  compute  %up aten.mm     46.14 MB
+// !    119.3   146.1  compute  %down aten.mm   37.75 MB

@@ -38,10 +38,10 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // ! start us  end us  stream   op                           live
 // !      0.0   106.7  fsdp     %ga1.start all_gather_start
 // !      0.0   106.7  compute  waits for %ga1.start         117.4 MB
-// !    106.7   116.2  compute  %ga2.start all_gather_start  230.7 MB
-// !    116.2   381.5  fsdp     %ga2.start all_gather_start
-// !    116.2   515.2  compute  %0 aten.mm                   297.8 MB
-// !    515.2   581.3  compute  %ga2 wait                    352.3 MB
-// !    581.3   980.4  compute  %1 aten.mm                   318.8 MB
-// !    980.4  1379.4  compute  %2 aten.mm                   285.2 MB
-// !   1379.4  1778.5  compute  %3 aten.mm                   251.7 MB
+// !    106.7   213.3  fsdp     %ga2.start all_gather_start
+// !    106.7   505.7  compute  %0 aten.mm                   218.1 MB
+// !    505.7   612.4  fsdp     %gb1.start all_gather_start
+// !    505.7   904.8  compute  %1 aten.mm                   285.2 MB
+// !    904.8  1011.4  fsdp     %gb2.start all_gather_start
+// !    904.8  1303.8  compute  %2 aten.mm                   285.2 MB
+// !   1303.8  1702.9  compute  %3 aten.mm                   251.7 MB
