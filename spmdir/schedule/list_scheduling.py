@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from spmdir.schedule.due import LEAST, Plan
+from spmdir.schedule.deadlines import LEAST, Deadlines
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.mobility import conflicts, settled
@@ -57,7 +57,7 @@ class Listing:
     """
 
     def __init__(self, program: Program, limit: float):
-        self.program, self.plan = program, Plan(program)
+        self.program, self.plan = program, Deadlines(program)
         self.headroom, self.links = Headroom(program, limit), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0

@@ -22,7 +22,7 @@ LEAST = 1e-9
 """Seconds that a task is said to take at least, so that no two are at one time."""
 
 
-class Plan:
+class Deadlines:
     """What is known of the tasks before they are listed.
 
     Attributes:
