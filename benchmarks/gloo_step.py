@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d
 
 import spmdir
 from benchmarks.measure import Row, options, print_table
-from spmdir.passes.pipeline import STANDARD
+from spmdir.passes.pipeline import STANDARD, Pipeline
 from tests.lowering.gloo_ranks import on_ranks
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
@@ -42,8 +42,8 @@ SHARDINGS = {
 }
 """Where FSDP2 keeps the parameters of a tensor parallel module, which it shards along dimension 0."""
 
-PIPELINES: dict[str, str] = {"unscheduled": STANDARD, "scheduled": f"{STANDARD},schedule"}
-"""Name → the pipeline of one side of ours."""
+PIPELINES: dict[str, Pipeline | None] = {"unscheduled": Pipeline(STANDARD, topology="cpu-gloo"), "scheduled": None}
+"""Name → the pipeline of one side of ours, both for one machine: that of `parallelize` on the CPU if None."""
 
 PEER = "FSDP2+TP"
 
@@ -95,7 +95,7 @@ def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def ours(sizes: Sizes, ids: Tensor, device_mesh: Any, pipeline: str) -> Callable[[], Tensor]:
+def ours(sizes: Sizes, ids: Tensor, device_mesh: Any, pipeline: Pipeline | None) -> Callable[[], Tensor]:
     """Return the step of a rank that spmdir compiles."""
     step, state = spmdir.training_step(llama(sizes), loss_of, "adamw")
     parallel = spmdir.parallelize(

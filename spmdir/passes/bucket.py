@@ -47,7 +47,11 @@ class BucketPass(LocalPass):
         if len(set(keys.values())) == len(keys):
             return
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
-        by_task = {task: keys[ops[0]] for task, ops in enumerate(units) if len(ops) == 1 and ops[0] in keys}
+        by_task = {
+            task: keys[ops[0]]
+            for task, ops in enumerate(units)
+            if len(ops) == 1 and ops[0] in keys and program.tasks[task].transfer is not None
+        }
         places = _Places(function)
         found = bucketed(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
         set_order(function.body.block, [_joined([units[task] for task in item], mesh, places) for item in found])

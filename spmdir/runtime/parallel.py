@@ -78,6 +78,7 @@ class Parallel:
         graph: the program of this rank; with symbolic sizes, that for the example arguments.
         mesh, rank: the ranks, and this one among them.
         device: where this one runs.
+        pipeline: what has been run on the program.
     """
 
     module: ModuleOp
@@ -94,7 +95,7 @@ class Parallel:
     _aliases: Mapping[str, str]
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
-    _pipeline: Pipeline
+    pipeline: Pipeline
     _rules: RuleSet
 
     @torch.no_grad()
@@ -225,8 +226,8 @@ class Parallel:
             graph = self._graphs.get(key)
             if graph is None:
                 with self._rules:
-                    module = bound(self.module, sizes, self._pipeline)
-                    program, graph = lowered(module, self._pipeline, self.rank, self.device)
+                    module = bound(self.module, sizes, self.pipeline)
+                    program, graph = lowered(module, self.pipeline, self.rank, self.device)
                 status["program"] = program_digest(program, graph)
         if key not in self._graphs:
             name_groups(graph, self.mesh, self._device_mesh)

@@ -21,9 +21,10 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
 from spmdir.passes.finish import bound
-from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
+from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
 from spmdir.runtime.local_state import own_shard
 from spmdir.runtime.parallel import Parallel, broadcast_first, kept_for_steps, lowered
@@ -68,8 +69,9 @@ def parallelize(
             of a step, one entry an argument. Shardings are decided once, for the example arguments.
         missing_rule: as for `import_fx`.
         sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
-        pipeline: what is run on the program, with its plug-ins; the standard one if None. The steps up to `propagate`
-            run once, the others for each choice of sizes.
+        pipeline: what is run on the program, with its plug-ins. If None, the standard one and `schedule`, for the
+            topology `cpu-gloo` where ranks run on the CPU, else for the default one. The steps up to `propagate` run
+            once, the others for each choice of sizes.
 
     Returns: this rank's part, called as the model, or as the step without its state.
 
@@ -86,12 +88,12 @@ def parallelize(
     ranks = RankGroup.join(_members(device_mesh))
     with ranks.checked("parallelize") as status:
         _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
-        mesh, pipeline = as_mesh(mesh), as_pipeline(pipeline)
+        mesh, device, rank = as_mesh(mesh), _device(device_mesh), ranks.index
+        pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"sync_state": sync_state, "local_inputs": local_inputs}
         _check_world(mesh, device_mesh)
-        device, rank = _device(device_mesh), ranks.index
         if isinstance(model, nn.Module) and state is None:
             capture = capture_model(model, tuple(example_args), dynamic_shapes)
         else:

@@ -27,7 +27,8 @@ from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.passes.pipeline import PIPELINE, Pipeline
+from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs
 
 aten = torch.ops.aten
@@ -77,7 +78,8 @@ def tensor_parallel(
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
             name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
             that runs it makes the name known by `spmdir.lowering.process_groups.connect(program, device_mesh)`.
-        pipeline: what is run; the standard one if None.
+        pipeline: what is run. If None, the standard one and `schedule`, for the topology `cpu-gloo` where the device
+            mesh is of CPUs, else for the default one.
 
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown, a named module is not a linear layer, or the program
@@ -106,7 +108,7 @@ def tensor_parallel(
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, styles, axis)}
     outputs = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
-    pipeline = as_pipeline(pipeline)
+    pipeline = running_pipeline(pipeline, None if device_mesh is None else device_mesh.device_type)
     with pipeline.rules:
         return _program_of_rank(program, import_fx(program, alone, shardings, outputs), pipeline, place, group_name)
 

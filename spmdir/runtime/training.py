@@ -40,17 +40,24 @@ class Optimizer:
 
 
 def _bias_corrections(step: Tensor, o: Mapping[str, Any]) -> Moments:
-    """1 − βᵗ for both moments, in double precision: 1 − 0.999 has few digits left in single."""
-    return tuple(1 - beta ** step.double() for beta in o["betas"])
+    """What √v is divided by, and what is then added, for the sum to be (1 − β₁ᵗ) (√(v / (1 − β₂ᵗ)) + ε).
+
+    In double precision: 1 − 0.999 has few digits left in single.
+    """
+    first, second = (1 - beta ** step.double() for beta in o["betas"])
+    return second.sqrt() / first, first * o["eps"]
 
 
 def _adamw(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:
-    """Loshchilov & Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2, with bias correction."""
+    """Loshchilov & Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2, with bias correction.
+
+    In as few ops as torch.optim.AdamW takes for a step that is a tensor.
+    """
     (beta1, beta2), (exp_avg, exp_avg_sq) = o["betas"], moments
-    exp_avg = exp_avg * beta1 + g * (1 - beta1)
-    exp_avg_sq = exp_avg_sq * beta2 + g * g * (1 - beta2)
-    scale = (exp_avg_sq / common[1]).sqrt() + o["eps"]
-    return p * (1 - o["lr"] * o["weight_decay"]) - exp_avg / common[0] / scale * o["lr"], (exp_avg, exp_avg_sq)
+    exp_avg = exp_avg.lerp(g, 1 - beta1)
+    exp_avg_sq = (exp_avg_sq * beta2).addcmul(g, g, value=1 - beta2)
+    divisor = exp_avg_sq.sqrt() / common[0] + common[1]
+    return (p * (1 - o["lr"] * o["weight_decay"])).addcdiv(exp_avg, divisor, value=-o["lr"]), (exp_avg, exp_avg_sq)
 
 
 def _sgd(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:

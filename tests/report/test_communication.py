@@ -68,17 +68,17 @@ func.func @main(%x: tensor<10xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 def test_the_text_is_a_table() -> None:
     assert str(comm_report(ir.parse(PROGRAM), "cpu-gloo")).splitlines() == [
         "collective  axes  count      sent      ms  price of",
-        "all_gather            1     384 B  0.4005  cpu-gloo",
-        "all_reduce            1     512 B  0.3007  cpu-gloo",
-        "all_to_all            1     128 B  0.2052  cpu-gloo",
-        "            dp        2     640 B   0.506  cpu-gloo",
-        "            tp        1     384 B  0.4005  cpu-gloo",
-        "total                 3  1.024 kB  0.9065  cpu-gloo",
+        "all_gather            1     384 B   1.601  cpu-gloo",
+        "all_reduce            1     512 B   1.101  cpu-gloo",
+        "all_to_all            1     128 B  0.6102  cpu-gloo",
+        "            dp        2     640 B   1.711  cpu-gloo",
+        "            tp        1     384 B   1.601  cpu-gloo",
+        "total                 3  1.024 kB   3.312  cpu-gloo",
         "lower bound for these reshards 640 B, 1.60x",
         "compute    count        ms  share  price of",
-        "aten.relu      1  0.005102   0.6%  cpu-gloo",
+        "aten.relu      1    0.0101   0.3%  cpu-gloo",
         "inputs         1  2.56e-05   0.0%  cpu-gloo",
-        "total          2  0.005128   0.6%  cpu-gloo",
+        "total          2   0.01013   0.3%  cpu-gloo",
     ]
 
 

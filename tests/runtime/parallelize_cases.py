@@ -119,6 +119,8 @@ def forward(mesh: Mesh) -> dict[str, Any]:
         "parameters": all(isinstance(tensor, nn.Parameter) for tensor in parallel.state.values()),
         "state": full,
         "model_state": dict(model.state_dict()),
+        "pipeline": str(parallel.pipeline),
+        "module": spmdir.print_ir(parallel.module),
     }
 
 

@@ -102,7 +102,7 @@ def test_sizes_are_compared_whenever_they_change(ranks):
         torch.testing.assert_close(found["outputs"], found["expected"])
 
 
-PLACE = "all_reduce of 'linear_1' in 'down' on mesh axes [tp] fails on rank 0: "
+PLACE = "all_to_all_single of 'linear_1' in 'down' on mesh axes [tp] fails on rank 0: "
 
 
 @pytest.mark.gloo

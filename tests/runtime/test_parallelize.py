@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.core.mesh import Mesh
+from spmdir.passes.pipeline import SCHEDULED
 from tests.lowering.gloo_ranks import LIMIT, on_ranks
 from tests.runtime import parallelize_cases
 
@@ -59,6 +60,13 @@ def assert_same_state(found: dict[str, torch.Tensor], expected: dict[str, torch.
 def test_a_forward_gives_every_rank_the_full_output(ranks):
     for result in ranks[1]:
         assert_same(result["forward"]["outputs"], result["forward"]["expected"])
+
+
+@on(TWO, FOUR)
+def test_ranks_run_a_schedule_for_the_machine_of_their_device_unless_told_otherwise(ranks):
+    for result in ranks[1]:
+        assert result["forward"]["pipeline"] == str(spmdir.Pipeline(SCHEDULED, topology="cpu-gloo"))
+        assert 'spmd.decided_by = "propagate{topology=cpu-gloo}"' in result["forward"]["module"]
 
 
 @on(TWO, FOUR)
