@@ -9,10 +9,13 @@ from hypothesis import assume, given, settings
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.core.dtype import F32
 from spmdir.core.mesh import Mesh
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.ir import main_function, mesh
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, as_pipeline
+from spmdir.passes.propagation.exposure import UNSENT, exposed_parts
 from spmdir.passes.propagation.objective import objective_of
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.reshard.topology import H100X8
@@ -70,6 +73,38 @@ def test_what_is_always_hidden_counts_a_little() -> None:
     assert fastest(first, decide) is first
     assert [worth.exposed for worth in given][-1] >= (LEAST,)
     assert first.solution.worth == PLAIN
+
+
+ONE_BESIDE_IT = """spmd.mesh @mesh <dp = 4>
+
+func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
+             %y: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>},
+             %z: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<1024x1024xf32>) attributes {spmd.local} {
+  %h = spmd.all_reduce_start %x on [dp] op sum : !spmd.pending<tensor<1024x1024xf32>> <>
+  %0 = aten.neg(%y) : tensor<1024x1024xf32> <>
+  %g = spmd.wait %h : tensor<1024x1024xf32> <>
+  %1 = aten.add.Tensor(%g, %z) : tensor<1024x1024xf32> <>
+  %2 = aten.add.Tensor(%0, %1) : tensor<1024x1024xf32> <>
+  return %2 : tensor<1024x1024xf32>
+}
+"""
+
+
+def test_a_value_is_exposed_as_it_is_sent_or_as_it_has_no_time_to_be_sent() -> None:
+    module = spmdir.parse(ONE_BESIDE_IT)
+    function = main_function(module)
+    program, units = rank_program(function, mesh(module), as_pipeline(None).rules, H100X8)
+    run = simulate(program)
+    number = {argument: (argument.index, False) for argument in function.args}
+    metas = [TensorMeta((1024, 1024), F32)] * len(number)
+    x, y, z = exposed_parts(run, units, lambda value: number.get(value), metas, H100X8.intra_bandwidth)  # type: ignore
+    neg = run.last[1] - run.first[1]
+    transfer = program.tasks[0].transfer
+    assert transfer is not None
+    assert x == pytest.approx(1 - neg / transfer.seconds)
+    assert y == 1.0
+    assert z == UNSENT
 
 
 def decided(text: str, options: str) -> ModuleOp:

@@ -44,7 +44,7 @@ def exposed_parts(
         for value in written:
             made[value] = max(made[value], run.last[task])
         transfer = run.program.tasks[task].transfer
-        if transfer is not None and transfer.seconds and isinstance(ops[0], Collective):
+        if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
             for value in read:
                 parts[value].append(min(run.sent[task].exposed / transfer.seconds, 1.0))
     return tuple(
