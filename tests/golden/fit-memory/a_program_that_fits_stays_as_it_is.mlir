@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory
+// RUN: spmd-opt %s --localize --fit-memory --verify-spmd
 spmd.mesh @mesh <fsdp = 4>
 
 func.func @step(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},

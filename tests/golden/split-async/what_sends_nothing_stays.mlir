@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async
+// RUN: spmd-opt %s --localize --split-async --verify-spmd
 // A slice is local: each rank keeps a part of what it has.
 spmd.mesh @mesh <dp = 2>
 

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --split-matmul
+// RUN: spmd-opt %s --split-matmul --verify-spmd
 // A parameter can be gathered before, and its gradient is waited for by nothing.
 spmd.mesh @mesh <dp = 4>
 
