@@ -73,6 +73,6 @@ def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object
     if state is not None:
         sent.add(state)
     steps, types = zip(*members, strict=True)
-    may_join = len(steps) == 1 and op.spec.may_be_bucketed  # several are packed and unpacked anyway
+    may_join = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
     joining = joining_seconds(steps[0], types[0], mesh, topology) if may_join else 0.0
     return SentMessage(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology), joining)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from spmdir.schedule.memory import Memory, live_bytes
@@ -16,14 +18,17 @@ class Headroom:
 
     So whichever tasks came before their turn, there is memory for the rest, and no search can end where nothing fits.
 
+    Args:
+        live: what `live_bytes` finds, if it is known.
+
     Attributes:
         turn: the first task of the given order that has not run.
     """
 
-    def __init__(self, program: Program, limit: float):
+    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None):
         self.program, self.limit, self.turn = program, limit, 0
         self._memory = Memory(program)
-        self._live = np.array(live_bytes(program))
+        self._live = np.array(live_bytes(program) if live is None else live)
         self._run = [False] * len(program.tasks)
         kept = {*program.inputs, *program.outputs}
         self._readers: dict[int, list[int]] = {}

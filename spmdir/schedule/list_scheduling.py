@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 
 from spmdir.schedule.deadlines import LEAST, Deadlines
 from spmdir.schedule.headroom import Headroom
-from spmdir.schedule.memory import peak_bytes
+from spmdir.schedule.memory import live_bytes
 from spmdir.schedule.mobility import conflicts, settled
 from spmdir.schedule.program import Program, Transfer, in_order
 from spmdir.schedule.simulate import Links, simulate
@@ -34,10 +35,12 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
     given = tuple(range(len(program.tasks)))
     before = simulate(program)
     limit = before.peak_bytes if memory is None else memory
-    first = settled(program)
-    if peak_bytes(program, first) > limit:
-        first = given
-    found = tuple(first[at] for at in Listing(in_order(program, first), limit).run())
+    first, live = settled(program), before.live
+    if first != given:
+        live = live_bytes(program, first)
+        if max(live) > limit:
+            first, live = given, before.live
+    found = tuple(first[at] for at in Listing(in_order(program, first), limit, [live[at] for at in first]).run())
     after = simulate(program, found)
     fits = after.peak_bytes <= max(limit, before.peak_bytes)
     return found if fits and after.seconds < before.seconds else given
@@ -45,6 +48,9 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
 
 class Listing:
     """A list of tasks that grows, and what is ready to follow.
+
+    Args:
+        live: the most bytes that are live while each task runs in the given order, if that is known.
 
     Attributes:
         order: the tasks that are listed.
@@ -56,9 +62,9 @@ class Listing:
         under_way: stream → the starts whose transfers have not ended.
     """
 
-    def __init__(self, program: Program, limit: float):
+    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None):
         self.program, self.plan = program, Deadlines(program)
-        self.headroom, self.links = Headroom(program, limit), Links()
+        self.headroom, self.links = Headroom(program, limit, live), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0
         self.fills: dict[int, float] = {}

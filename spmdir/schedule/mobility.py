@@ -85,7 +85,7 @@ def conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int
     return [start for start, other in sent if other is not None and other.stream in own.excludes]
 
 
-def settled(program: Program) -> list[int]:
+def settled(program: Program) -> tuple[int, ...]:
     """Return the tasks in order, but those that only lead to results, through transfers and views, as early as they
     may be."""
     tasks = program.tasks
@@ -101,4 +101,4 @@ def settled(program: Program) -> list[int]:
     for at, task in enumerate(tasks):
         place.append(max([place[need] for need in task.needs], default=-1) if leads[at] and task.needs else at)
         after[place[at]].append(at)
-    return [at for found in after for at in found]
+    return tuple([at for found in after for at in found])

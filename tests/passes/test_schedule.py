@@ -16,6 +16,10 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.trusted import is_trusted
+from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
+from spmdir.schedule.simulate import Execution, simulate
 
 CONFIG = Config(layers=2, dim=16, heads=4, kv_heads=2, ffn=16, seq=4, batch=4, vocab=16)
 LOCAL = "propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
@@ -72,3 +76,19 @@ def test_each_collective_is_started_and_waited_for() -> None:
     assert not any(isinstance(op, ReshardOp) for op in ops)
     assert {op.IS_START for op in collectives if op.spec.may_be_async} == {True}
     assert len(collectives) == sum(isinstance(op, WaitOp) for op in ops)
+
+
+@pytest.mark.parametrize("topology", [H100X8, CPU_GLOO], ids=str)
+@pytest.mark.parametrize("plan", ["tp_fsdp", "fsdp"])
+def test_a_schedule_takes_no_longer_and_holds_no_more(plan: str, topology: Topology) -> None:
+    module, *_ = step(plan)
+
+    def run(passes: str) -> Execution:
+        found = spmdir.run_passes(copied(module), passes)
+        return simulate(rank_program(ir.main_function(found), ir.mesh(found), as_pipeline(None).rules, topology)[0])
+
+    before, bucketed = run("split-async"), run(f"bucket{{topology={topology}}}")
+    assert bucketed.peak_bytes <= before.peak_bytes
+    scheduled = run(f"schedule{{topology={topology} memory=none}}")
+    assert scheduled.peak_bytes <= before.peak_bytes
+    assert scheduled.seconds < before.seconds
