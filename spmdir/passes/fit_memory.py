@@ -56,7 +56,7 @@ class FitMemoryPass(LocalPass):
             return
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
         fitted = fit(program, machine.memory, list(map(may_repeat, units)))
-        if fitted.peak > machine.memory and self.budget != "least":
+        if 0 < machine.memory < fitted.peak:  # 0 asks for the least
             raise _over_budget(fitted, machine.memory, function)
         for added in fitted.rounds:
             units = repeat(function, program, units, added)

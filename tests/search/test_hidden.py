@@ -150,3 +150,8 @@ def test_steps_of_random_programs_are_no_longer_than_without(program: Program) -
         assume(False)
         raise
     assert step(decided(program.text, "memory=none overlap=schedule")) <= plain
+
+
+@pytest.mark.parametrize("overlap", ["none", "schedule"])
+def test_a_program_that_is_decided_for_the_least_memory_can_be_scheduled(overlap: str) -> None:
+    assert step(decided(HIDDEN, f"memory=least overlap={overlap}")) > 0
