@@ -131,6 +131,12 @@ class Collective(SpmdOp):
         return self._argument(STREAM.argument)
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether it gives the same bits of the same operand, in any company: it keeps no states, and does no sums over
+        ranks, whose terms may come in another order."""
+        return self.spec.traffic is not None and (self.spec.is_local or self.reduction is None)
+
+    @property
     def may_take_several(self) -> bool:
         return self.spec.may_be_bucketed
 

@@ -2,10 +2,13 @@
 
     %silu.again = aten.silu(%mm) : tensor<4x8xf32> <> attributes {spmd.recomputes = "silu"}
 
-The name is that of the first result of the op whose work is repeated.
+The name is that of the first result of the op whose work is repeated. A collective that only moves data gives the same
+in a bucket as alone, and waited for as at once; so the note holds, whatever became of either.
 """
 
 from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
@@ -13,9 +16,11 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import ShardingError, did_you_mean
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
 
 RECOMPUTES = "spmd.recomputes"
 """The attribute of an op whose results are those of an earlier one."""
@@ -30,14 +35,17 @@ def check_recomputations(function: FuncOp) -> None:
     """Raise ShardingError, located, unless each op that is said to repeat another one gives the same values.
 
     It is the same op with the same arguments and shardings, draws no random numbers, and takes the same operands or
-    what repeats their work.
+    what repeats their work; or it moves the same data as one member of a collective.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):
         return
-    named: dict[str, ValueOp] = {}
+    named: dict[str, tuple[ValueOp, SSAValue]] = {}
     original: dict[SSAValue, SSAValue] = {}
+    moved: dict[Hashable, SSAValue] = {}
     for op in ops:
+        for result, move in _moves(op, original):
+            original[result] = moved.setdefault(move, result)
         note = op.attributes.get(RECOMPUTES)
         if note is not None:
             name = note.data if isinstance(note, StringAttr) else str(note)
@@ -47,16 +55,32 @@ def check_recomputations(function: FuncOp) -> None:
                     + did_you_mean(name, named),
                     location_of(op),
                 )
-            if difference := _difference(op, named[name], original):
-                raise ShardingError(
-                    f"'{op.name}' does not repeat the work of %{name}: {difference}; drop {RECOMPUTES}, or take the op "
-                    "as it is there",
-                    location_of(op),
-                )
-            for result, its in zip(op.results, named[name].results, strict=True):
-                original[result] = original.get(its, its)
-        if op.results:
-            named.setdefault(text_name(op.results[0]).removeprefix("%"), op)
+            other, value = named[name]
+            if original.get(op.results[0], op.results[0]) != original.get(value, value):
+                if difference := _difference(op, other, original):
+                    raise ShardingError(
+                        f"'{op.name}' does not repeat the work of %{name}: {difference}; drop {RECOMPUTES}, or take "
+                        "the op as it is there",
+                        location_of(op),
+                    )
+                for result, its in zip(op.results, other.results, strict=True):
+                    original[result] = original.get(its, its)
+        for result in op.results if isinstance(op, (Collective, WaitOp)) else op.results[:1]:
+            named.setdefault(text_name(result).removeprefix("%"), (op, result))
+
+
+def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:
+    """Yield each tensor that a collective gives which may repeat, at once or after a wait, with what it is.
+
+    Args:
+        original: recomputed value → the value that it is equal to.
+    """
+    made = op.operands[0].owner if isinstance(op, WaitOp) else op
+    if not isinstance(made, Collective) or made.IS_START is not isinstance(op, WaitOp) or not made.may_repeat:
+        return
+    for index, (value, result) in enumerate(zip(made.operands, op.results, strict=True)):
+        given = tuple(sorted(made.given(index).items()))
+        yield result, (made.spec.name, given, original.get(value, value), result.type, sharding_of(result))
 
 
 def _difference(op: ValueOp, other: ValueOp, original: dict[SSAValue, SSAValue]) -> str | None:

@@ -30,6 +30,7 @@ SCHEDULES = (
     "split-async,reorder{mode=simple memory=auto}",
     "bucket{memory=auto},split-async,reorder{memory=none}",
     "schedule{memory=auto}",
+    "schedule{memory=least}",
     "schedule{mode=simple memory=auto topology=cpu-gloo}",
 )
 

@@ -25,8 +25,7 @@ def may_repeat(unit: Unit) -> bool:
 
 def _gives_the_same(op: Operation) -> bool:
     if isinstance(op, Collective):
-        moves = op.spec.is_local or op.reduction is None
-        return moves and not op.IS_START and op.spec.traffic is not None
+        return op.may_repeat and not op.IS_START
     return is_side_effect_free(op) and not isinstance(op, WaitOp)
 
 

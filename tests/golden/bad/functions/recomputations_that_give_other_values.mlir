@@ -44,3 +44,39 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %6 = aten.mul.Tensor(%a, %3) : tensor<8xf32>
   return %6 : tensor<8xf32>
 }
+// -----
+// What a collective moves is the same in a bucket and alone, at once and after a wait.
+spmd.mesh @mesh <fsdp = 2>
+
+func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+             %y: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(1)>}) -> tensor<8x4xf32> {
+  %a.start, %b.start = spmd.all_gather_start %x, %y on [fsdp] dim [0, 1] : !spmd.pending<tensor<8x4xf32>> <>, !spmd.pending<tensor<4x8xf32>> <>
+  %a, %b = spmd.wait %a.start, %b.start : tensor<8x4xf32> <>, tensor<4x8xf32> <>
+  %t = aten.t(%b) : tensor<8x4xf32> <>
+  %b.again = spmd.all_gather %y on [fsdp] dim 1 : tensor<4x8xf32> <> attributes {spmd.recomputes = "b"}
+  %t.again = aten.t(%b.again) : tensor<8x4xf32> <> attributes {spmd.recomputes = "t"}
+  return %t.again : tensor<8x4xf32>
+}
+// -----
+spmd.mesh @mesh <fsdp = 2>
+
+func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
+             %y: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> tensor<4x8xf32> {
+  %a = spmd.all_gather %x on [fsdp] dim 0 : tensor<8x4xf32> <>
+  %b = spmd.all_gather %y on [fsdp] dim 0 : tensor<8x4xf32> <>
+  %t = aten.t(%a) : tensor<4x8xf32> <>
+  // expected-error@+1 {{its operands are neither the same nor recomputations of these}}
+  %t.again = aten.t(%b) : tensor<4x8xf32> <> attributes {spmd.recomputes = "t"}
+  return %t.again : tensor<4x8xf32>
+}
+// -----
+// A sum over ranks may add its terms in another order in a bucket.
+spmd.mesh @mesh <fsdp = 2>
+
+func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: P(sum)>},
+             %y: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: P(sum)>}) -> tensor<8x4xf32> {
+  %a, %b = spmd.all_reduce %x, %y on [fsdp] op sum : tensor<8x4xf32> <>, tensor<4xf32> <>
+  // expected-error@+1 {{'spmd.all_reduce' does not repeat the work of %a: its arguments, shardings or types are other ones}}
+  %a.again = spmd.all_reduce %x on [fsdp] op sum : tensor<8x4xf32> <> attributes {spmd.recomputes = "a"}
+  return %a.again : tensor<8x4xf32>
+}
