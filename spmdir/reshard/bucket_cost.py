@@ -11,7 +11,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.allocations import JOINED, is_copied_apart
 from spmdir.reshard.collective_spec import Sizes, Traffic
-from spmdir.reshard.cost import Terms, node_count, step_sizes, step_terms, terms
+from spmdir.reshard.cost import Terms, in_turn, node_count, step_sizes, step_terms, terms
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
@@ -27,7 +27,8 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     """Return what the time of a collective is made of that does one step, or several of one kind on the same axes.
 
     Several go as one message. Each is packed into it, which takes a kernel, after what it packs anyway. Sums are views
-    of what arrives; of others each result is copied out of it, which is what unpacks it.
+    of what arrives; of others each result is copied out of it, which is what unpacks it. A measured time is that of one
+    tensor, so the copies for several come on top of it.
 
     Args:
         metas: the global types of the tensors.
@@ -46,4 +47,13 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
         after, kernels = after + math.fsum(unpacked), kernels + sum(map(bool, unpacked))
     joint = attrs.evolve(traffic, packed=lambda _: before, copied=lambda _: before + after, kernels=lambda _: kernels)
     sizes = Sizes(each[0].group, source, target, chunk)
-    return terms(joint, sizes, node_count(steps[0].axes, mesh), topology)
+    found = terms(joint, sizes, node_count(steps[0].axes, mesh), topology)
+    if not found.measured:
+        return found
+    modelled = attrs.evolve(topology, costs=None)  # tables measure collectives of one tensor
+    both = collective_terms(steps, metas, mesh, modelled)
+    alone = in_turn(
+        [collective_terms((step,), (meta,), mesh, modelled) for step, meta in zip(steps, metas, strict=True)]
+    )
+    more = {name: max(0.0, getattr(both, name) - getattr(alone, name)) for name in ("copies", "launches", "packing")}
+    return attrs.evolve(found, **more)

@@ -72,7 +72,7 @@ class Terms:
         intra, inter: seconds that links within nodes, and those between nodes, are busy.
         copies, launches: seconds of local memory traffic and of kernels.
         packing: seconds of these before anything is sent.
-        measured: as in Cost; the time is then all that of links.
+        measured: as in Cost; the time is then that of links, and of latency as much as in the modelled time.
     """
 
     wire_bytes: float = 0.0
@@ -225,8 +225,10 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
         fixed, each = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
         found = topology.costs.collective(traffic.name, sizes.group, nodes, wire, lambda sent: fixed + each * sent)
         if found is not None:
-            busy = (0.0, found.seconds) if inter > intra else (found.seconds, 0.0)
-            return Terms(wire, 0.0, *busy, measured=found.place)
+            modelled = fixed + each * wire
+            share = found.seconds * latency / modelled if modelled else 0.0
+            busy = found.seconds - share
+            return Terms(wire, share, *((0.0, busy) if inter > intra else (busy, 0.0)), measured=found.place)
     before = traffic.packed(sizes)
     packing = 2 * before / topology.memory_bandwidth + topology.launch_latency if before else 0.0
     return Terms(wire, latency, intra, inter, copies, launches, packing)

@@ -25,6 +25,10 @@ from spmdir.schedule.simulate import Links, simulate
 IN_FLIGHT = 2
 """How many transfers of a stream are under way or queued before another one that can be hidden is started."""
 
+EARLY = (1.1, 20.0)
+"""How much longer than modelled a transfer may take and still be hidden, in the orders that are tried: what is sent as
+late as possible is held for the least time, what is sent early lets its user run before its turn."""
+
 
 def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
     """Return an order of the tasks that takes no longer than the given one.
@@ -32,18 +36,17 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
     Args:
         memory: bytes that the program may hold; as many as in the given order if None.
     """
-    given = tuple(range(len(program.tasks)))
     before = simulate(program)
-    limit = before.peak_bytes if memory is None else memory
+    limit = before.peak_bytes if memory is None else max(memory, before.peak_bytes)
     first, live = settled(program), before.live
-    if first != given:
+    if first != before.order:
         live = live_bytes(program, first)
         if max(live) > limit:
-            first, live = given, before.live
-    found = tuple(first[at] for at in Listing(in_order(program, first), limit, [live[at] for at in first]).run())
-    after = simulate(program, found)
-    fits = after.peak_bytes <= max(limit, before.peak_bytes)
-    return found if fits and after.seconds < before.seconds else given
+            first, live = before.order, before.live
+    start, live = in_order(program, first), [live[at] for at in first]
+    orders = [tuple(first[at] for at in Listing(start, limit, live, early).run()) for early in EARLY]
+    runs = [before, *(run for run in (simulate(program, order) for order in orders) if run.peak_bytes <= limit)]
+    return min(runs, key=lambda run: run.seconds).order
 
 
 class Listing:
@@ -51,6 +54,7 @@ class Listing:
 
     Args:
         live: the most bytes that are live while each task runs in the given order, if that is known.
+        early: as for Deadlines.
 
     Attributes:
         order: the tasks that are listed.
@@ -62,8 +66,8 @@ class Listing:
         under_way: stream → the starts whose transfers have not ended.
     """
 
-    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None):
-        self.program, self.plan = program, Deadlines(program)
+    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None, early: float = EARLY[0]):
+        self.program, self.plan = program, Deadlines(program, early)
         self.headroom, self.links = Headroom(program, limit, live), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0

@@ -104,7 +104,7 @@ STARTED = GATHER.replace(
 def test_a_wait_unpacks_what_its_start_sent() -> None:
     (whole,), (start, wait) = of_text(AT_ONCE).tasks, of_text(STARTED).tasks
     assert (whole.is_blocking, start.is_blocking, wait.waits) == (True, False, 0)
-    assert start.transfer == attrs.evolve(transfer(whole), stream="ahead")
+    assert start.transfer == attrs.evolve(transfer(whole), stream="ahead", joining=0.0)
     assert (start.seconds, wait.seconds) == (0.0, whole.seconds)
     assert whole.seconds == pytest.approx(2 * 2**20 / H100X8.memory_bandwidth + H100X8.launch_latency)
     assert simulate(of_text(AT_ONCE)).seconds == simulate(of_text(STARTED)).seconds
@@ -175,12 +175,27 @@ def test_the_cost_report_prices_a_bucket_as_the_one_message_that_it_is() -> None
     assert report.seconds == pytest.approx(transfer(task).seconds + task.seconds)  # type: ignore  # a Transfer
 
 
-def test_a_measured_collective_is_all_time_of_the_links() -> None:
+def test_a_measured_collective_has_latency_in_the_modelled_proportion() -> None:
     sent = 3 * 2**20
+    (modelled,) = of_text(AT_ONCE).tasks
+    by_model = transfer(modelled)
     table = parse_costs(f"all_gather 4 ranks {sent} bytes = 123e-6\n", "costs.txt")
     (task,) = of_text(AT_ONCE, attrs.evolve(H100X8, costs=table)).tasks
     found = transfer(task)
-    assert (found.fixed, found.intra, found.inter, task.seconds) == (0.0, 123e-6, 0.0, 0.0)  # type: ignore
+    share = by_model.fixed / (by_model.seconds + modelled.seconds)  # type: ignore  # a Transfer
+    assert found.fixed == pytest.approx(123e-6 * share)  # type: ignore
+    assert (found.seconds, task.seconds) == (pytest.approx(123e-6), 0.0)  # type: ignore
+
+
+def test_a_bucket_of_measured_collectives_is_packed_on_top() -> None:
+    apart, joint = bucket(*BUCKETS["all_gather"][:3])
+    table = parse_costs("all_gather 4 ranks 1 bytes = 50e-6\nall_gather 4 ranks 1000000 bytes = 80e-6\n", "costs.txt")
+    measured = attrs.evolve(H100X8, costs=table)
+    first, second = of_text(apart, measured).tasks
+    (both,) = of_text(joint, measured).tasks
+    assert both.seconds == of_text(joint).tasks[0].seconds  # a gather along dimension 0 alone copies nothing
+    assert first.transfer.joining > 0  # type: ignore
+    assert 0 < both.transfer.fixed < first.transfer.fixed + second.transfer.fixed  # type: ignore
 
 
 def test_a_local_form_is_one_task_that_waits_for_what_it_sends() -> None:
