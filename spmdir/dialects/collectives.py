@@ -313,7 +313,7 @@ class Collective(SpmdOp):
         for axis in self.axes:
             mesh.require(axis)
         self._check_pending()
-        self._check_stream()
+        self._check_stream(mesh)
         self._check_members()
         for index, (value, result) in enumerate(self.pairs):
             self._check_transition(index, value, result, mesh)
@@ -352,10 +352,12 @@ class Collective(SpmdOp):
                 f"takes tensors of element types {', '.join(map(str, found))}; a message has one: make a bucket of each"
             )
 
-    def _check_stream(self) -> None:
+    def _check_stream(self, mesh: Mesh) -> None:
         name = self.stream
         if name is not None and not (self.IS_START and isinstance(name, str) and name.isidentifier()):
             raise VerifyException(f"runs on stream {name!r}; expected a name, as in `stream prefetch`, and on a start")
+        if name in mesh.axis_names:
+            raise VerifyException(f"runs on stream '{name}', that of mesh axis '{name}'; expected another name")
 
     def _check_pending(self) -> None:
         """Raise VerifyException unless results that are pending are waited for, once, and no others are pending."""

@@ -33,3 +33,13 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}
   %3 = spmd.wait %1 : tensor<8xf32> <>
   return
 }
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+// Schedules and timelines would take it for the stream of the axis, which has other ranks.
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  // expected-error@+1 {{runs on stream 'tp', that of mesh axis 'tp'; expected another name}}
+  %0 = spmd.all_gather_start %x on [dp] dim 0 stream tp : !spmd.pending<tensor<8xf32>> <>
+  %1 = spmd.wait %0 : tensor<8xf32> <>
+  return
+}
