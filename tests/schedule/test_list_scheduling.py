@@ -26,3 +26,12 @@ def test_a_list_of_tasks_is_one_that_may_run_within_memory(program: Program, mor
     limit = peak_bytes(program) + more
     order = Listing(program, limit).run()
     check_order(program, order)
+    assert peak_bytes(program, order) <= limit
+
+
+@given(programs(are_async=True), st.integers(-20, 20))
+def test_an_order_holds_no_more_than_its_limit_or_what_the_given_one_holds(program: Program, more: int) -> None:
+    before = peak_bytes(program)
+    order = ordered(program, before + more)
+    assert peak_bytes(program, order) <= max(before, before + more)
+    assert simulate(program, order).seconds <= simulate(program).seconds
