@@ -122,10 +122,11 @@ class _Sites:
         """Yield the products of what is gathered that may stand in front of all other users."""
         users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
         first = min(map(self.place.__getitem__, users), default=0)
-        for user in (user for user in users if user in self.products and not is_split(user)):
-            makers = [value.owner for value in user.operands]
-            if all(isinstance(maker, Block) or self.place[maker] < first for maker in makers):
-                yield user  # type: ignore  # a torch op
+        for user in users:
+            if isinstance(user, AtenOp) and user in self.products and not is_split(user):
+                makers = [value.owner for value in user.operands]
+                if all(isinstance(maker, Block) or self.place[maker] < first for maker in makers):
+                    yield user
 
     def _added(self, value: SSAValue) -> tuple[AtenOp, ...]:
         """Return the products whose sum is `value`, with the ops that add them up; () if it is anything else."""

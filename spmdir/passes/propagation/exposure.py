@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective
-from spmdir.passes.scheduling.rank_program import Unit
+from spmdir.passes.scheduling.units import Unit
 from spmdir.schedule.simulate import Execution
 
 UNSENT = 0.5

@@ -36,6 +36,7 @@ from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.passes.scheduling.units import Unit
 from spmdir.passes.sent_messages import SentMessage, sent_message
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
@@ -45,9 +46,6 @@ from spmdir.schedule.memory import held_by
 from spmdir.schedule.program import Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.work import Work
-
-Unit = Sequence[Operation]
-"""Ops that are moved together: a local form, or one op."""
 
 _ABSENT = TensorMeta((), I1)
 """What stands for a result that an op is asked not to make."""

@@ -12,7 +12,7 @@ from xdsl.traits import is_side_effect_free
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import Names, distinguish
 from spmdir.dialects.recomputation import note_recomputation
-from spmdir.passes.scheduling.rank_program import Unit
+from spmdir.passes.scheduling.units import Unit
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import Repeat, order
 
