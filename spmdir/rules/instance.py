@@ -195,10 +195,15 @@ class RuleInstance:
         return all(is_finite(v, dtype) for v in numbers)
 
     @cached_property
+    def ignored_operands(self) -> frozenset[int]:
+        """Return the operands of which the op reads no element."""
+        return frozenset(i for c in self.active("ignores") for name in c.names for i in self.binding.operands(name))
+
+    @cached_property
     def ignored(self) -> frozenset[int]:
         """Return the factors of operands of which the op reads no element: results are replicated, whatever shards
         them."""
-        operands = {i for c in self.active("ignores") for name in c.names for i in self.binding.operands(name)}
+        operands = self.ignored_operands
         read = {f for i, dims in enumerate(self.operand_dims) if i not in operands for d in dims for f in d}
         return frozenset(f for i in operands for d in self.operand_dims[i] for f in d) - read
 

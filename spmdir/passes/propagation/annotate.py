@@ -9,6 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import R
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import sharding_attr, shardings_attr
 from spmdir.dialects.value_op import ValueOp
@@ -43,14 +44,15 @@ def annotate(
     """
     nested = nest(problem, solution.strategies, annotations, rules, solution.orders)
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
-    for node, maker, needed in zip(problem.nodes, makers, nested.needed, strict=True):
+    for node, maker, rule, needed in zip(problem.nodes, makers, rules, nested.needed, strict=True):
         made = [nested.made[value] for value in node.results]
         if isinstance(maker, int):
             decided["res_attrs"][maker] = needed[0]
         elif isinstance(maker, SSAValue):
             decided["arg_attrs"][maker.index] = made[0]  # type: ignore  # a block argument
         else:
-            _annotate_op(maker, made, needed, [nested.made[value] for value in node.operands])
+            known = [nested.made[value] for value in node.operands]
+            _annotate_op(maker, made, _without_unread(rule, made, needed, known) if rule else needed, known)
     for which, shardings in decided.items():
         _write(function, which, shardings)
     return compute_seconds(problem, solution.strategies, problem.mesh) + nested.seconds
@@ -63,6 +65,24 @@ def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Shardin
         op.properties["needs"] = shardings_attr(needs)
     else:
         op.properties.pop("needs", None)
+
+
+def _without_unread(
+    rule: OpRule, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]
+) -> list[Sharding]:
+    """Return `needed`, with partial values that the op does not read left partial: it need not wait for the reduction.
+
+    To the search both are the same where another user needs the reduction.
+    """
+    found = list(needed)
+    for index in rule.ignored_operands:
+        reduced = known[index]
+        for axis, _ in known[index].partial:
+            if all(sharding[axis] == R for sharding in (*made, *needed)):
+                reduced = reduced.replace(axis, R)
+        if reduced == needed[index]:
+            found[index] = known[index]
+    return found
 
 
 def user_annotations(function: FuncOp, maker: Maker, mesh: Mesh) -> list[Sharding]:
