@@ -62,6 +62,7 @@ class Listing:
         spent: the time that they keep the accelerator busy.
         fills: by the start that they lead to, the seconds of the tasks that are ready, each at most as long as the
             longest urgent transfer: a task fills one gap, however long it is.
+        filled: the sum of these.
         in_flight: start → its wait, until that is listed.
         under_way: stream → the starts whose transfers have not ended.
     """
@@ -71,7 +72,7 @@ class Listing:
         self.headroom, self.links = Headroom(program, limit, live), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0
-        self.fills: dict[int, float] = {}
+        self.fills, self.filled = dict[int, float](), 0.0
         self.in_flight: dict[int, int] = {}
         self.under_way: dict[str, list[int]] = {}
         self._missing = [len(set(task.needs)) for task in program.tasks]
@@ -186,8 +187,8 @@ class Listing:
     def _hides(self, task: int, start: int) -> bool:
         """Return whether `task` is to be kept for the time in which the transfer of `start`, or of the one that
         follows from it, is under way: what else is ready would not be enough."""
-        ahead = [start, self.plan.leads[start]]
-        kept = sum(seconds for to, seconds in self.fills.items() if to not in ahead)
+        ahead = {start, self.plan.leads[start]}
+        kept = self.filled - sum(self.fills.get(one, 0.0) for one in ahead)
         return kept - self._filled(task) < sum(self.plan.gap.get(one, 0.0) for one in ahead)
 
     def _filled(self, task: int) -> float:
@@ -241,12 +242,14 @@ class Listing:
             return
         start = plan.leads[task]
         self.fills[start] = self.fills.get(start, 0.0) + self._filled(task)
+        self.filled += self._filled(task)
         heapq.heappush(self._ready, task)
         if start < len(self.program.tasks):
             heapq.heappush(self._leading, (start, task))
 
     def _take(self, task: int) -> None:
         self.fills[self.plan.leads[task]] -= self._filled(task)
+        self.filled -= self._filled(task)
 
     def _drop_listed(self, heap: list[tuple[float, int]]) -> None:
         while heap and self.headroom.has_run(heap[0][1]):
