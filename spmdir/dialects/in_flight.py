@@ -19,6 +19,8 @@ from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import global_type
+from spmdir.reshard.cost import sends_anything
 
 
 @attrs.frozen
@@ -51,13 +53,23 @@ class Communicator:
 
 
 def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
-    """Return what a collective runs on, also one that rings and halos have; None for other ops."""
+    """Return what a collective runs on, also one that rings and halos have; None for other ops, and for a collective
+    that sends nothing."""
     if isinstance(op, Collective):
         axes = op.axes or op.step(mesh).axes
-        return None if op.spec.is_local else Communicator(mesh.merge(_ordered(axes, mesh)), op.stream)
+        return Communicator(mesh.merge(_ordered(axes, mesh)), op.stream) if _sends(op, mesh) else None
     if isinstance(op, (HaloExchangeOp, RotationOp)):
         return Communicator(mesh.merge(_ordered(op.axes, mesh)))
     return None
+
+
+def _sends(op: Collective, mesh: Mesh) -> bool:
+    if op.spec.is_local:
+        return False
+    metas = [global_type(value, mesh) for value, _ in op.pairs]
+    return any(
+        meta is None or sends_anything(step, meta.shape, mesh) for step, meta in zip(op.steps(mesh), metas, strict=True)
+    )
 
 
 def _ordered(axes: tuple[str, ...], mesh: Mesh) -> list[str]:

@@ -31,6 +31,22 @@ def note_recomputation(op: Operation, original: Operation) -> None:
     op.attributes[RECOMPUTES] = StringAttr(text_name(original.results[0]).removeprefix("%"))
 
 
+def originals(function: FuncOp) -> dict[Operation, SSAValue]:
+    """Return, of each op that is said to repeat another one, the value before it that it names, if there is one."""
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    if not any(RECOMPUTES in op.attributes for op in ops):
+        return {}
+    named: dict[str, SSAValue] = {}
+    found: dict[Operation, SSAValue] = {}
+    for op in ops:
+        note = op.attributes.get(RECOMPUTES)
+        if isinstance(note, StringAttr) and note.data in named:
+            found[op] = named[note.data]
+        for result in op.results if isinstance(op, (Collective, WaitOp)) else op.results[:1]:
+            named.setdefault(text_name(result).removeprefix("%"), result)
+    return found
+
+
 def check_recomputations(function: FuncOp) -> None:
     """Raise ShardingError, located, unless each op that is said to repeat another one gives the same values.
 
@@ -40,33 +56,35 @@ def check_recomputations(function: FuncOp) -> None:
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):
         return
-    named: dict[str, tuple[ValueOp, SSAValue]] = {}
+    values = originals(function)
     original: dict[SSAValue, SSAValue] = {}
     moved: dict[Hashable, SSAValue] = {}
     for op in ops:
         for result, move in _moves(op, original):
             original[result] = moved.setdefault(move, result)
         note = op.attributes.get(RECOMPUTES)
-        if note is not None:
-            name = note.data if isinstance(note, StringAttr) else str(note)
-            if name not in named:
-                raise ShardingError(
-                    f"{RECOMPUTES} is {note}; expected the name of the first result of an op before"
-                    + did_you_mean(name, named),
-                    location_of(op),
-                )
-            other, value = named[name]
-            if original.get(op.results[0], op.results[0]) != original.get(value, value):
-                if difference := _difference(op, other, original):
-                    raise ShardingError(
-                        f"'{op.name}' does not repeat the work of %{name}: {difference}; drop {RECOMPUTES}, or take "
-                        "the op as it is there",
-                        location_of(op),
-                    )
-                for result, its in zip(op.results, other.results, strict=True):
-                    original[result] = original.get(its, its)
-        for result in op.results if isinstance(op, (Collective, WaitOp)) else op.results[:1]:
-            named.setdefault(text_name(result).removeprefix("%"), (op, result))
+        if note is None:
+            continue
+        name = note.data if isinstance(note, StringAttr) else str(note)
+        if op not in values:
+            names = [text_name(other.results[0]).removeprefix("%") for other in ops[: ops.index(op)] if other.results]
+            raise ShardingError(
+                f"{RECOMPUTES} is {note}; expected the name of the first result of an op before"
+                + did_you_mean(name, names),
+                location_of(op),
+            )
+        value, other = values[op], values[op].owner
+        if original.get(op.results[0], op.results[0]) == original.get(value, value):
+            continue
+        assert isinstance(other, Operation)  # values of ops are named
+        if difference := _difference(op, other, original):
+            raise ShardingError(
+                f"'{op.name}' does not repeat the work of %{name}: {difference}; drop {RECOMPUTES}, or take the op as "
+                "it is there",
+                location_of(op),
+            )
+        for result, its in zip(op.results, other.results, strict=True):
+            original[result] = original.get(its, its)
 
 
 def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:
@@ -83,7 +101,7 @@ def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SS
         yield result, (made.spec.name, given, original.get(value, value), result.type, sharding_of(result))
 
 
-def _difference(op: ValueOp, other: ValueOp, original: dict[SSAValue, SSAValue]) -> str | None:
+def _difference(op: Operation, other: Operation, original: dict[SSAValue, SSAValue]) -> str | None:
     """Return why `op` may give other values than `other`; None if it gives the same.
 
     Args:

@@ -99,6 +99,8 @@ class _Program:
             self.under_way[op] = way
             states = tuple(map(self._hold, op.results[len(op.pairs) :]))
             kept = [Stage(states, tuple(operands[len(op.pairs) :]))] if states else []
+            if isinstance(op, Collective) and not way.allocations.made:
+                kept.append(Stage((), tuple(operands)))  # its result is a view
             return [*kept, *self._made(way, op)]
         if isinstance(op, WaitOp):
             way = self.under_way[op.start]

@@ -70,7 +70,7 @@ def fit(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
 def _rounds(program: Program, budget: float, repeatable: Sequence[bool]) -> Fitted:
     """Return what several rounds bring, until the program fits or little more is freed."""
     found = Fitted((), program, peak_bytes(program))
-    while found.peak > budget and len(found.rounds) < ROUNDS:
+    while program.tasks and found.peak > budget and len(found.rounds) < ROUNDS:
         made = _next_round(found.program, budget, repeatable)
         if found.peak - made.peak < PROGRESS * (found.peak - budget):
             break

@@ -28,6 +28,7 @@ from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 from spmdir.dialects.in_flight import communicator
 from spmdir.dialects.names import text_name
+from spmdir.dialects.recomputation import originals
 from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
@@ -54,7 +55,8 @@ _ABSENT = TensorMeta((), I1)
 def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[Program, tuple[Unit, ...]]:
     """Return the tasks of a localized function, and the ops that each of them is.
 
-    A task with effects, as one that draws random numbers, needs the one before it.
+    A task with effects, as one that draws random numbers, needs the one before it, and one that repeats another one
+    needs that, which has to be before it; but a collective does not that may be joined with others, beside that one.
 
     Raises:
         ShardingError: the note of a local form is malformed; located.
@@ -73,12 +75,14 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         memory.stages[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.stages[op]]
         for _, ops in forms
     ]
+    repeated = {op: value for op, value in originals(function).items() if not _may_be_joined(op)}
     effects = [at for at, (_, ops) in enumerate(forms) if not all(map(is_side_effect_free, ops))]
     effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
     tasks = []
     for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
         name, op = _name(note, ops)
         needs = {task_of[owner] for one in ops for operand in one.operands if (owner := operand.owner) in task_of}
+        needs.update(task_of[first.owner] for one in ops if (first := repeated.get(one)) is not None)
         needs.discard(at)
         if at in effect_before:
             needs.add(effect_before[at])
@@ -88,6 +92,10 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
+
+
+def _may_be_joined(op: Operation) -> bool:
+    return isinstance(op, Collective) and op.spec.may_be_bucketed
 
 
 def _name(note: Note | None, ops: Unit) -> tuple[str, str]:

@@ -81,3 +81,10 @@ def test_what_localize_made_and_fit_memory_changed_needs_no_check(case: Case) ->
     assert is_trusted(ir.main_function(module))
     spmdir.run_passes(module, f"fit-memory{{budget={int(0.7 * case.peak)}}}")
     assert is_trusted(ir.main_function(module))
+
+
+def test_a_program_without_ops_holds_what_it_holds() -> None:
+    shards = "{spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}"
+    text = f"func.func @f(%x: tensor<8xf32> {shards}) -> (tensor<8xf32> {shards}) {{ return %x : tensor<8xf32> }}"
+    with pytest.raises(spmdir.SpmdirError, match="a rank holds 16 B at once, before the first op"):
+        spmdir.run_passes(spmdir.parse(f"spmd.mesh @mesh <dp = 2>\n{text}"), "localize,fit-memory{budget=8}")

@@ -266,3 +266,14 @@ def test_what_joining_costs_is_what_a_bucket_of_two_takes_more_than_both_alone()
     assert joining > 0
     assert both.seconds == pytest.approx(math.fsum(task.seconds for task in alone) + joining)
     assert both.transfer is not None and both.transfer.joining == 0
+
+
+def test_a_slice_that_is_a_view_reads_what_it_is_a_view_of() -> None:
+    program = of_text(f"""
+func.func @f(%x: tensor<8x4xf32> {sharding("")}) -> (tensor<8x4xf32> {sharding("tp: S(0)")}) {{
+  %0 = aten.neg(%x) : tensor<8x4xf32> <>
+  %1 = spmd.slice %0 on [tp] dim 0 : tensor<8x4xf32> <tp: S(0)>
+  return %1 : tensor<8x4xf32>
+}}""")
+    made, view = program.tasks
+    assert (view.makes, view.reads) == ((), made.makes)
