@@ -56,7 +56,7 @@ def _share(program: Program) -> float:
     return min(1.0, sent / spent) if spent else 1.0
 
 
-@attrs.define
+@attrs.frozen
 class _Bucket:
     """Items that are merged.
 
@@ -65,15 +65,20 @@ class _Bucket:
         first, last: the places between which they can be one.
         fixed, busy: the seconds of their latency, and those in which links are busy.
         saved: the seconds of latency that the merging saves, less those of the copies that it takes.
+        bytes: of what the members send and receive.
+        takes, frees: bytes by which more and fewer are live after a member than before, summed over the members.
     """
 
-    members: list[int]
+    members: tuple[int, ...]
     wanted: int
     first: int
     last: int
     fixed: float
     busy: float
     saved: float
+    bytes: float
+    takes: float
+    frees: float
 
     @property
     def place(self) -> int:
@@ -113,7 +118,7 @@ class _Merging:
         """Return the items, those that are merged as one, where it stands."""
         buckets: dict[int, list[_Bucket]] = {}
         for bucket in self._buckets():
-            if bucket.members != [bucket.place]:
+            if bucket.members != (bucket.place,):
                 buckets.setdefault(bucket.place, []).append(bucket)
         merged = {member for found in buckets.values() for bucket in found for member in bucket.members}
         done: set[int] = set()
@@ -177,23 +182,24 @@ class _Merging:
         for place in sorted(self.members, key=wanted.__getitem__):
             transfer = self.program.tasks[self.old[place][0]].transfer
             assert transfer is not None
-            busy = max(transfer.intra, transfer.inter)
-            one = _Bucket([place], wanted[place], first[place], last[place], transfer.fixed, busy, -transfer.joining)
+            times = transfer.fixed, max(transfer.intra, transfer.inter), -transfer.joining
+            growth = float(self.growth[place])
+            held = self._moved(place), max(0.0, growth), max(0.0, -growth)
+            one = _Bucket((place,), wanted[place], first[place], last[place], *times, *held)
             hides = self._window(one.first, one.last) >= one.seconds
             bucket = opened.get(hides)
-            if bucket is not None and self._joins(bucket, one, points[hides] if hides else None):
-                continue
-            if bucket is not None:
+            both = None if bucket is None else self._joined(bucket, one, points[hides] if hides else None)
+            if bucket is not None and both is None:
                 points[hides] = bucket.place
                 yield bucket
-            opened[hides] = one
+            opened[hides] = both or one
         yield from opened.values()
 
     def _window(self, first: int, last: int) -> float:
         return self.clock[last] - self.clock[first] if first <= last else 0.0
 
-    def _joins(self, bucket: _Bucket, one: _Bucket, since: int | None) -> bool:
-        """Take `one` into a bucket, if that is possible and of use.
+    def _joined(self, bucket: _Bucket, one: _Bucket, since: int | None) -> _Bucket | None:
+        """Return a bucket with `one` in it; None if that is not possible, or of no use.
 
         Args:
             since: the place of the bucket before, from which on a transfer can be hidden; None if none can be.
@@ -206,29 +212,25 @@ class _Merging:
             max(bucket.fixed, one.fixed),
             bucket.busy + one.busy,
             bucket.saved + one.saved + min(bucket.fixed, one.fixed) * (1.0 if since is None else self.worth),
+            bucket.bytes + one.bytes,
+            bucket.takes + one.takes,
+            bucket.frees + one.frees,
         )
         if both.saved <= max(0.0, bucket.saved) or both.first > both.last:
-            return False
+            return None
         if bucket.fixed <= LATENCY_SHARE * bucket.seconds:
-            return False
+            return None
         hidden = since is None or both.seconds <= self._window(max(both.first, since), both.last)
-        if not (hidden or one.busy <= one.fixed) or not self._fits(bucket, both):
-            return False
-        bucket.members, bucket.first, bucket.last = both.members, both.first, both.last
-        bucket.fixed, bucket.busy, bucket.saved = both.fixed, both.busy, both.saved
-        return True
+        return both if (hidden or one.busy <= one.fixed) and self._fits(bucket, one, both) else None
 
-    def _fits(self, bucket: _Bucket, both: _Bucket) -> bool:
+    def _fits(self, bucket: _Bucket, one: _Bucket, both: _Bucket) -> bool:
         """Return whether there is memory for `both` in the place of `bucket`, and if so, count it as held."""
-        before, at = bucket.place, both.place
-        low = min(before, *both.members, at)
-        high = max(before, *both.members, at)
+        at, came = both.place, (bucket.place, one.members[0])
+        low, high = min(at, *came), max(at, *came)
         held = self.live[low : high + 1].copy()
-        for member in both.members:
-            came = before if member in bucket.members else member
-            held[min(at, came) - low : max(at, came) - low] += max(0.0, self.growth[member] * (1 if at < came else -1))
-        packed = sum(self._moved(member) for member in both.members)
-        if max(held.max(), held[at - low] + packed) > self.limit:
+        for part, before in zip((bucket, one), came, strict=True):
+            held[min(at, before) - low : max(at, before) - low] += part.takes if at < before else part.frees
+        if max(held.max(), held[at - low] + both.bytes) > self.limit:
             return False
         self.live[low : high + 1] = held
         return True
