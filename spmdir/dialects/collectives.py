@@ -29,6 +29,7 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
+from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
@@ -286,8 +287,8 @@ class Collective(SpmdOp):
                     )
 
     def _lacking(self) -> str:
-        which = "operand" if self.source is None else "result"
-        return f"found none on the {which}, write it behind its type: `<dp: S(0)>`"
+        which, value = ("operand", self.operands[0]) if self.source is None else ("result", self.results[0])
+        return f"found none on the {which} {text_name(value)}, write it behind its own type: `tensor<8xf32> <dp: S(0)>`"
 
     def given(self, index: int) -> dict[str, Any]:
         """Return the arguments that the transition of member `index` has."""
