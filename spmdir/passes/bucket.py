@@ -16,6 +16,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.names import take_name
+from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.pipeline import as_pipeline
@@ -65,7 +66,8 @@ def _key(op: Operation, mesh: Mesh) -> Hashable | None:
     meta = meta_of(op.operands[0].type)
     if meta is None or any(sharding is None or sharding.is_inexact for sharding in held):
         return None
-    return op.name, op.axes, meta.dtype, op.reduction
+    # What is gathered again is not held meanwhile, so it is in no message with what is gathered the first time.
+    return op.name, op.axes, meta.dtype, op.reduction, RECOMPUTES in op.attributes
 
 
 class _Places:
