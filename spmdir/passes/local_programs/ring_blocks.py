@@ -39,6 +39,8 @@ def _join(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
     call = Call(op.name, tuple(filter(None, [global_type(value, mesh)])), (), (global_type(result, mesh),))
     arguments = (("axes", op.axes), ("dim", op.dim))
     new: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
+    if op.of is not None:
+        new.properties["of"] = op.of
     new.attributes[NOTE] = note(op, call, [sharding_of(value)], places_among([new], [value], new.results))
     Rewriter.insert_op(new, InsertPoint.before(op))
     take_name(new.results[0], result)
