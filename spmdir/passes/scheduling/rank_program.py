@@ -75,7 +75,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         memory.stages[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.stages[op]]
         for _, ops in forms
     ]
-    repeated = {op: value for op, value in originals(function).items() if not _may_be_joined(op)}
+    repeated = originals(function)
     effects = [at for at, (_, ops) in enumerate(forms) if not all(map(is_side_effect_free, ops))]
     effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
     tasks = []
@@ -92,10 +92,6 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
-
-
-def _may_be_joined(op: Operation) -> bool:
-    return isinstance(op, Collective) and op.spec.may_be_bucketed
 
 
 def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
