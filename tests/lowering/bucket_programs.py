@@ -82,4 +82,4 @@ def buckets(mesh: Mesh, kind: str, dtype: str, ops: tuple[str, ...], count: int)
     for number in range(count):
         some = chosen.choices(chosen.choice(list(alike.values())), k=chosen.randint(1, 5))
         axes = sorted(_AXES.findall(some[0].clauses)[0].split(", "))
-        yield Bucket(tuple(some), is_async=number % 3 > 0, stream="_".join(axes) if number % 3 == 2 else None)
+        yield Bucket(tuple(some), is_async=number % 3 > 0, stream="_".join(["on", *axes]) if number % 3 == 2 else None)
