@@ -23,7 +23,7 @@ class Deadlines:
     """What is known of the tasks before they are listed.
 
     Args:
-        early: how much longer than modelled a transfer may take and still be hidden.
+        slack: how many times as long as modelled a transfer may take and still be hidden.
 
     Attributes:
         users: by task, those that need it.
@@ -37,9 +37,9 @@ class Deadlines:
         leads: by task, the first urgent start that depends on it; the number of tasks if there is none.
     """
 
-    def __init__(self, program: Program, early: float):
+    def __init__(self, program: Program, slack: float):
         tasks = self.tasks = program.tasks
-        self._factor = early
+        self._slack = slack
         needs = [task.needs for task in tasks]
         self.users = users(needs)
         self.waits = {task.waits: at for at, task in enumerate(tasks) if task.waits is not None}
@@ -107,11 +107,11 @@ class Deadlines:
             if until == math.inf:
                 self.early.add(at)
             if at in self.early:
-                self.due[at] = latest[at] - (self._factor - 1) * transfer.seconds
+                self.due[at] = latest[at] - (self._slack - 1) * transfer.seconds
                 continue
             until = min([until, *(free.get(stream, until) for stream in (transfer.stream, *transfer.excludes))])
             busy = [urgent[name] for name in (*_resources(transfer), *transfer.excludes) if name in urgent]
-            latest[at] = self._slot(self._factor * transfer.seconds, self._done[at], until, busy)
+            latest[at] = self._slot(self._slack * transfer.seconds, self._done[at], until, busy)
             self.due[at] = free[transfer.stream] = latest[at]
 
     def _slot(self, seconds: float, earliest: float, until: float, busy: Sequence[Sequence[float]]) -> float:

@@ -5,6 +5,8 @@ sent at once, and what leads to it comes before what does not, as long as there 
 can be hidden is sent as late as it can be and still be hidden, but as soon as its stream is idle if less is held after
 it. While a transfer is waited for, whatever is ready runs, and what uses other links is sent.
 
+Of several such lists, which send what can be hidden late or early, the one that takes least time is the order.
+
 The given order bounds the memory: a task may only come before its turn if, were all that it overtook to follow in the
 given order, there would be memory for that at each of them.
 """
@@ -25,9 +27,9 @@ from spmdir.schedule.simulate import Links, simulate
 IN_FLIGHT = 2
 """How many transfers of a stream are under way or queued before another one that can be hidden is started."""
 
-EARLY = (1.1, 20.0)
-"""How much longer than modelled a transfer may take and still be hidden, in the orders that are tried: what is sent as
-late as possible is held for the least time, what is sent early lets its user run before its turn."""
+SLACKS = (1.1, 20.0)
+"""How many times as long as modelled a transfer may take and still be hidden, in the orders that are tried: what is
+sent as late as possible is held for the least time, what is sent early lets its user run before its turn."""
 
 
 def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
@@ -44,7 +46,7 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
         if max(live) > limit:
             first, live = before.order, before.live
     start, live = in_order(program, first), [live[at] for at in first]
-    orders = [tuple(first[at] for at in Listing(start, limit, live, early).run()) for early in EARLY]
+    orders = [tuple(first[at] for at in Listing(start, limit, live, slack).run()) for slack in SLACKS]
     runs = [before, *(run for run in (simulate(program, order) for order in orders) if run.peak_bytes <= limit)]
     return min(runs, key=lambda run: run.seconds).order
 
@@ -54,7 +56,7 @@ class Listing:
 
     Args:
         live: the most bytes that are live while each task runs in the given order, if that is known.
-        early: as for Deadlines.
+        slack: as for Deadlines.
 
     Attributes:
         order: the tasks that are listed.
@@ -67,8 +69,8 @@ class Listing:
         under_way: stream → the starts whose transfers have not ended.
     """
 
-    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None, early: float = EARLY[0]):
-        self.program, self.plan = program, Deadlines(program, early)
+    def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None, slack: float = SLACKS[0]):
+        self.program, self.plan = program, Deadlines(program, slack)
         self.headroom, self.links = Headroom(program, limit, live), Links()
         self.order: list[int] = []
         self.now, self.spent = 0.0, 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.schedule.list_scheduling import Listing, ordered
 from spmdir.schedule.memory import peak_bytes
-from spmdir.schedule.program import Program
+from spmdir.schedule.mobility import settled
+from spmdir.schedule.program import Program, in_order
 from spmdir.schedule.simulate import simulate
 from tests.schedule.orders import check_order
 from tests.schedule.programs import programs
@@ -35,3 +36,12 @@ def test_an_order_holds_no_more_than_its_limit_or_what_the_given_one_holds(progr
     order = ordered(program, before + more)
     assert peak_bytes(program, order) <= max(before, before + more)
     assert simulate(program, order).seconds <= simulate(program).seconds
+
+
+@settings(max_examples=400)
+@given(programs(are_async=True), st.sampled_from([1.1, 20.0]))
+def test_no_list_that_sends_late_or_early_takes_less_time_than_the_order(program: Program, slack: float) -> None:
+    limit, first = 2 * sum(buffer.bytes for buffer in program.buffers), settled(program)
+    listed = Listing(in_order(program, first), limit, slack=slack).run()
+    run = simulate(program, [first[at] for at in listed])
+    assert simulate(program, ordered(program, limit)).seconds <= run.seconds

@@ -56,7 +56,7 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
     """Return the tasks of a localized function, and the ops that each of them is.
 
     A task with effects, as one that draws random numbers, needs the one before it, and one that repeats another one
-    needs that, which has to be before it; but a collective does not that may be joined with others, beside that one.
+    needs that, which has to be before it.
 
     Raises:
         ShardingError: the note of a local form is malformed; located.
