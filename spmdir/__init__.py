@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.standard import parse_placement as parse_placement
     from spmdir.core.sharding import Sharding as Sharding
     from spmdir.core.sharding import ShardingLike as ShardingLike
+    from spmdir.core.sharding_plan import ShardingPlan as ShardingPlan
     from spmdir.core.tensor import TensorMeta as TensorMeta
     from spmdir.dialects.ir import parse as parse
     from spmdir.dialects.ir import print_ir as print_ir
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.lowering.emit import lower_to_fx as lower_to_fx
     from spmdir.passes.pipeline import Pipeline as Pipeline
     from spmdir.passes.pipeline import run_passes as run_passes
+    from spmdir.plans.resolve import sharding_plan as sharding_plan
     from spmdir.plugins import Plugin as Plugin
     from spmdir.plugins import load_plugin as load_plugin
     from spmdir.report.communication import CommReport as CommReport
@@ -79,6 +81,7 @@ _HOMES = {
     "ScheduleReport": "spmdir.report.schedule",
     "Sharding": "spmdir.core.sharding",
     "ShardingLike": "spmdir.core.sharding",
+    "ShardingPlan": "spmdir.core.sharding_plan",
     "SpmdirError": "spmdir.core.errors",
     "TensorMeta": "spmdir.core.tensor",
     "Topology": "spmdir.reshard.topology",
@@ -100,6 +103,7 @@ _HOMES = {
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes.pipeline",
     "schedule_report": "spmdir.report.schedule",
+    "sharding_plan": "spmdir.plans.resolve",
     "simulate": "spmdir.simulator.simulate",
     "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",

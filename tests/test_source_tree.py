@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ORDER = (
     "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "passes", "torch_interop",
-    "lowering", "simulator", "importer", "runtime", "report", "checking", "__init__", "tools",
+    "lowering", "simulator", "importer", "plans", "runtime", "report", "checking", "__init__", "tools",
     "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its names."""
@@ -50,7 +50,7 @@ SAME_CLASS = {
     "Collective": "the base of ops in dialects; a term of rewrites in passes",
     "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
-    "Layout": "the factors of a call's tensors in rules; strides in torch_interop",
+    "Layout": "of an activation in core; the factors of a call's tensors in rules; strides in torch_interop",
     "Program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "Reduction": "what partial placements reduce by in core; how one is emitted in lowering",
     "Result": "a node of the syntax of rules; a result of a program in runtime",

@@ -12,10 +12,11 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
-from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, SHARDINGS, accepts, instance
+from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, accepts, instance
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding, ShardingLike
+from spmdir.core.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
@@ -40,7 +41,6 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 
 
 @accepts(
-    shardings=SHARDINGS,
     out_shardings=OUT_SHARDINGS,
     example_inputs=instance(list, tuple, expected="a list of the graph's inputs").optional,
     fold_views=FLAG,
@@ -50,7 +50,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 def import_fx(
     source: fx.GraphModule | torch.export.ExportedProgram,
     mesh: Mesh,
-    shardings: Mapping[str, ShardingLike] | None = None,
+    shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
     out_shardings: Sequence[ShardingLike | None] | None = None,
     example_inputs: Sequence[Any] | None = None,
     fold_views: bool = True,
@@ -66,8 +66,9 @@ def import_fx(
     Args:
         source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
-        shardings: input name, `"input:N"`, parameter FQN or glob → text, dict or DTensor placements. An axis that
-            a sharding does not name is replicated; an argument with no sharding is left to the compiler.
+        shardings: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
+            placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
+            compiler. Or a ShardingPlan, whose activations were constrained while the program was captured, or its text.
         out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input. Where it is None,
             gradients, updated parameters and mutations take their input's sharding (`updates`), others are open.
         example_inputs: what to run the graph on where its nodes carry no shapes.
@@ -89,8 +90,10 @@ def import_fx(
         >>> module = spmdir.import_fx(program, spmdir.Mesh({"tp": 4}), {"up.weight": "tp: S(0)"})
     """
     mesh = as_mesh(mesh)
+    plan = as_plan(shardings, mesh)
+    out_shardings = plan.out_shardings if out_shardings is None else out_shardings
     program = _read(source, example_inputs)
-    module, decomposes_nothing = _module(program, mesh, shardings, out_shardings, missing_rule)
+    module, decomposes_nothing = _module(program, mesh, plan, out_shardings, missing_rule)
     original = run_original(source, program, example_inputs) if check else None
     if original:
         whole = source if isinstance(source, fx.GraphModule) else source.graph_module
@@ -107,7 +110,7 @@ def import_fx(
 def _module(
     program: Program,
     mesh: Mesh,
-    shardings: Mapping[str, ShardingLike] | None,
+    plan: ShardingPlan,
     out_shardings: Sequence[ShardingLike | None] | None,
     missing_rule: str,
 ) -> tuple[ModuleOp, bool]:
@@ -121,8 +124,8 @@ def _module(
         block = Block(arg_types=[type_of(meta) for meta in metas])
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
-        names, nodes = [a.names for a in arguments], [a.node.name for a in arguments]
-        given = input_shardings(shardings, names, nodes, _positions(program), metas, mesh)
+        names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
+        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh)
         wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
@@ -184,6 +187,12 @@ def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any
     copied = [entry for entry in program.inputs if entry.node in builder.mutations]
     pairs += [(Output(e.node, e.names, "mutation", e.names[0]), builder.mutations[e.node]) for e in copied]
     return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
+
+
+def _names(entry: Input) -> tuple[str, ...]:
+    """Return what plans may call an argument: a parameter goes by the name that it has in a step's state too."""
+    own = (f"parameters.{entry.names[0]}",) if entry.kind == "parameter" else ()
+    return (*entry.names, *own)
 
 
 def _value_name(entry: Input) -> str:

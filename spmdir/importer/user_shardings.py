@@ -14,6 +14,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 
 _POSITION = re.compile(r"input:([0-9]+)")
+_POSITIONS = re.compile(r"input:(?:\*|([0-9]+)-([0-9]+))")
 LIKE = "like:"
 
 SHOWN = 8
@@ -21,7 +22,7 @@ SHOWN = 8
 
 
 def input_shardings(
-    shardings: Mapping[str, ShardingLike] | None,
+    shardings: Mapping[str, ShardingLike | None] | None,
     names: Sequence[tuple[str, ...]],
     nodes: Sequence[str],
     positions: Sequence[int | None],
@@ -30,9 +31,10 @@ def input_shardings(
 ) -> list[Sharding | None]:
     """Return the sharding of each argument; None where it is left open.
 
-    A key is a name, `input:N`, or a glob over names; an exact key beats a glob, a later glob an earlier one. A
-    value of None leaves the argument open, against an earlier glob. A glob that shards leaves tensors
-    without dimensions alone if others match: an optimizer's counts of steps go by the names of parameters too.
+    A key is a name, `input:N`, or a glob: over names, `input:N-M` or `input:*`. An exact key beats a glob, a later
+    glob an earlier one. Of a sharding for a range of inputs each has what its dimensions allow. A value of None leaves
+    the argument open, against an earlier glob. Tensors without dimensions are left alone where others match: an
+    optimizer's counts of steps go by the names of parameters too.
 
     Args:
         names: what each argument is called, the best name first.
@@ -48,9 +50,10 @@ def input_shardings(
         found, exact = _find(key, names, nodes, positions)
         if not found:
             raise _unknown(key, names, nodes, positions)
-        for index in found if exact else _shardable(found, value, metas, mesh):
+        for index in _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
-                given[index] = (exact, _checked(value, metas[index], mesh, f"'{names[index][0]}'", key_location(key)))
+                own = _fitting(value, metas[index], mesh) if _POSITIONS.fullmatch(key) else value
+                given[index] = (exact, _checked(own, metas[index], mesh, f"'{names[index][0]}'", key_location(key)))
     return [sharding for _, sharding in given]
 
 
@@ -81,6 +84,10 @@ def _find(
     position = _POSITION.fullmatch(key)
     if position:
         return [i for i, p in enumerate(positions) if p == int(position[1])], True
+    several = _POSITIONS.fullmatch(key)
+    if several:
+        first, last = (int(several[1]), int(several[2])) if several[1] else (0, len(positions))
+        return [i for i, p in enumerate(positions) if p is not None and first <= p <= last], False
     for level in range(max(map(len, names), default=0)):
         found = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
         if found:
@@ -97,6 +104,14 @@ def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mes
         return found
     entries = as_sharding(value, mesh, metas[with_dimensions[0]].rank).entries
     return with_dimensions if any(isinstance(placement, ShardPlacement) for _, placement in entries) else found
+
+
+def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
+    """Return `value` without the placements of dimensions that a tensor does not have."""
+    if value is None:
+        return None
+    sharding = as_sharding(value, mesh)
+    return Sharding([(axis, p) for axis, p in sharding.entries if p.dim is None or p.dim < meta.rank], sharding.mesh)
 
 
 def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Location | None = None) -> Sharding | None:

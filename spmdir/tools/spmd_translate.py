@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from spmdir.core.errors import ParseError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
+from spmdir.core.sharding_plan import ShardingPlan, read_plan
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
-from spmdir.tools.plan_file import PlanFile, read_plan
 
 if TYPE_CHECKING:
     import torch
@@ -133,14 +133,12 @@ def import_pt2(
     from spmdir.importer.importer import import_fx
     from spmdir.importer.pt2_archive import load_pt2
 
-    plan = read_plan(*read_text(plan_path), mesh) if plan_path else PlanFile({}, None)
-    outputs = None if plan.out_shardings is None else list(plan.out_shardings)
+    plan = read_plan(*read_text(plan_path), mesh) if plan_path else ShardingPlan()
     program = load_pt2(path, trust)
     module = import_fx(
         program,
         mesh,
-        shardings=dict(plan.shardings),
-        out_shardings=outputs,
+        plan,
         missing_rule=missing_rule,
         check=check,
     )

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import parse_placement
 from spmdir.core.sharding import parse_sharding
+from spmdir.core.sharding_plan import read_plan
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
 from spmdir.tools.golden import read_golden
 from spmdir.tools.input_parts import SPLIT
-from spmdir.tools.plan_file import read_plan
 from tests.fuzz.batch import Kind, Wrong
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from spmdir.core import toml_text
 from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
-from spmdir.tools.plan_file import read_plan
+from spmdir.core.sharding_plan import read_plan
 
 MESH = Mesh({"dp": 2, "tp": 4})
 
@@ -44,7 +44,11 @@ def test_an_empty_plan_leaves_everything_open() -> None:
         ("[shardings]\nx = dp", "2:5", "Invalid value"),
         ("[shardings]\nx = 'dp: S(0)", "2:14", "Expected"),
         ("[shardings]\nx = 'a'\nx = 'b'", "3:8", "Cannot overwrite a value"),
-        ("[sharding]\nx = 'dp: S(0)'", "1:1", "a plan has no 'sharding'; it has out_shardings and shardings; did you"),
+        (
+            "[sharding]\nx = 'dp: S(0)'",
+            "1:1",
+            "a plan has no 'sharding'; it has keep, out_shardings",
+        ),
         ("shardings = 'dp: S(0)'", "1:1", "'shardings' is not a table"),
         ("out_shardings = 'dp: S(0)'", "1:1", "'out_shardings' is not a list"),
         ("[shardings]\n\nx = 'pp: S(0)'", "3:6", "axis 'pp' is not in mesh"),

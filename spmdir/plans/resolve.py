@@ -1,0 +1,55 @@
+"""Anything that people call a plan, and a model → the explicit plan that it stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from spmdir.core.arguments import accepts, instance
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding_plan import ShardingPlan, as_plan, is_plan_text, read_plan
+from spmdir.core.text_file import read_text_file
+from spmdir.plans.recipes import recipe_plan
+from spmdir.plans.styles import is_style, styles_plan
+
+PlanLike = Any
+"""A recipe, the text or path of a plan file, a dict of shardings and styles, a ShardingPlan, or None."""
+
+
+@accepts(model=instance(nn.Module, expected="a nn.Module"))
+def sharding_plan(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
+    """Return the explicit plan that `plan` stands for; its `str` is the text of a plan file.
+
+    Args:
+        plan: a recipe such as "fsdp*tp"; the text of a plan file, or a path that ends in .toml; a dict from names and
+            globs to shardings, to torch's ParallelStyles, or to the words of Hugging Face's `tp_plan`; a ShardingPlan;
+            or None, which leaves all to the search.
+        model: whose parameters and modules it names; values are not read.
+        mesh: a Mesh, or a torch DeviceMesh with names.
+
+    Raises:
+        SpmdirError: an unknown recipe, style, axis, parameter or module.
+
+    Example:
+        >>> print(spmdir.sharding_plan("fsdp*tp", model, spmdir.Mesh({"dp": 2, "tp": 2})))
+    """
+    return resolve(plan, model, mesh)
+
+
+def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
+    """Return what `sharding_plan` does, for the front ends."""
+    mesh = as_mesh(mesh)
+    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan):
+        path = os.fspath(plan)
+        return read_plan(read_text_file(path, f"the plan {path}"), path, mesh)
+    if isinstance(plan, str) and not is_plan_text(plan):
+        return recipe_plan(plan, model, mesh)
+    if isinstance(plan, Mapping) and any(map(is_style, plan.values())):
+        styles = {key: value for key, value in plan.items() if is_style(value)}
+        shardings = {key: value for key, value in plan.items() if not is_style(value)}
+        return styles_plan(styles, model, mesh).over(ShardingPlan(shardings))
+    return as_plan(plan, mesh)

@@ -1,0 +1,46 @@
+"""Which layers of a model are sharded by output and which by input features, where the user does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from spmdir.core.errors import ShardingError
+from spmdir.plans.module_names import modules_of
+
+COLWISE = {
+    *("q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"),
+    *("gate_proj", "up_proj", "gate", "up", "w1", "w3", "fc1", "wi", "wi_0", "wi_1", "c_fc", "lin1", "linear1"),
+}
+"""What linear layers are called whose output features belong to heads or to the inner width of an MLP."""
+
+ROWWISE = {
+    *("o_proj", "out_proj", "wo", "o"),
+    *("down_proj", "down", "w2", "fc2", "lin2", "linear2"),
+}
+"""What linear layers are called that take these."""
+
+
+def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
+    """Return module → style: the model's own `tp_plan`, as models of Hugging Face have, else by the names of layers.
+
+    Raises:
+        ShardingError: the model has neither.
+    """
+    own = getattr(model, "tp_plan", None)
+    if isinstance(own, Mapping) and own:
+        return own
+    found: dict[str, object] = {}
+    for name, module in modules_of(model).items():
+        last = name.rpartition(".")[2]
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
+            found |= dict.fromkeys([name] if last in COLWISE else [], "colwise")
+            found |= dict.fromkeys([name] if last in ROWWISE else [], "rowwise")
+    if not {"colwise", "rowwise"} <= set(found.values()):
+        raise ShardingError(
+            f"tp does not know the layers of {type(model).__name__}: it has no tp_plan, and no pair of linear layers "
+            'called as those of known models, such as up_proj and down_proj; name them: {"*.first": "colwise", '
+            '"*.second": "rowwise"}'
+        )
+    return found
