@@ -24,7 +24,7 @@ from spmdir.dialects.attributes import (
 from spmdir.dialects.values import function_attrs, global_type, signature_kind, signature_name
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
-FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state")
+FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep")
 """What the IR itself says about an argument or a result."""
 
 
@@ -32,6 +32,7 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
     "spmd.kind": ("parameter", "buffer", "input", "output", "mutation", "state"),
     "spmd.state": INITIAL,
+    "spmd.keep": (),
 }
 """Attribute that is a string → what it may be; () for anything."""
 
@@ -92,6 +93,9 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
     if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):
         expected = " or ".join(f'"{text}"' for text in texts) or "a string"
         raise VerifyException(f"{key} of {place} is {attribute}; expected {expected}")
+    if key == "spmd.keep" and mesh is not None:
+        for axis in attribute.data.split(","):
+            mesh.require(axis.strip())
     if key != "spmd.sharding":
         # A misspelt sharding would not be a sharding at all.
         if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):

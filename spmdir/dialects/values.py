@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import DictionaryAttr, StringAttr
 from xdsl.ir import Attribute, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
@@ -86,9 +87,17 @@ def signature_kind(function: Any, which: str, index: int) -> str:
 
 
 def signature_attrs(
-    name: str | None, kind: str, sharding: Sharding | None, argument: SSAValue | None = None
+    name: str | None,
+    kind: str,
+    sharding: Sharding | None,
+    argument: SSAValue | None = None,
+    keep: tuple[str, ...] = (),
 ) -> DictionaryAttr:
-    """Return the attributes of a result, or of an argument that does not say its name by itself."""
+    """Return the attributes of a result, or of an argument that does not say its name by itself.
+
+    Args:
+        keep: the axes along which the argument is used as it lies, if it is sharded along them.
+    """
     said: dict[str, Attribute] = {}
     # Of a name that ends in a number xDSL's own tools keep what stands before it.
     implied = argument is not None and name == name_of(argument) and not _NUMBERED.search(name or "")
@@ -98,4 +107,7 @@ def signature_attrs(
         said["spmd.kind"] = StringAttr(kind)
     if sharding is not None:
         said["spmd.sharding"] = sharding_attr(sharding)
+        kept = [axis for axis in keep if isinstance(sharding[axis], ShardPlacement)]
+        if kept:
+            said["spmd.keep"] = StringAttr(", ".join(kept))
     return DictionaryAttr(said)

@@ -136,7 +136,7 @@ def _module(
             Region(block),
             arg_attrs=ArrayAttr(
                 [
-                    signature_attrs(entry.names[0], entry.kind, sharding, value)
+                    signature_attrs(entry.names[0], entry.kind, sharding, value, plan.keep)
                     for value, entry, sharding in zip(block.args, arguments, given, strict=True)
                 ]
             ),

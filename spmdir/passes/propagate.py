@@ -227,6 +227,14 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
 
 
 def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
+    source = problem.nodes[error.node].source
+    if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept):
+        kept = ", ".join(f"<{sharding}>" for sharding in source.kept if sharding)
+        return ShardingError(
+            f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
+            "leave the axis out of `keep`, or shard the operand along another dimension",
+            location_of(maker),
+        )
     if isinstance(maker, AtenOp):
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(

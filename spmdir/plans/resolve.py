@@ -53,3 +53,19 @@ def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> Shardi
         shardings = {key: value for key, value in plan.items() if not is_style(value)}
         return styles_plan(styles, model, mesh).over(ShardingPlan(shardings))
     return as_plan(plan, mesh)
+
+
+def plan_for(plan: PlanLike, program: object, mesh: Mesh | DeviceMesh) -> tuple[ShardingPlan, nn.Module]:
+    """Return the explicit plan of what is to be captured, and the model whose modules it names.
+
+    Args:
+        program: a module, or a step that knows its module as `model`, as those of `training_step` do; of any other
+            function a plan can name arguments alone.
+
+    Raises:
+        SpmdirError: as of `sharding_plan`; the plan is about modules and `program` has none.
+    """
+    model = program if isinstance(program, nn.Module) else getattr(program, "model", None)
+    if isinstance(model, nn.Module):
+        return resolve(plan, model, mesh), model
+    return as_plan(plan, as_mesh(mesh)), nn.Module()

@@ -22,6 +22,8 @@ from spmdir.importer.importer import import_fx
 from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
 from spmdir.passes.finish import bound
 from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.plans.activations import constrained_activations
+from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.default_pipeline import running_pipeline
@@ -36,7 +38,7 @@ def parallelize(
     model: nn.Module | Callable[..., Any],
     example_args: Sequence[Any],
     mesh: Mesh | DeviceMesh,
-    shardings: Mapping[str, ShardingLike] | None = None,
+    shardings: PlanLike = None,
     *,
     out_shardings: Sequence[ShardingLike | None] | None = None,
     state: Any = None,
@@ -58,8 +60,9 @@ def parallelize(
             new_state)` of tensor ops, as `training_step` makes.
         example_args: positional arguments with global shapes; numbers among them become constants.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        shardings: as for `import_fx`; what is not named is left to the compiler. Leaves of the state are named by
-            their path, and `input:N` counts them before the arguments.
+        shardings: a plan, as for `sharding_plan`: a dict as for `import_fx`, a recipe such as "fsdp*tp", and others;
+            what is not named is left to the compiler. Leaves of the state are named by their path, and `input:N` counts
+            them before the arguments; `input:*` is all arguments. Recipes and styles of a step are about `step.model`.
         out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
         state: the pytree of tensors that a step begins with.
         device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
@@ -94,14 +97,16 @@ def parallelize(
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"sync_state": sync_state, "local_inputs": local_inputs}
         _check_world(mesh, device_mesh)
-        if isinstance(model, nn.Module) and state is None:
-            capture = capture_model(model, tuple(example_args), dynamic_shapes)
-        else:
-            capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
+        plan, planned = plan_for(shardings, model, mesh)
+        with constrained_activations(planned, plan):
+            if isinstance(model, nn.Module) and state is None:
+                capture = capture_model(model, tuple(example_args), dynamic_shapes)
+            else:
+                capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
+        plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
+        wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
         with pipeline.rules:
-            module = import_fx(
-                capture.program, mesh, shardings, capture.result_shardings(out_shardings), missing_rule=missing_rule
-            )
+            module = import_fx(capture.program, mesh, plan, wanted, missing_rule=missing_rule)
             run_passes(module, pipeline.through("propagate"))
             signature = read_signature(ir.main_function(module), capture)
             keep_shardings(ir.main_function(module), signature, local_inputs)

@@ -211,6 +211,7 @@ def training_step(
                 new[moment][name] = tensor
         return value.detach(), new
 
+    step.model = model  # pyright: ignore[reportFunctionMemberAccess]  # for plans that name its modules
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     state: State = {
         "parameters": parameters,

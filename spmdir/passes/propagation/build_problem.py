@@ -25,6 +25,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.propagation.annotate import Maker
+from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
 from spmdir.passes.type_check.type_check import rule_of
@@ -52,15 +53,22 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     makers: list[Maker] = []
     sources: dict[tuple[StrategySource, Work], StrategySource] = {}
     known: dict[object, OpStrategies] = {}
+    kept: dict[SSAValue, Sharding] = {}
 
     def op_strategies(op: AtenOp) -> OpStrategies:
-        key = op.call(), op.shardings
+        operands = tuple([kept.get(value) for value in op.tensors])
+        operands = operands if any(operands) else ()
+        key = op.call(), op.shardings, operands
         if key not in known:
-            made = _op_strategies(op, mesh, rules, double)
+            made = _op_strategies(op, mesh, rules, double, operands)
             if made.rule is None:
                 return made  # each such op is warned about
             known[key] = made
         return known[key]
+
+    def keep(value: SSAValue, sharding: Sharding | None) -> None:
+        if sharding is not None:
+            kept[value] = sharding
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
@@ -84,10 +92,14 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         meta = _meta(argument)
         source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
+        keep(argument, kept_argument(argument, mesh))
     double = any(meta.dtype in DOUBLE for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            add(op, op_strategies(op), op.tensors, op.results)
+            strategies = op_strategies(op)
+            add(op, strategies, op.tensors, op.results)
+            if kept:
+                keep(op.results[0], kept_result(op, strategies, kept, mesh))
         elif isinstance(op, ConstantOp):
             add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):
@@ -125,10 +137,12 @@ def _meta(value: SSAValue) -> TensorMeta:
     return meta
 
 
-def _op_strategies(op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool) -> OpStrategies:
+def _op_strategies(
+    op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool, kept: tuple[Sharding | None, ...]
+) -> OpStrategies:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    sizes = mesh.axes if any(op.shardings) else ()
-    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, double and narrow, (), sizes)
+    sizes = mesh.axes if any(op.shardings) or kept else ()
+    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, double and narrow, (), sizes, kept=kept)

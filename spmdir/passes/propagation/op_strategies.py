@@ -27,6 +27,7 @@ class OpStrategies:
         rule: the instantiated rule; compared by identity, since instantiation is memoised.
         operands: the number of operands.
         results: the user annotation of each result, None where there is none.
+        kept: the sharding in which each operand is to be used, open along axes that are not kept; () for none.
         work: what the unsharded op computes.
         keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
         parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
@@ -38,6 +39,7 @@ class OpStrategies:
     operands: int
     results: tuple[Sharding | None, ...]
     work: Work
+    kept: tuple[Sharding | None, ...] = attrs.field(default=(), kw_only=True)
     keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
@@ -50,13 +52,17 @@ class OpStrategies:
         return [sharding for sharding in self.results if sharding is not None]
 
     @property
+    def _asked(self) -> tuple[Sharding | None, ...]:
+        return self.results + self.kept
+
+    @property
     def majors(self) -> Mapping[int, Collection[int]]:
         return self.rule.majors if self.rule is not None else {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
             return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
-        key = (axis if any(self.results) or axis in self.parts else "", count, sharded.key)
+        key = (axis if any(self._asked) or axis in self.parts else "", count, sharded.key)
         if key not in self._known:
             self._known[key] = self._strategies(self.rule, axis, count, sharded)
         return self._known[key]
@@ -87,16 +93,17 @@ class OpStrategies:
         return ShardCounts({factor: self.rule.factors[factor].size for factor in sorted(factors)})
 
     def _giving(self, strategies: Sequence[Strategy], axis: str) -> Sequence[Strategy]:
-        """Return those of `strategies` whose results on `axis` agree with the user annotations."""
-        wanted = [(at, s[axis]) for at, s in enumerate(self.results) if s is not None and axis not in s.open_axes]
-        if not wanted:
+        """Return those of `strategies` that agree on `axis` with the user annotations and with what is kept."""
+        made, taken = _on_axis(self.results, axis), _on_axis(self.kept, axis)
+        if not made and not taken:
             return strategies
-        return [s for s in strategies if all(s.results[at] == placement for at, placement in wanted)]
+        fitting = [s for s in strategies if all(s.results[at] == placement for at, placement in made)]
+        return [s for s in fitting if all(s.operands[at] == placement for at, placement in taken)]
 
     def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
         """Return the number of shards of each factor by the axes other than `axis`, as far as user annotations tell."""
         beside: list[tuple[Strategy, int]] = []
-        named = [a for annotation in self.results if annotation for a, _ in annotation.entries]
+        named = [a for annotation in self._asked if annotation for a, _ in annotation.entries]
         others = [other for other in dict.fromkeys(named) if other != axis]
         sizes = dict(self.sizes)
         for _ in range(len(others)):
@@ -119,7 +126,9 @@ class OpStrategies:
     def on(self, mesh: Mesh) -> OpStrategies:
         """Return this source on a mesh that splits some axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
-        return attrs.evolve(self, results=results, parts=parts_of(mesh), sizes=mesh.axes if any(results) else ())
+        kept = tuple(sharding.refined(mesh) if sharding else None for sharding in self.kept)
+        sizes = mesh.axes if any(results) or any(kept) else ()
+        return attrs.evolve(self, results=results, kept=kept, parts=parts_of(mesh), sizes=sizes)
 
     def _strategy(self, strategy: Strategy, count: int) -> NodeStrategy:
         key = strategy, count
@@ -178,6 +187,11 @@ class OpStrategies:
         assert self.rule is not None
         reduced = self.rule.internal_reductions(factor)
         return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reduced)
+
+
+def _on_axis(shardings: Sequence[Sharding | None], axis: str) -> list[tuple[int, Placement]]:
+    """Return (index, placement on `axis`) of those of `shardings` that say one."""
+    return [(at, s[axis]) for at, s in enumerate(shardings) if s is not None and axis not in s.open_axes]
 
 
 def rules_of(problem: Problem) -> list[OpRule | None]:
