@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.reshard.topology import Topology as Topology
     from spmdir.rules.listing import strategies as strategies
     from spmdir.rules.rule_set import load_rules as load_rules
+    from spmdir.runtime.checkpoint import load_checkpoint as load_checkpoint
+    from spmdir.runtime.checkpoint import save_checkpoint as save_checkpoint
     from spmdir.runtime.parallel import Parallel as Parallel
     from spmdir.runtime.parallelize import parallelize as parallelize
     from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
@@ -92,6 +94,7 @@ _HOMES = {
     "comm_report": "spmdir.report.communication",
     "constrain": "spmdir.importer.constrain",
     "import_fx": "spmdir.importer.importer",
+    "load_checkpoint": "spmdir.runtime.checkpoint",
     "load_plugin": "spmdir.plugins",
     "load_rules": "spmdir.rules.rule_set",
     "lower_to_fx": "spmdir.lowering.emit",
@@ -102,6 +105,7 @@ _HOMES = {
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes.pipeline",
+    "save_checkpoint": "spmdir.runtime.checkpoint",
     "schedule_report": "spmdir.report.schedule",
     "sharding_plan": "spmdir.plans.resolve",
     "simulate": "spmdir.simulator.simulate",

@@ -15,14 +15,14 @@ nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
-from spmdir.core.intervals import chunk
+from spmdir.core.intervals import Ranges, chunk
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement, parse_placement
 from spmdir.core.placement.standard import R, Shard
 
@@ -50,6 +50,10 @@ class Padded(Placement):
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
         return (*shape[: self.along], -(-shape[self.along] // count), *shape[self.along + 1 :]), dtype
+
+    def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges]:
+        start, own = chunk(shape[self.along], count, index)
+        return {self.along: ((start, start + own),)}
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         chunks = (chunk(tensor.shape[self.along], count, index) for index in range(count))

@@ -40,6 +40,10 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
         f"{ranks} begin with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
         "checkpoint on every rank, or give sync_state=True, which takes the first rank's"
     ),
+    "saved": lambda a, b, ranks: (
+        f"{ranks} save different values of '{_first_difference(a, b)}', of which a checkpoint keeps one; make them "
+        "equal, or save what differs under a name for each rank"
+    ),
 }
 """What ranks say of themselves, in the order of comparison → (one value, another, whose) → what is wrong."""
 

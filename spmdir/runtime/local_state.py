@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -14,31 +15,33 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Shard as S
-from spmdir.core.sharding import Sharding
+from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.lowering.process_groups import device_rank
+from spmdir.runtime.boxed_shard import BoxedShard
+from spmdir.runtime.boxes import held_boxes
 from spmdir.simulator.distribution import local_tensor
 
 
 @attrs.frozen(eq=False)
 class LocalShard:
-    """The shard of this rank of a tensor whose sharding DTensor has no placements for; it cannot be saved as it is.
+    """The shard of this rank of a tensor of which ranks do not hold elements; it cannot be saved as it is.
 
     Attributes:
         name: of the tensor in the state.
         tensor: the local shard.
         sharding: of the global tensor.
         shape: of the global tensor.
+        reason: why it cannot be saved.
     """
 
     name: str
     tensor: Tensor
     sharding: Sharding
     shape: tuple[int, ...]
+    reason: str
 
     def __reduce__(self) -> Any:
-        raise UnsupportedError(
-            f"'{self.name}' is laid out as <{self.sharding}>, for which DTensor has no placements, so a checkpoint of "
-            "it would lose the shards of other ranks; save state_dict(), which gathers it, or shard it by S(dim) alone"
-        )
+        raise UnsupportedError(f"'{self.name}' is laid out as <{self.sharding}>: {self.reason}")
 
 
 def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
@@ -56,14 +59,97 @@ def as_dtensor(
 ) -> DTensor | nn.Parameter | LocalShard:
     """Return this rank's shard of a tensor of global `shape` as a DTensor that shares its memory.
 
-    A parameter gives a parameter; what DTensor has no placements for gives a LocalShard.
+    A parameter gives a parameter. A shard that is none of torch.chunk is a `BoxedShard` inside; what are no elements of
+    the tensor give a LocalShard.
     """
-    placements = dtensor_placements(sharding, shape, mesh)
+    placements, local = dtensor_placements(sharding, shape, mesh), tensor.detach()
     if placements is None:
-        return LocalShard(name, tensor, sharding, shape)
-    strides = tuple(math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
-    shared = DTensor.from_local(tensor.detach(), device_mesh, placements, run_check=False, shape=shape, stride=strides)  # type: ignore
+        try:
+            boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
+        except UnsupportedError as error:
+            return LocalShard(name, tensor, sharding, shape, error.message)
+        placements, is_partition = _sharded_axes(sharding, shape, mesh)
+        local = BoxedShard(local, boxes, is_partition)
+    shared = laid_out(local, shape, device_mesh, placements)
     return nn.Parameter(shared, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shared
+
+
+def laid_out(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: Sequence[Any]) -> DTensor:
+    """Return the DTensor of global `shape` of which this rank holds `local`; nothing is compared between ranks."""
+    strides = tuple(math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
+    return DTensor.from_local(local, device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+def local_shard(tensor: DTensor) -> Tensor:
+    """Return what this rank holds of a DTensor, a plain tensor in its memory; gradients are laid out as the DTensor.
+
+    `DTensor.to_local` gives a `BoxedShard` where there is one, on which programs of ranks do not run.
+    """
+    return _ToLocal.apply(tensor)  # type: ignore[return-value]
+
+
+def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
+    """Return the DTensor of which this rank holds `local`, laid out as `tensor`."""
+    held: Any = tensor._local_tensor
+    if isinstance(held, BoxedShard):
+        local = BoxedShard(local, held.boxes, held.is_partition)
+    return laid_out(local, tensor.shape, tensor.device_mesh, tensor.placements)
+
+
+def checkpointable(name: str, tensor: DTensor) -> DTensor:
+    """Return a DTensor in the memory of `tensor` that torch.distributed.checkpoint saves and loads rightly.
+
+    It does so with shards of torch.chunk, nested in mesh order, and with a `BoxedShard`. It takes others for these: a
+    `_StridedShard` that is several blocks, an order of shards, shards of other sizes.
+
+    Raises:
+        UnsupportedError: it is a partial value, or this rank holds another shape than its placements say.
+    """
+    local: Any = tensor._local_tensor
+    if isinstance(local, BoxedShard):
+        return tensor
+    shape, device_mesh, order = tuple(tensor.shape), tensor.device_mesh, getattr(tensor._spec, "shard_order", None)
+    axes = [f"axis{index}" for index in range(device_mesh.ndim)]
+    mesh = Mesh(dict(zip(axes, device_mesh.mesh.shape, strict=True)))
+    sharding = as_sharding(list(tensor.placements), mesh, len(shape))
+    if order and not any(isinstance(placement, _StridedShard) for placement in tensor.placements):
+        sharding = Sharding([(axes[axis], S(entry.tensor_dim)) for entry in order for axis in entry.mesh_dims])
+    boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
+    expected = sharding.local_shape(shape, mesh, mesh.coordinate(device_rank(device_mesh)))
+    if expected != tuple(local.shape):
+        raise UnsupportedError(
+            f"'{name}' of shape {list(shape)} is laid out as {tensor.placements}, of which this rank holds "
+            f"{list(local.shape)}; expected {list(expected)}, as torch.chunk makes them"
+        )
+    return laid_out(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
+
+
+class _ToLocal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor) -> Tensor:  # type: ignore[override]
+        ctx.tensor = tensor.detach()
+        held: Any = tensor._local_tensor
+        held = held.shard if isinstance(held, BoxedShard) else held
+        return held.view_as(held)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> DTensor:  # type: ignore[override]
+        return like_shard(ctx.tensor, gradient)
+
+
+def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:
+    """Return DTensor placements that say which dimension each mesh axis shards, but not how, and whether the ranks of
+    these axes hold every element once."""
+    dims: dict[str, int] = {}
+    ranks: dict[str, int] = {}
+    for axis, placement in sharding.entries:
+        for dim in placement.held_ranges(shape, mesh.sizes[axis], 0) or ():
+            root = mesh.root_axis(axis)
+            dims.setdefault(root, dim)
+            ranks[root] = ranks.get(root, 1) * mesh.sizes[axis]
+    whole = all(ranks[axis] == mesh.sizes[axis] for axis in ranks)
+    placements = [Shard(dims[axis]) if axis in dims else Replicate() for axis in mesh.axis_names]
+    return placements, whole and not sharding.has_own_type
 
 
 def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[Any] | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import checkpoint
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
@@ -186,60 +183,6 @@ def effects(mesh: Mesh) -> dict[str, Any]:
     }
 
 
-class Odd(nn.Module):
-    """Sizes that four ranks cannot share evenly, and a count."""
-
-    def __init__(self, seed: int):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.up, self.down = nn.Linear(8, 7), nn.Linear(7, 8)
-        self.register_buffer("count", torch.tensor(float(seed)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.up(x)) * self.count
-
-
-ODD: list[tuple[dict[str, int], dict[str, object]]] = [
-    (
-        {"dp": 2, "tp": 2},
-        {"up.weight": "dp: S(0), tp: S(0)", "down.weight": "tp: S(0), dp: S(0)", "up.bias": "tp: S(0)"},
-    ),
-    ({"dp": 4, "tp": 1}, {"up.weight": "dp: S(0)", "down.weight": "dp: S(1)", "down.bias": "dp: S(0)"}),
-]
-"""Mesh and plan: of who saves, with uneven shards, nested in mesh order and against it, and of who loads."""
-
-
-def saved(mesh: Mesh) -> dict[str, Any]:
-    """A state that torch saves from one mesh and loads into another."""
-    folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    x = torch.ones(2, 8, dtype=torch.float64)
-    first, second = (
-        spmdir.parallelize(Odd(seed).double(), (x,), Mesh(axes), plan)
-        for seed, (axes, plan) in zip((1, 2), ODD, strict=True)
-    )
-    whole = {name: held.full_tensor() for name, held in first.state.items()}  # type: ignore
-    checkpoint.save({"model": first.state}, checkpoint_id=folder[0])
-    checkpoint.load({"model": second.state}, checkpoint_id=folder[0])
-    cyclic = spmdir.parallelize(Odd(1).double(), (x,), mesh, {"up.weight": "tp: Cyclic(1, 1)"})
-    try:
-        checkpoint.save({"model": cyclic.state}, checkpoint_id=folder[0] + "/cyclic")
-        unsaved = "no error"
-    except checkpoint.api.CheckpointException as error:
-        unsaved = str(error)
-    dist.barrier()
-    if dist.get_rank() == 0:
-        shutil.rmtree(folder[0])
-    return {
-        "kinds": {type(placement).__name__ for held in first.state.values() for placement in held.placements},  # type: ignore
-        "states": [whole, second.state_dict()],
-        "expected": dict(Odd(1).double().state_dict()),
-        "outputs": second(x),
-        "expected outputs": Odd(1).double()(x),
-        "unsaved": unsaved,
-    }
-
-
 def exported(mesh: Mesh, rank: int) -> dict[str, Any]:
     """`tensor_parallel` run by each group along tp, on inputs of its own."""
     model, ids, _ = transformer()
@@ -382,7 +325,6 @@ CASES: dict[str, Callable[[Mesh, int], Any]] = {
     "adamw": lambda mesh, rank: training(mesh, "adamw"),
     "sgd": lambda mesh, rank: training(mesh, "sgd"),
     "effects": lambda mesh, rank: effects(mesh),
-    "saved": lambda mesh, rank: saved(mesh),
     "exported": exported,
     "rejected": rejected,
 }

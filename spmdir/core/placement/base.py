@@ -8,7 +8,7 @@ methods alone, so this module needs no tensor library.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
@@ -162,6 +162,13 @@ class Placement:
         """Return whether tensors of element type `dtype` can have this placement."""
         return True
 
+    def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges] | None:
+        """Return dimension → the positions of it that rank `index` of `count` holds, in local order from its start on.
+
+        What follows them on the rank is padding. None where what ranks hold are not elements of the tensor of `shape`.
+        """
+        return {} if self.trait == "replicated" else None
+
     def edges(self) -> Iterable[Edge]:
         """Return the declared steps. A step to a placement or trait replaces the one that the trait implies."""
         return ()
@@ -246,6 +253,9 @@ class ShardPlacement(Placement):
     def local_types(self, shape: tuple[int, ...], dtype: DType, count: int) -> frozenset[LocalType]:
         lengths = shard_lengths(((self, count),), shape[self.dim])
         return frozenset(((*shape[: self.dim], own, *shape[self.dim + 1 :]), dtype) for own in lengths)
+
+    def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges]:
+        return {self.dim: self.ranges(shape[self.dim], count, index)}
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         size = tensor.shape[self.dim]

@@ -1,0 +1,120 @@
+"""A shard that is no single block of its tensor, as the local tensor of a DTensor.
+
+DTensor knows the shards that `torch.chunk` makes. Of others it says where they are by its local tensor, which
+`torch.distributed.checkpoint` asks in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.boxes import Box
+
+COPIES = frozenset({
+    "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",
+    "lift_fresh", "ones_like", "zero_", "zeros_like", "_to_copy",
+})  # fmt: skip
+"""Ops whose result has the elements of their operand at their places, or equal ones everywhere."""
+
+NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
+"""Reductions that DTensor finishes over the ranks; right where these hold every element once."""
+
+
+class BoxedShard(Tensor):
+    """What a rank holds of a tensor, with the boxes that it is made of; see `spmdir.runtime.boxes`.
+
+    Optimizers and other elementwise ops run on it, and their results are laid out alike. Ops that mix positions raise
+    an UnsupportedError: DTensor would take the shard for one of `torch.chunk`.
+
+    Attributes:
+        shard: the plain tensor.
+        boxes: where its parts are in the global tensor.
+        is_partition: whether the ranks along the axes that shard hold every element once, and nothing else.
+    """
+
+    shard: Tensor
+    boxes: tuple[Box, ...]
+    is_partition: bool
+
+    @staticmethod
+    def __new__(cls, shard: Tensor, boxes: Sequence[Box], is_partition: bool) -> BoxedShard:
+        made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, shard.shape, strides=shard.stride(), dtype=shard.dtype, device=shard.device
+        )
+        made.shard, made.boxes, made.is_partition = shard.detach(), tuple(boxes), is_partition
+        return made
+
+    def __repr__(self, **_: Any) -> str:
+        return f"BoxedShard({self.shard}, {len(self.boxes)} boxes)"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)]
+        _check_op(func, args)
+        # The layout of a result is that of an operand of its shape; an op in place returns what it was given.
+        known = {id(one.shard): one for one in given}
+        args, kwargs = pytree.tree_map_only(BoxedShard, lambda one: one.shard, (args, kwargs or {}))
+
+        def wrapped(result: Tensor) -> Tensor:
+            if id(result) in known:
+                return known[id(result)]
+            like = next((one for one in given if one.shape == result.shape), None)
+            return result if like is None else BoxedShard(result, like.boxes, like.is_partition)
+
+        return pytree.tree_map_only(Tensor, wrapped, func(*args, **kwargs))
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(self.shard)
+        return [
+            WriteItem(
+                MetadataIndex(fqn, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=object.size()),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes)) for box in self.boxes]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        box = next(box for box in self.boxes if index.offset is None or box.offsets == tuple(index.offset))
+        return box.of_local(self.shard)
+
+
+def _check_op(func: Any, args: Sequence[Any]) -> None:
+    """Raise UnsupportedError unless `func` gives on the shards what DTensor takes its results for."""
+    name = func.overloadpacket.__name__
+    rows = _rows(args)
+    boxed = [one for row in rows for one in row if isinstance(one, BoxedShard)]
+    if name in NORMS:
+        keeps = all(one.is_partition for one in boxed)
+    elif name in ("view", "_unsafe_view"):
+        keeps = tuple(args[1]) == tuple(args[0].shape)
+    else:
+        keeps = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
+    if not keeps or name == "_foreach_max":
+        raise UnsupportedError(
+            f"{func} would take a shard for one of torch.chunk, which it is not; expected an elementwise op: gather "
+            "the value with the state_dict() of what runs it, or shard the tensor by S(dim) with axes in mesh order"
+        )
+    if any(getattr(one, "boxes", None) != getattr(row[0], "boxes", None) for row in rows for one in row):
+        raise UnsupportedError(
+            f"{func} of tensors whose shards are laid out differently; expected one sharding of all that are not 0-d"
+        )
+
+
+def _rows(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
+    """Return the operands with dimensions that an op takes together: all, or the n-th of each list that it takes."""
+    lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
+    columns = zip(*lists, strict=True) if lists else [args]
+    rows = [tuple(one for one in column if isinstance(one, Tensor) and one.dim()) for column in columns]
+    return [row for row in rows if row]

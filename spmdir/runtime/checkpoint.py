@@ -1,0 +1,301 @@
+"""Checkpoints: what is saved is complete or not there, and what is loaded fits or is not touched.
+
+`torch.distributed.checkpoint` writes and reads the shards. Here are the directory in which checkpoints follow each
+other, the digests of their files, the checks before anything is written, and the generators.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as named
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
+from spmdir.runtime.digests import tensor_digest
+from spmdir.runtime.local_state import LocalShard, checkpointable
+from spmdir.runtime.parallel import Parallel
+
+GENERATORS = "generators"
+FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
+SHOWN = 4
+"""How many differences an error names."""
+
+
+def save_checkpoint(
+    directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None
+) -> Path:
+    """Save `state` as the next checkpoint of a directory that all ranks share; every rank calls this.
+
+    The checkpoint appears as `step-N` once it is complete. A save that is interrupted leaves those before it as they
+    are. The random generators of all ranks are saved too.
+
+    Args:
+        directory: of all checkpoints of a run.
+        state: name → a Parallel, a module, an optimizer of a module that is in `state` too, whatever has state_dict
+            and load_state_dict, as a scheduler has, or a tree of tensors and plain values.
+        step: the number of the checkpoint; if None, one more than the last.
+        keep: how many complete checkpoints stay, the newest ones; all if None.
+
+    Returns: where the checkpoint is.
+
+    Raises:
+        SpmdirError: ranks have different values of what is not sharded, a value cannot be saved, the checkpoint exists
+            already, or a file cannot be written. All ranks raise.
+
+    Example:
+        >>> spmdir.save_checkpoint("run", {"model": model, "optimizer": optimizer, "epoch": epoch}, step=1000)
+    """
+    directory = Path(directory)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    with _checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
+        values = _values(_trees(state))[0]
+        for name in fresh:
+            if any(state[name].state.values()):
+                raise UnsupportedError(
+                    f"'{name}' has taken no step, so it has nothing to save; save after its first step"
+                )
+        status["saved"] = {name: _digest(value) for name, value in values.items() if not isinstance(value, DTensor)}
+        values |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
+    with _checked("the beginning of a checkpoint"):
+        place = begin(directory, step) if rank == 0 else None
+    place, unfinished = _from_first(place)
+    with _torch_errors("the checkpoint cannot be saved"):
+        save(values, checkpoint_id=str(unfinished), no_dist=not dist.is_initialized())
+    with _checked("the digests of a checkpoint"):
+        digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
+    digests = {name: digest for one in _of_all(digests) for name, digest in one.items()}
+    with _checked("the end of a checkpoint"):
+        if rank == 0:
+            publish(unfinished, place, digests)
+            for old in sorted(complete(directory).values())[: -keep or None] if keep else []:
+                shutil.rmtree(old)
+    return place
+
+
+def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
+    """Load the last complete checkpoint of a directory into `state`; every rank calls this.
+
+    Tensors are loaded in place, whatever the mesh, plan and number of ranks that saved them. Plain values replace those
+    in the dicts and lists of `state`. Keys, shapes, element types and the bytes of all files are checked before
+    anything is written. A rank that did not save continues with the generators of the first one.
+
+    Args:
+        directory: as given to `save_checkpoint`, or one that `torch.distributed.checkpoint.save` wrote, whose files
+            have no digests: their lengths are checked alone.
+        state: as for `save_checkpoint`. What is saved under names that it does not have is left.
+        step: which checkpoint; the last if None.
+
+    Returns: where the checkpoint is.
+
+    Raises:
+        SpmdirError: there is no complete checkpoint, a file is missing or damaged, or a key, shape or element type of
+            the checkpoint is not that of `state`. All ranks raise, and `state` is as it was.
+
+    Example:
+        >>> progress = {"epoch": 0}
+        >>> spmdir.load_checkpoint("run", {"model": model, "optimizer": optimizer, "progress": progress})
+    """
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    with _checked("load_checkpoint"):
+        place = chosen(Path(directory), step) if rank == 0 else None
+    place = _from_first(place)
+    with _checked("the checks of a checkpoint"), _fresh_optimizers(state):
+        check_files(place, rank, world)
+        metadata = read_metadata(place)
+        trees = _trees(state)
+        values, paths = _values(trees)
+        _check_values(place, values, metadata, state)
+    drawn = _saved_generators(metadata, rank)
+    values |= drawn
+    with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
+        load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
+    for name, path in paths.items():
+        if not isinstance(values[name], Tensor):
+            set_element(trees, path, values[name])
+    for name, value in state.items():
+        _restore(name, value, trees[name], state)
+    for name in drawn:
+        _set_generator(name.rpartition(".")[2], values[name])
+    return place
+
+
+def _trees(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name → the tree of tensors and plain values of what it names; those of dicts are the dicts themselves."""
+    if GENERATORS in state:
+        raise UnsupportedError(f"'{GENERATORS}' is the name of the random generators in a checkpoint; choose another")
+    return {name: _tree(name, value, state) for name, value in state.items()}
+
+
+def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
+    if isinstance(value, Parallel):
+        return dict(value.state)
+    if isinstance(value, nn.Module):
+        return named.get_model_state_dict(value)
+    if isinstance(value, Optimizer):
+        return named.get_optimizer_state_dict(_module_of(name, value, state), value, options=FLAT)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return value.state_dict()
+    return value
+
+
+def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None:
+    """Give the values that were loaded to what does not hold them itself."""
+    if isinstance(value, Parallel):
+        return
+    if isinstance(value, nn.Module):
+        if not all(isinstance(leaf, Tensor) for leaf in tree.values()):
+            named.set_model_state_dict(value, tree)
+    elif isinstance(value, Optimizer):
+        named.set_optimizer_state_dict(_module_of(name, value, state), value, tree, options=FLAT)
+    elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        value.load_state_dict(tree)
+    elif not isinstance(value, Tensor) and value is not tree:
+        raise UnsupportedError(f"'{name}' is {shown(value)}, which cannot be loaded in place; put it into a dict")
+
+
+def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
+    """Return the module of `state` that has the parameters of the optimizer, which are saved by their names in it."""
+    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for module in state.values():
+        if isinstance(module, nn.Module) and owned <= {id(parameter) for parameter in module.parameters()}:
+            return module
+    raise UnsupportedError(
+        f"'{name}' is an optimizer whose parameters belong to no module of the state; give the module too, as in "
+        '{"model": model, "optimizer": optimizer}, since parameters are saved by their names'
+    )
+
+
+def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return name → leaf of all trees, with DTensors that checkpoints read rightly, and name → where it is in them."""
+    flat, paths = flatten_state_dict(dict(trees))
+    for name, value in flat.items():
+        if isinstance(value, LocalShard):
+            raise UnsupportedError(f"'{name}' is laid out as <{value.sharding}>: {value.reason}")
+        if isinstance(value, DTensor):
+            flat[name] = checkpointable(name, value)
+    return flat, paths
+
+
+def _digest(value: Any) -> str:
+    """Return what is compared between ranks of a value that one of them saves for all."""
+    return tensor_digest(value) if isinstance(value, Tensor) else repr(value)
+
+
+def _generators() -> dict[str, Tensor]:
+    """Return device type → the state of its random generator."""
+    found = {"cpu": torch.get_rng_state()}
+    if torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator()
+        found[device.type] = torch.get_device_module(device).get_rng_state()  # type: ignore[union-attr]
+    return found
+
+
+def _saved_generators(metadata: Metadata, rank: int) -> dict[str, Tensor]:
+    """Return name → a tensor to load for each generator that the checkpoint has for `rank`, or else the first rank."""
+    saved = metadata.state_dict_metadata
+    own = rank if f"{GENERATORS}.{rank}.cpu" in saved else 0
+    found = {f"{GENERATORS}.{own}.{kind}": drawn for kind, drawn in _generators().items()}
+    return {name: torch.empty_like(drawn) for name, drawn in found.items() if name in saved}
+
+
+def _set_generator(kind: str, drawn: Tensor) -> None:
+    (torch if kind == "cpu" else torch.get_device_module(kind)).set_rng_state(drawn)
+
+
+def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, state: Mapping[str, Any]) -> None:
+    """Raise SpmdirError unless the checkpoint has what `values` are, no more of what `state` names, and no less."""
+    saved = metadata.state_dict_metadata
+    differences = [f"'{name}' is not in it" for name in values if name not in saved]
+    for name in saved:
+        if name not in values and any(name == key or name.startswith(f"{key}.") for key in state):
+            differences.append(f"'{name}' is in it alone")
+    for name in values.keys() & saved.keys():
+        found, expected = _described(saved[name]), _described(values[name])
+        if found != expected:
+            differences.append(f"'{name}' is {found} in it and {expected} here")
+    if differences:
+        first = "; ".join(sorted(differences)[:SHOWN])
+        more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        raise SpmdirError(
+            f"the checkpoint '{place}' does not fit: {first}{more}; expected the same names, shapes and element types: "
+            "load it into the model and optimizer that it was saved from, or give the parts that fit"
+        )
+
+
+def _described(value: Any) -> str:
+    """Return the shape and element type of a tensor, or of one that is saved."""
+    if isinstance(value, TensorStorageMetadata):
+        return f"{list(value.size)} {value.properties.dtype}"
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else "a plain value"
+
+
+@contextmanager
+def _fresh_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Give the names of optimizers that have taken no step, and leave them so where there is an error.
+
+    torch makes the moments of an optimizer by a step without gradients when it is asked for its state by names.
+    """
+    fresh = [name for name, one in state.items() if isinstance(one, Optimizer) and not any(one.state.values())]
+    try:
+        yield fresh
+    except Exception:
+        for name in fresh:
+            state[name].state.clear()
+        raise
+
+
+@contextmanager
+def _checked(what: str) -> Iterator[dict[str, Any]]:
+    """Run what each rank does by itself, where all ranks raise what one of them does; see `RankGroup.checked`."""
+    if not dist.is_initialized():
+        yield {}
+        return
+    with RankGroup.join(range(dist.get_world_size())).checked(what) as status:
+        yield status
+
+
+@contextmanager
+def _torch_errors(what: str) -> Iterator[None]:
+    """Turn what torch.distributed.checkpoint raises into an error of one line."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (first, _) = min(error.failures.items())
+        raise SpmdirError(f"{what}: rank {rank}: {type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
+    except (OSError, RuntimeError) as error:
+        raise SpmdirError(f"{what}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _from_first(value: Any) -> Any:
+    """Return the value of the first rank."""
+    if not dist.is_initialized():
+        return value
+    found = [value]
+    dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def _of_all(value: Any) -> list[Any]:
+    """Return the values of all ranks."""
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found

@@ -1,0 +1,263 @@
+"""Checkpoints: complete or not there, loaded whatever the layout, and never in part."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import checkpoint as dcp
+
+import spmdir
+from tests.lowering.gloo_ranks import on_ranks
+from tests.runtime import checkpoint_cases
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """Where four ranks saved, and what each returns."""
+    folder = tmp_path_factory.mktemp("four")
+    return folder, on_ranks(4, checkpoint_cases.save_on_four, folder, folder)
+
+
+@pytest.fixture(scope="module")
+def loaded(saved, tmp_path_factory) -> list[dict[str, Any]]:
+    """What each of two ranks returns that loads what four saved."""
+    return on_ranks(2, checkpoint_cases.load_on_two, tmp_path_factory.mktemp("two"), saved[0])
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.gloo
+def test_a_resumed_step_is_bit_equal_with_its_moments_and_its_random_numbers(saved):
+    for result in saved[1]:
+        assert_equal(result["again"], result["after"])
+        assert_equal(*result["states"])
+        assert result["counts"] == {"seen": 4, "names": ["a"]}
+        assert result["place"] == "step-00000000"
+        assert {result["kinds"][f"{moment}.up.weight"] for moment in ("parameters", "exp_avg")} == {"BoxedShard"}
+
+
+@pytest.mark.gloo
+def test_a_step_of_four_ranks_continues_on_two_with_another_plan(saved, loaded):
+    for result in loaded:
+        assert_equal(result["state"], saved[1][0]["saved"])
+
+
+@pytest.mark.gloo
+def test_a_loop_of_a_module_an_optimizer_and_a_scheduler_continues_on_two_ranks(saved, loaded):
+    for result in loaded:
+        assert result["epoch"] == 2
+        assert result["rate"] == 0.1 / 3
+        torch.testing.assert_close(result["norms"], saved[1][0]["norms"], rtol=1e-12, atol=0)
+
+
+@pytest.mark.gloo
+def test_every_layout_is_saved_and_loads_into_every_other(loaded):
+    for result in loaded:
+        assert not result["wrong"]
+
+
+@pytest.mark.gloo
+def test_dtensors_that_torch_would_save_wrongly_are_saved_rightly(saved):
+    for result in saved[1]:
+        for whole in result["foreign"]:
+            assert_equal(whole, checkpoint_cases.WHOLE)
+
+
+@pytest.mark.gloo
+def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
+    for rank, result in enumerate(saved[1]):
+        assert "'w' is laid out as <dp: P(sum)>: what ranks hold by P(sum) on axis 'dp' are not" in result["partial"]
+        assert "of which this rank holds [" in result["odd"]
+        assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
+        assert "is damaged: '__3_0.distcp' has other bytes than were saved" in result["damaged"]
+        assert result["one rank"].startswith("" if rank == 2 else "rank 2: ")
+        assert "does not fit: 'v' is not in it" in result["one rank"]
+        assert "whose shards are laid out differently" in result["mixed"]
+        assert "would take a shard for one of torch.chunk" in result["gathered"]
+        assert result["written"] == 0
+        assert not result["left"]
+
+
+def parts(seed: int = 0, width: int = 3) -> dict[str, Any]:
+    """A module and an optimizer that has taken a step, on one device."""
+    torch.manual_seed(seed)
+    model = nn.Linear(4, width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer, "progress": {"epoch": seed}}
+
+
+def leaves(state: dict[str, Any]) -> Any:
+    return [
+        state["model"].state_dict(),
+        state["optimizer"].state_dict(),
+        dict(state["progress"]),
+        torch.get_rng_state(),
+    ]
+
+
+def copied(value: Any) -> Any:
+    return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, value)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A directory with the checkpoints of steps 1 and 2."""
+    for step in (1, 2):
+        spmdir.save_checkpoint(tmp_path / "run", parts(step), step=step)
+    return tmp_path / "run"
+
+
+def test_one_process_resumes_the_last_checkpoint_or_the_one_asked_for(run):
+    for step, chosen in ((2, None), (1, 1)):
+        found = parts(9)
+        assert spmdir.load_checkpoint(run, found, step=chosen).name == f"step-{step:08d}"
+        assert_equal(leaves(found)[:3], leaves(parts(step))[:3])
+
+
+def test_a_fresh_optimizer_gets_its_moments(run):
+    found = parts(9)
+    found["optimizer"] = torch.optim.AdamW(found["model"].parameters(), lr=0.5)
+    found["model"].zero_grad()
+    spmdir.load_checkpoint(run, found)
+    assert_equal(leaves(found)[:2], leaves(parts(2))[:2])
+
+
+DAMAGES = {
+    "a missing file": (lambda place: (place / "__0_0.distcp").unlink(), r"'__0_0.distcp' is missing; load .* step=1"),
+    "a short file": (lambda place: os.truncate(place / "__0_0.distcp", 99), r"has 99 bytes; expected \d+"),
+    "another byte": (lambda place: flip(place / "__0_0.distcp"), "has other bytes than were saved"),
+    "missing metadata": (lambda place: (place / ".metadata").unlink(), "'.metadata' is missing"),
+    "other metadata": (lambda place: flip(place / ".metadata"), "'.metadata' has other bytes"),
+    "missing digests": (lambda place: (place / "digests.json").unlink(), "'digests.json' is missing"),
+    "digests that are cut": (lambda place: os.truncate(place / "digests.json", 9), "'digests.json' is no JSON"),
+}
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_an_error_and_nothing_is_loaded(run, name):
+    damage, message = DAMAGES[name]
+    damage(run / "step-00000002")
+    assert_refused(run, parts(9), message)
+
+
+MISFITS = {
+    "another shape": (lambda state: parts(9, width=2), r"'model.weight' is \[3, 4\] .* in it and \[2, 4\] .* here"),
+    "another type": (lambda state: {"model": state["model"].double()}, "torch.float32 in it and .* torch.float64 here"),
+    "a missing key": (lambda state: {"model": nn.Linear(4, 3, bias=False)}, "'model.bias' is in it alone"),
+    "a further key": (lambda state: {"model": state["model"], "ema": torch.ones(2)}, "'ema' is not in it"),
+    "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
+    "a reserved name": (lambda state: {"generators": torch.ones(2)}, "choose another"),
+    "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "give the module too"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_checkpoint_that_does_not_fit_is_an_error_and_nothing_is_loaded(run, name):
+    change, message = MISFITS[name]
+    assert_refused(run, change(parts(9)), message)
+
+
+def assert_refused(run: Path, state: dict[str, Any], message: str) -> None:
+    held = [value.state_dict() if hasattr(value, "state_dict") else value for value in state.values()]
+    before = copied([held, torch.get_rng_state()])
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        spmdir.load_checkpoint(run, state)
+    assert_equal([held, torch.get_rng_state()], before)
+
+
+def test_a_fresh_optimizer_stays_fresh_where_it_is_refused(run):
+    model = nn.Linear(4, 2)
+    fresh = torch.optim.AdamW(model.parameters())
+    with pytest.raises(spmdir.SpmdirError, match="does not fit"):
+        spmdir.load_checkpoint(run, {"model": model, "optimizer": fresh})
+    with pytest.raises(spmdir.SpmdirError, match="'optimizer' has taken no step"):
+        spmdir.save_checkpoint(run, {"model": model, "optimizer": fresh})
+    assert not fresh.state
+
+
+def test_a_directory_without_a_checkpoint_says_which_there_are(run, tmp_path):
+    with pytest.raises(spmdir.SpmdirError, match=r"no complete checkpoint of step 7; there are those of steps 1, 2"):
+        spmdir.load_checkpoint(run, parts(), step=7)
+    with pytest.raises(spmdir.SpmdirError, match="no complete checkpoint; save one first"):
+        spmdir.load_checkpoint(tmp_path, parts())
+    with pytest.raises(spmdir.SpmdirError, match="there is a checkpoint"):
+        spmdir.save_checkpoint(run, parts(), step=2)
+
+
+def test_what_torch_saved_is_loaded_and_its_files_are_long_enough(tmp_path):
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=str(tmp_path), no_dist=True)
+    found = {"w": torch.zeros(3)}
+    spmdir.load_checkpoint(tmp_path, found)
+    assert_equal(found["w"], torch.ones(3))
+    os.truncate(tmp_path / "__0_0.distcp", 99)
+    with pytest.raises(spmdir.SpmdirError, match=r"'__0_0.distcp' has 99 bytes; expected at least"):
+        spmdir.load_checkpoint(tmp_path, found)
+
+
+def test_only_the_newest_stay_where_asked(run):
+    spmdir.save_checkpoint(run, parts(3), keep=2)
+    assert sorted(path.name for path in run.iterdir()) == ["step-00000002", "step-00000003"]
+
+
+CALLS = ("fsync", "rename", "mkdir")
+"""What a save asks the system for, in whose midst it may be killed."""
+
+
+def test_a_process_killed_anywhere_in_a_save_leaves_a_complete_checkpoint(run):
+    state, found = parts(3), []
+    before, after = (copied(leaves(parts(step))[:3]) for step in (2, 3))
+    for at in range(40):
+        shutil.rmtree(run / "step-00000003", ignore_errors=True)
+        killed = killed_in_save(run, state, at)
+        loaded = parts(9)
+        found.append(spmdir.load_checkpoint(run, loaded).name)
+        assert_equal(leaves(loaded)[:3], after if found[-1] == "step-00000003" else before)
+        if not killed:
+            break
+    assert found.count("step-00000002") > 4
+    assert found[-1] == "step-00000003"
+
+
+def killed_in_save(run: Path, state: dict[str, Any], at: int) -> bool:
+    """Save in a process of its own that is killed before its call number `at` of the system; whether it was."""
+    process = os.fork()
+    if not process:
+        calls = 0
+
+        def counted(call: Any) -> Any:
+            def run_or_die(*args: Any, **options: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls > at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **options)
+
+            return run_or_die
+
+        try:
+            for name in CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+            spmdir.save_checkpoint(run, state, step=3)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(process, 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status != 0
