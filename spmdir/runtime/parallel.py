@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import attrs
 import torch
-import torch.distributed as dist
 from torch import Tensor, fx
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
-from xdsl.traits import is_side_effect_free
 
-from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
-from spmdir.core.tensor import TensorMeta
-from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import sharding_attr, type_of
 from spmdir.dialects.ir import main_function
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.lowering.process_groups import device_groups, name_groups
+from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.finish import bound, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.rules import RuleSet
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
-from spmdir.runtime.failures import failing_node, is_collective, run_failure
 from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
+from spmdir.runtime.rank_calls import apart, draws, input_shard, run_rank, share_generator
 from spmdir.runtime.signature import Argument, Result, Signature
-from spmdir.simulator.distribution import local_tensor
-from spmdir.simulator.simulate import check_memory, check_tensor, initial_states, solve_shapes
-from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.simulator.simulate import check_memory, initial_states, solve_shapes
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
@@ -126,10 +118,12 @@ class Parallel:
             ]
         graph = self._graph(sizes)
         if self._draws:
-            self._share_generator()
-        returned, new = self._split(self._run(graph, [*shards, *(kept.tensor for kept in self._kept.values())]))
+            share_generator(self.device, self.mesh, self._device_mesh, self._ranks)
+        returned, new = self._split(
+            run_rank(graph, [*shards, *(kept.tensor for kept in self._kept.values())], self._ranks)
+        )
         kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
-        results = self._detached(returned, kept)
+        results = apart(returned, self._held.values(), kept)
         for argument, result in self._signature.renewed:
             if result.index not in kept:
                 (self._held if argument.held else given)[argument.name].copy_(results[result.index])
@@ -172,7 +166,8 @@ class Parallel:
             >>> model.load_state_dict(parallel.state_dict())
         """
         names = [argument.name for argument in self._signature.held]
-        gathered = self._detached(self._run(self._gather, [self._held[name] for name in names]))
+        gathered = run_rank(self._gather, [self._held[name] for name in names], self._ranks)
+        gathered = apart(gathered, self._held.values())
         full = dict(zip(names, gathered, strict=True))
         return {**full, **{alias: full[name] for alias, name in self._aliases.items()}}
 
@@ -191,6 +186,16 @@ class Parallel:
         leaves = [full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
         return pytree.tree_unflatten(leaves, spec)
 
+    def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+        """Return what the program of this rank takes for an input."""
+        shape = argument.shape(sizes)
+        return input_shard(argument, tensor, shape, self.mesh, self.rank, self._local_inputs).to(self.device)
+
+    @cached_property
+    def _draws(self) -> bool:
+        """True if the program draws random numbers."""
+        return draws(self.module)
+
     def _split(self, returned: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Return what the program returns, and the new values of what ranks keep for steps, which come last."""
         end = len(returned) - len(self._kept)
@@ -204,17 +209,6 @@ class Parallel:
             solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in self._signature.inputs])
             declared.check(known)
         return known
-
-    def _run(self, graph: fx.GraphModule, shards: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a program of this rank together with the other ranks."""
-        try:
-            return graph(*shards)
-        except Exception as error:
-            node = failing_node(graph, error)
-            failure = run_failure(node, error, self.rank, self._ranks.reports())
-            if not is_collective(node):
-                self._ranks.report(failure)
-            raise failure from error
 
     def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
         """Return the program of this rank for `sizes`; the ranks agree on sizes that are not those of the last call."""
@@ -235,29 +229,6 @@ class Parallel:
         self._ranks.agreed = key
         return graph
 
-    def _shard(self, argument: Argument, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-        """Return what the program of this rank takes for an input."""
-        meta, sharding = TensorMeta(argument.shape(sizes), argument.meta.dtype), argument.sharding
-        if self._local_inputs:
-            meta = sharding.local_type(meta, self.mesh, self.mesh.coordinate(self.rank))
-        check_tensor(argument.name, tensor, meta.shape, meta.dtype)
-        expected = TORCH_DTYPES[meta.dtype]
-        if tensor.dtype != expected:
-            raise SpmdirError(
-                f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
-                f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
-            )
-        shard = tensor if self._local_inputs else local_tensor(tensor, sharding, self.mesh, self.rank)
-        return shard.to(self.device)
-
-    def _detached(self, results: Sequence[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
-        """Return the results, with copies of those in the memory of the state, which calls overwrite, unless `kept`."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
-        return [
-            r.detach().clone() if r.untyped_storage().data_ptr() in held and index not in kept else r
-            for index, r in enumerate(results)
-        ]
-
     @cached_property
     def _gather(self) -> fx.GraphModule:
         """The program that gathers the state."""
@@ -265,47 +236,11 @@ class Parallel:
         name_groups(program, self.mesh, self._device_mesh)
         return program
 
-    @cached_property
-    def _draws(self) -> bool:
-        """True if the program draws random numbers."""
-        ops = main_function(self.module).body.block.ops
-        return any(isinstance(op, AtenOp) and not is_side_effect_free(op) for op in ops)
-
-    def _share_generator(self) -> None:
-        """Set the generator of every rank to the state of the first rank's."""
-        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
-        drawn = source.get_rng_state().to(self.device)
-        what = "the random generator, which comes before the run,"
-        broadcast_first(drawn, what, self.mesh, self._device_mesh, self._ranks)
-        source.set_rng_state(drawn.cpu())
-
 
 def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
     """Return a decided module with its collectives, and this rank's program, whose groups are named by mesh axes."""
     run_passes(module, rest(pipeline, module).before("localize"))
     return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
-
-
-def mesh_group(mesh: Mesh, device_mesh: Any) -> Any:
-    """Return the process group of all ranks of the mesh."""
-    name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
-    return _resolve_process_group(name)
-
-
-def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
-    """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
-
-    Raises:
-        SpmdirError: another rank does not come, with what that one left.
-    """
-    try:
-        dist.broadcast(values, group=mesh_group(mesh, device_mesh), group_src=0)
-    except RuntimeError as error:
-        axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
-        raise SpmdirError(
-            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
-            f"{ranks.reports() or 'another rank has ended or is stuck; '}{reason}"
-        ) from error
 
 
 def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
@@ -19,7 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
-from spmdir.lowering.process_groups import device_groups, device_rank, name_groups
+from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.finish import bound
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.plans.activations import constrained_activations
@@ -29,7 +28,9 @@ from spmdir.runtime.capture import Capture, capture_model, capture_step
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
 from spmdir.runtime.local_state import own_shard
-from spmdir.runtime.parallel import Parallel, broadcast_first, kept_for_steps, lowered
+from spmdir.runtime.parallel import Parallel, kept_for_steps, lowered
+from spmdir.runtime.rank_calls import broadcast_first
+from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
 from spmdir.simulator.distribution import local_tensor
 
@@ -88,15 +89,15 @@ def parallelize(
         >>> y = parallel(x)
     """
     device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
-    ranks = RankGroup.join(_members(device_mesh))
+    ranks = RankGroup.join(mesh_members(device_mesh))
     with ranks.checked("parallelize") as status:
         _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
-        mesh, device, rank = as_mesh(mesh), _device(device_mesh), ranks.index
+        mesh, device, rank = as_mesh(mesh), rank_device(device_mesh), ranks.index
         pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"sync_state": sync_state, "local_inputs": local_inputs}
-        _check_world(mesh, device_mesh)
+        check_world(mesh, device_mesh)
         plan, planned = plan_for(shardings, model, mesh)
         with constrained_activations(planned, plan):
             if isinstance(model, nn.Module) and state is None:
@@ -129,7 +130,7 @@ def parallelize(
         buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
     with ranks.reporting():
         timeout = ranks.timeout if device_mesh is None else None
-        device_mesh = _device_mesh(mesh, device) if device_mesh is None else device_mesh
+        device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
         name_groups(graph, mesh, device_mesh, timeout)
         for a in signature.held if sync_state else []:
             full = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
@@ -177,45 +178,6 @@ def _check_arguments(
                 f"'{name}' is on the meta device, so it has no values to run with; make it on the CPU, as by "
                 "model.to_empty(device='cpu') and loading its weights; import_fx and lower_to_fx compile without values"
             )
-
-
-def _members(device_mesh: Any) -> list[int]:
-    """Return the global ranks of the mesh, in its order, this process among them.
-
-    Raises:
-        SpmdirError: there is no process group.
-    """
-    if not dist.is_initialized():
-        raise SpmdirError(
-            "there is no process group; start a process for each rank of the mesh, as with torchrun, "
-            "and call torch.distributed.init_process_group first"
-        )
-    if device_mesh is None:
-        return list(range(dist.get_world_size()))
-    device_rank(device_mesh)
-    return device_mesh.mesh.flatten().tolist()
-
-
-def _check_world(mesh: Mesh, device_mesh: Any) -> None:
-    if device_mesh is not None:
-        device_groups(mesh, device_mesh)
-    elif dist.get_world_size() != mesh.world_size:
-        raise SpmdirError(
-            f"the process group has {dist.get_world_size()} ranks, mesh {mesh} has {mesh.world_size}; "
-            f"start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the device_mesh of a part of them"
-        )
-
-
-def _device_mesh(mesh: Mesh, device: torch.device) -> Any:
-    return dist.device_mesh.init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
-
-
-def _device(device_mesh: Any) -> torch.device:
-    if device_mesh is not None:
-        kind = device_mesh.device_type
-    else:
-        kind = "cuda" if "nccl" in dist.get_backend_config() and torch.cuda.is_available() else "cpu"
-    return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
 
 
 def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:

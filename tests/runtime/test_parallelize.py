@@ -207,7 +207,7 @@ def test_a_function_without_state_is_an_error(alone):
 @pytest.mark.parametrize(("dropout", "shares"), [(0.0, 0), (0.5, 1)])
 def test_ranks_share_a_generator_only_for_programs_that_draw(alone, monkeypatch, dropout: float, shares: int):
     shared: list[torch.Tensor] = []
-    monkeypatch.setattr("spmdir.runtime.parallel.broadcast_first", lambda values, *_: shared.append(values))
+    monkeypatch.setattr("spmdir.runtime.rank_calls.broadcast_first", lambda values, *_: shared.append(values))
 
     def attend(state: Any, x: torch.Tensor) -> tuple[torch.Tensor, Any]:
         return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout), state
