@@ -48,7 +48,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
     check=FLAG,
 )
 def import_fx(
-    source: fx.GraphModule | torch.export.ExportedProgram,
+    source: fx.GraphModule | torch.export.ExportedProgram | Program,
     mesh: Mesh,
     shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
     out_shardings: Sequence[ShardingLike | None] | None = None,
@@ -64,7 +64,8 @@ def import_fx(
     Sizes that the trace leaves open are symbolic; see `bind-sizes`.
 
     Args:
-        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
+        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops. A Program that was
+            read from one says what is what by itself, and `check` cannot run it.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         shardings: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
             placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
@@ -94,8 +95,8 @@ def import_fx(
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings
     program = _read(source, example_inputs)
     module, decomposes_nothing = _module(program, mesh, plan, out_shardings, missing_rule)
-    original = run_original(source, program, example_inputs) if check else None
-    if original:
+    original = run_original(source, program, example_inputs) if check and not isinstance(source, Program) else None
+    if original and not isinstance(source, Program):
         whole = source if isinstance(source, fx.GraphModule) else source.graph_module
         check_import(module, original, program, decomposes_nothing and is_exact(whole))
     if fold_views:
@@ -155,6 +156,8 @@ def _module(
 
 
 def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
+    if isinstance(source, Program):
+        return source
     if isinstance(source, torch.export.ExportedProgram):
         reject_effects(source.graph_module)
         return read_exported(source)

@@ -1,0 +1,80 @@
+"""A joint graph of AOTAutograd as a program: its descriptors say what each input and output is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch._functorch._aot_autograd import descriptors as aot
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.admitted_nodes import reject_effects
+from spmdir.importer.checkpointed_regions import repeat_regions
+from spmdir.importer.program import Input, Output, Program
+from spmdir.importer.read_traced import read_traced
+
+TANGENTS = "tangents"
+"""What the gradients of outputs, which the backward begins with, are called: `tangents.0` is that of output 0."""
+
+
+def read_joint(module: fx.GraphModule) -> Program:
+    """Return the program of a joint graph: forward outputs, then gradients by what they are of, then mutations.
+
+    Parameters and buffers are called by their FQN; a user input by the name of its placeholder, and `arg0` for its
+    place; a missing gradient is no output. Checkpointed regions are computed again in the backward.
+
+    Raises:
+        UnsupportedError: the graph takes or returns something else.
+    """
+    reject_effects(module)
+    repeat_regions(module.graph)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    end = next(node for node in module.graph.nodes if node.op == "output")
+    named = [node.name for node in placeholders]
+    asked, told = [node.meta["desc"] for node in placeholders], end.meta["desc"]
+    program = read_traced(module, None)
+    constants = program.inputs[: len(program.inputs) - len(asked)]
+    inputs = [_input(*each) for each in zip(program.inputs[len(constants) :], asked, named, strict=True)]
+    names = {descriptor: entry.names for descriptor, entry in zip(asked, inputs, strict=True)}
+    pairs = [(o, d) for o, d in zip(program.outputs, told, strict=True) if d is not None and not _is_missing(o, d)]
+    outputs = [_output(output, descriptor, names) for output, descriptor in pairs]
+    ranked = sorted(zip(outputs, pairs, strict=True), key=lambda pair: _rank(pair[1][1]))
+    return Program(program.graph, [*constants, *inputs], [output for output, _ in ranked], program.ranges)
+
+
+def _input(entry: Input, descriptor: Any, name: str) -> Input:
+    if isinstance(descriptor, aot.ParamAOTInput):
+        return Input(entry.node, (descriptor.target, name), "parameter", entry.value)
+    if isinstance(descriptor, aot.BufferAOTInput):
+        return Input(entry.node, (descriptor.target, name), "buffer", entry.value)
+    if isinstance(descriptor, aot.PlainAOTInput):
+        return Input(entry.node, (name, f"arg{descriptor.idx}"), entry.kind, entry.value)
+    if isinstance(descriptor, aot.TangentAOTInput) and isinstance(descriptor.output, aot.PlainAOTOutput):
+        return Input(entry.node, (f"{TANGENTS}.{descriptor.output.idx}", name), "input", entry.value)
+    raise UnsupportedError(
+        f"the joint graph takes {descriptor.expr()}; expected parameters, buffers, inputs and gradients of outputs"
+    )
+
+
+def _output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) -> Output:
+    if isinstance(descriptor, aot.PlainAOTOutput):
+        return Output(output.value, ())
+    if isinstance(descriptor, aot.GradAOTOutput) and descriptor.grad_of in names:
+        name = names[descriptor.grad_of][0]
+        return Output(output.value, (f"grad.{name}",), like=name)
+    if isinstance(descriptor, aot.InputMutationAOTOutput) and descriptor.mutated_input in names:
+        return Output(output.value, names[descriptor.mutated_input], "mutation")
+    raise UnsupportedError(
+        f"the joint graph returns {descriptor.expr()}; expected outputs, gradients and new values of inputs"
+    )
+
+
+def _is_missing(output: Output, descriptor: Any) -> bool:
+    """Return whether `output` stands for the gradient of an input that no output depends on."""
+    return isinstance(descriptor, aot.GradAOTOutput) and output.value is None
+
+
+def _rank(descriptor: Any) -> tuple[int, int]:
+    if isinstance(descriptor, aot.PlainAOTOutput):
+        return 0, descriptor.idx
+    return (1, 0) if isinstance(descriptor, aot.GradAOTOutput) else (2, 0)
